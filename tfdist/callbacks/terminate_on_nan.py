@@ -1,0 +1,116 @@
+"""The callback that stops training at the first gradient that is not finite, and names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+class _GradientMonitor:
+    """Remembers on each replica, per variable, the first step with a gradient that is not finite.
+
+    Args:
+        variables: the number of variables.
+    """
+
+    def __init__(self, variables: int):
+        self.step = tf.Variable(
+            0,
+            dtype=tf.int64,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="monitored_steps",
+        )
+        self.first_steps = tf.Variable(
+            tf.zeros([variables], tf.int64),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+            name="first_nonfinite_steps",
+        )
+
+    def record(self, gradients: list) -> None:
+        """Checks one step's gradients; in replica context. Steps count from 1, 0 means none."""
+        self.step.assign_add(1)
+        finite = tf.stack([_is_finite(gradient) for gradient in gradients])
+        first = self.first_steps.read_value()
+        found = tf.logical_and(tf.equal(first, 0), tf.logical_not(finite))
+        self.first_steps.assign(tf.where(found, self.step.read_value(), first))
+
+
+def _is_finite(gradient: Any) -> tf.Tensor:
+    if gradient is None:
+        return tf.constant(True)
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.reduce_all(tf.math.is_finite(values))
+
+
+class TerminateOnNaN(keras.callbacks.Callback):
+    """Stops training when a replica's gradient is NaN or infinite.
+
+    Keras' own `TerminateOnNaN` looks at the loss, after the update. This one looks at every
+    replica's gradients before they are summed, and says in which training step (counted from 1
+    since `fit` began; a micro-batch counts as one), in which variable and on which replica it
+    happened. With `mixed_float16` an overflow is part of normal training: there, steps that loss
+    scaling skips stop training too, so leave the callback out.
+
+    Example:
+
+    >>> import keras, numpy as np, tfdist
+    >>> strategy = tfdist.MirroredStrategy()
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name="out")])
+    ...     model.compile(optimizer="sgd", loss="mse")
+    >>> x = np.array([[1.0], [np.nan]])
+    >>> stop = tfdist.callbacks.TerminateOnNaN()
+    >>> history = model.fit(x, np.ones((2, 1)), epochs=3, verbose=0, callbacks=[stop])
+    >>> stop.findings
+    [(1, 'out/kernel', 0), (1, 'out/bias', 0)]
+
+    Attributes:
+        findings: a list of `(step, variable path, replica)`, empty while all is finite.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.findings: list[tuple[int, str, int]] = []
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Starts watching; the train function is traced anew with the checks in it."""
+        optimizer = self.model.optimizer
+        if not hasattr(optimizer, "gradient_monitor"):
+            raise ValueError(
+                "tfdist.callbacks.TerminateOnNaN needs a model that was compiled in the scope of a "
+                f"tfdist strategy. Received: optimizer={type(optimizer).__name__}"
+            )
+        self.findings = []
+        with self.model.distribute_strategy.scope():
+            optimizer.gradient_monitor = _GradientMonitor(len(optimizer.built_for))
+        self.model.make_train_function(force=True)
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Stops training at the first finding and prints it."""
+        monitor = self.model.optimizer.gradient_monitor
+        parts = self.model.distribute_strategy.experimental_local_results(monitor.first_steps)
+        for replica_id, part in enumerate(parts):
+            for variable, step in zip(self.model.optimizer.built_for, part.numpy()):
+                if step:
+                    self.findings.append((int(step), variable.path, replica_id))
+        if self.findings:
+            self.findings.sort(key=lambda finding: finding[0])
+            step, path, replica_id = self.findings[0]
+            tf.get_logger().warning(
+                "Step %d: the gradient of %s is not finite on replica %d; terminating training.",
+                step,
+                path,
+                replica_id,
+            )
+            self.model.stop_training = True
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Stops watching."""
+        self.model.optimizer.gradient_monitor = None
+        self.model.train_function = None

@@ -1,0 +1,356 @@
+"""DistributedOptimizer: the step path from a replica's gradients to the updated variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import replica
+from tfdist.options import Options
+from tfdist.stages import exchange, loss_scale, update
+from tfdist.stages.accumulation import GradientAccumulator
+from tfdist.stages.weighting import weigh
+from tfdist.validation import check_inner_optimizer
+
+
+class _Inner(tf.Module):
+    """Holds the wrapped optimizer where `tf.train.Checkpoint` finds it and Keras' saving does not.
+
+    Keras would otherwise write the same variables a second time.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer):
+        super().__init__(name="inner")
+        self.optimizer = optimizer
+
+
+@keras.saving.register_keras_serializable("tfdist")
+class DistributedOptimizer(keras.optimizers.Optimizer):
+    """Wraps a Keras optimizer so that it applies the gradient of the global batch.
+
+    Each replica hands in the gradients of its own part of the batch. They are weighted by the
+    replica's share of the global batch, accumulated over `accumulation_steps` micro-batches,
+    summed over the replicas in buckets, clipped, and applied by the inner optimizer's own code.
+
+    Under `model.fit` a tfdist strategy wraps the model's optimizer by itself. In a custom training
+    loop wrap it by hand, and call `apply` inside `strategy.run`. There Keras losses carry the
+    replica's share; a loss computed without them is scaled with `tfdist.scale_loss`.
+
+    The learning rate and every other setting of the inner optimizer can be read and set here. The
+    saved state has the inner optimizer's layout, so a model trained with tfdist loads without it.
+
+    Args:
+        inner_optimizer: the `keras.optimizers.Optimizer` to wrap, or its name; a
+            `LossScaleOptimizer` too. Make it in the strategy's scope.
+        accumulation_steps: number of micro-batches whose gradients are averaged before an exchange
+            and an update. None for the strategy's option (1 without a tfdist strategy).
+            `iterations`, and with it every schedule, counts updates.
+        bucket_bytes: upper bound of a bucket in bytes. None for the strategy's option (4 MiB).
+        name: the optimizer's name. None for a name made from the inner optimizer's.
+
+    Raises:
+        ValueError: for a `DistributedOptimizer` inside another, an optimizer that accumulates
+            itself (`gradient_accumulation_steps`), and options out of range.
+        TypeError: when `inner_optimizer` is no Keras 3 optimizer.
+
+    Example:
+
+    >>> import keras, numpy as np, tensorflow as tf, tfdist
+    >>> strategy = tfdist.MirroredStrategy()
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    ...     optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    ...     optimizer.build(model.trainable_variables)
+    ...     loss = keras.losses.MeanSquaredError()
+    >>> @tf.function
+    ... def train_step(x, y):
+    ...     def step(x, y):
+    ...         with tf.GradientTape() as tape:
+    ...             value = loss(y, model(x, training=True))
+    ...         variables = model.trainable_variables
+    ...         optimizer.apply(tape.gradient(value, variables), variables)
+    ...     strategy.run(step, args=(x, y))
+    >>> batch = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+    >>> data = tf.data.Dataset.from_tensors(batch).unbatch().batch(8)
+    >>> for x, y in strategy.experimental_distribute_dataset(data):
+    ...     train_step(x, y)
+    >>> int(optimizer.iterations.numpy())
+    1
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer | str | dict,
+        accumulation_steps: int | None = None,
+        bucket_bytes: int | None = None,
+        name: str | None = None,
+    ):
+        inner = check_inner_optimizer(inner_optimizer, DistributedOptimizer)
+        options = Options.of(tf.distribute.get_strategy()).replace(
+            accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes
+        )
+        super().__init__(learning_rate=0.0, name=name or f"distributed_{inner.name}")
+        for setting in inner.get_config():
+            if setting != "name":
+                self.__dict__.pop(setting, None)
+        self.options = options
+        self.gradient_monitor = None
+        self.accumulator: GradientAccumulator | None = None
+        if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+            self.inner_optimizer = inner.inner_optimizer
+        self._inner = _Inner(inner)
+
+    def unwrap(self) -> keras.optimizers.Optimizer:
+        """The inner optimizer, as it was given."""
+        return self._inner.optimizer
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Creates the inner optimizer's state and the accumulators for `variables`."""
+        if self.built:
+            return
+        if not self.unwrap().built:
+            self.unwrap().build(variables)
+        for index, variable in enumerate(variables):
+            self._trainable_variables_indices[self._var_key(variable)] = index
+        self.__dict__["_trainable_variables"] = list(variables)
+        if self.options.accumulation_steps > 1:
+            specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+            self.accumulator = GradientAccumulator(
+                self.options.accumulation_steps,
+                exchange.plan_buckets(specs, self.options.bucket_bytes),
+                len(variables),
+            )
+        self.built = True
+
+    @tf.autograph.experimental.do_not_convert
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+        """Scales a loss before its gradient is taken: by the replica's share and the loss scale.
+
+        Args:
+            loss: the loss of the replica's part of the batch. A vector (reduction "none") gets no
+                share, since its gradient is a sum over samples already.
+        """
+        step = replica.current()
+        if step is not None and not step.share_in_loss:
+            step.scaled_losses.add(id(self))
+            if len(loss.shape) == 0:
+                loss = loss * tf.cast(step.share.fraction, loss.dtype)
+        return self.unwrap().scale_loss(loss)
+
+    @tf.autograph.experimental.do_not_convert
+    def apply(self, grads: list, trainable_variables: list[keras.Variable] | None = None) -> None:
+        """Exchanges the replicas' gradients and updates the variables; in replica context.
+
+        Args:
+            grads: this replica's gradients: tensors of the variables' shapes, `tf.IndexedSlices`,
+                or None.
+            trainable_variables: the variables, in the order of `grads`. None for those that the
+                optimizer was built for.
+
+        Raises:
+            ValueError: in cross-replica context, without any gradient, and for a variable that the
+                optimizer was not built for.
+        """
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            raise ValueError(
+                "DistributedOptimizer.apply takes one replica's gradients: call it in the function "
+                "that is passed to strategy.run. Received: a call in cross-replica context."
+            )
+        variables = list(trainable_variables or self._trainable_variables)
+        if not self.built:
+            context.merge_call(self._build_in_scope, args=(variables,))
+        gradients = self._in_build_order(list(grads), variables)
+        if self.gradient_monitor is not None:
+            self.gradient_monitor.record(gradients)
+        packing, packed = self._pack(gradients)
+
+        def exchange_and_update(packed: list) -> None:
+            reduced = packing.unpack(exchange.all_reduce(packed))
+            order = [self._get_variable_index(v) for v in variables]
+            reduced = [None if gradients[i] is None else reduced[i] for i in order]
+            update.apply_reduced(self._updater, reduced, variables)
+
+        finite = loss_scale.all_finite(packed) if self._loss_scaler else None
+        if self.accumulator is not None:
+            self.accumulator.add(packed, finite)
+        if self.accumulator is None and finite is None:
+            exchange_and_update(packed)
+        else:
+            context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
+
+    def _build_in_scope(self, strategy: tf.distribute.Strategy, variables: list) -> None:
+        with tf.init_scope(), strategy.scope():
+            self.build(variables)
+
+    def _in_build_order(self, grads: list, variables: list[keras.Variable]) -> list:
+        """The gradients at the positions of their variables; None for variables not given."""
+        known = self._trainable_variables_indices
+        unknown = [v.path for v in variables if self._var_key(v) not in known]
+        if unknown or len(grads) != len(variables):
+            raise ValueError(
+                "The gradients must belong one by one to variables that the optimizer was built "
+                f"for. Received: {len(grads)} gradients for {len(variables)} variables, unknown "
+                f"ones: {unknown}"
+            )
+        ordered: list = [None] * len(known)
+        for gradient, variable in zip(grads, variables):
+            ordered[self._get_variable_index(variable)] = gradient
+        if all(gradient is None for gradient in ordered):
+            raise ValueError(
+                "No gradients provided for any variable. Received: "
+                f"None for each of {[v.path for v in variables]}"
+            )
+        return ordered
+
+    def _pack(self, gradients: list) -> tuple[exchange.Packing, list]:
+        """Packs and weights the gradients in one pass.
+
+        Accumulated gradients are dense, with zeros for variables that have none in this step.
+        """
+        if self.accumulator is not None:
+            gradients = [
+                tf.zeros(variable.shape, variable.dtype)
+                if gradient is None
+                else tf.convert_to_tensor(gradient)
+                for gradient, variable in zip(gradients, self._trainable_variables)
+            ]
+        packing = exchange.Packing(gradients, self.options.bucket_bytes)
+        packed = packing.pack(gradients)
+        weight = self._weight()
+        return packing, packed if weight is None else [weigh(value, weight) for value in packed]
+
+    def _weight(self) -> float | tf.Tensor | None:
+        """What the gradients are multiplied by; None for nothing.
+
+        The share, unless the loss has it already; zero on a replica without samples; and the
+        inverse of the loss scale.
+        """
+        weight: float | tf.Tensor | None = None
+        step = replica.current()
+        if step is not None:
+            scaled = step.share_in_loss or id(self) in step.scaled_losses
+            step.scaled_losses.discard(id(self))
+            weight = step.share.nonempty if scaled else step.share.fraction
+        if self._loss_scaler:
+            unscale = loss_scale.unscale_factor(self._loss_scaler)
+            weight = unscale if weight is None else unscale * weight
+        return weight
+
+    def _update_if_due(
+        self, strategy: tf.distribute.Strategy, update_replica: Any, packed: Any, finite: Any
+    ) -> None:
+        """Counts the micro-batch and updates at the k-th, unless a gradient is not finite.
+
+        It runs in cross-replica context, the only place where TensorFlow allows a condition around
+        a collective operation.
+        """
+        run = strategy.extended.call_for_each_replica
+
+        def finite_step() -> None:
+            if self.accumulator is None:
+                run(lambda update, values: update(values), args=(update_replica, packed))
+            else:
+                tf.cond(
+                    self.accumulator.count(),
+                    lambda: run(
+                        lambda update: update(self.accumulator.take()), args=(update_replica,)
+                    ),
+                    lambda: None,
+                )
+            if self._loss_scaler:
+                loss_scale.after_finite_step(self._loss_scaler)
+
+        if finite is None:
+            finite_step()
+        else:
+            tf.cond(
+                strategy.experimental_local_results(finite)[0],
+                finite_step,
+                lambda: loss_scale.after_overflow(self._loss_scaler),
+            )
+
+    @property
+    def _loss_scaler(self) -> keras.optimizers.LossScaleOptimizer | None:
+        inner = self.unwrap()
+        return inner if isinstance(inner, keras.optimizers.LossScaleOptimizer) else None
+
+    @property
+    def _updater(self) -> keras.optimizers.Optimizer:
+        """The optimizer that updates the variables, below any loss scaling."""
+        return self._loss_scaler.inner_optimizer if self._loss_scaler else self.unwrap()
+
+    @property
+    def built_for(self) -> list[keras.Variable]:
+        """The trainable variables that the optimizer was built for, in their order."""
+        return list(self._trainable_variables)
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The inner optimizer's variables."""
+        return self.unwrap().variables
+
+    @property
+    def iterations(self) -> keras.Variable:
+        """The number of updates; with accumulation, not of micro-batches."""
+        return self.unwrap().iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's learning rate."""
+        return self.unwrap().learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.unwrap().learning_rate = value
+
+    def __getattr__(self, name: str) -> Any:
+        inner = self.__dict__.get("_inner")
+        if inner is None or name.startswith("__"):
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(inner.optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get("_inner")
+        own = name in self.__dict__ or hasattr(type(self), name)
+        if inner is not None and not own and hasattr(inner.optimizer, name):
+            setattr(inner.optimizer, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
+        """Ends training: the inner optimizer may overwrite variables with their averages."""
+        self.unwrap().finalize_variable_values(var_list)
+
+    def set_weights(self, weights: list) -> None:
+        """Sets the inner optimizer's variables."""
+        self.unwrap().set_weights(weights)
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the inner optimizer's state, in its own layout."""
+        self.unwrap().save_own_variables(store)
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads the inner optimizer's state."""
+        self.unwrap().load_own_variables(store)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration, from which `from_config` makes an equal optimizer without state."""
+        return {
+            "inner_optimizer": keras.saving.serialize_keras_object(self.unwrap()),
+            "accumulation_steps": self.options.accumulation_steps,
+            "bucket_bytes": self.options.bucket_bytes,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict | None = None
+    ) -> DistributedOptimizer:
+        """Makes the optimizer that `get_config` describes."""
+        inner = keras.saving.deserialize_keras_object(
+            config["inner_optimizer"], custom_objects=custom_objects
+        )
+        return cls(**{**config, "inner_optimizer": inner})

@@ -1,0 +1,51 @@
+"""The options that all strategies share, as data, checked when they are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What every tfdist strategy takes besides TensorFlow's own arguments.
+
+    Attributes:
+        accumulation_steps: number of micro-batches per exchange and update, >= 1.
+        bucket_bytes: upper bound of a gradient bucket in bytes, >= 1.
+
+    Raises:
+        ValueError: when a value is out of range or no integer.
+    """
+
+    accumulation_steps: int = 1
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
+
+    def __post_init__(self) -> None:
+        _check_positive_int("accumulation_steps", self.accumulation_steps)
+        _check_positive_int("bucket_bytes", self.bucket_bytes)
+
+    @classmethod
+    def of(cls, strategy: tf.distribute.Strategy) -> Options:
+        """The options of `strategy`; the defaults if it is no tfdist strategy."""
+        options = getattr(strategy, "options", None)
+        return options if isinstance(options, cls) else cls()
+
+    def replace(self, **changes: Any) -> Options:
+        """A copy with those of `changes` that are not None."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        return dataclasses.replace(self, **given)
+
+
+def _check_positive_int(name: str, value: Any) -> None:
+    try:
+        valid = not isinstance(value, bool) and operator.index(value) >= 1
+    except TypeError:
+        valid = False
+    if not valid:
+        raise ValueError(f"`{name}` must be an integer >= 1. Received: {name}={value!r}")

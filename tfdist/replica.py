@@ -1,0 +1,59 @@
+"""What a replica knows about itself while it runs one step of a strategy.
+
+`tf.distribute` runs the step function once per replica, each in a thread of its own. The strategy
+publishes a `ReplicaStep` in that thread; losses, optimizer and random numbers look it up here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfdist.stages.weighting import Share
+
+
+@dataclasses.dataclass
+class ReplicaStep:
+    """One replica's view of one step.
+
+    Attributes:
+        replica_id: this replica's number among all replicas, 0-based.
+        share: this replica's share of the global batch.
+        share_in_loss: True where Keras losses carry the share themselves (custom training loops,
+            which by tf.distribute's convention sum the gradients); False in Keras' own steps,
+            where losses are those of the local batch and the optimizer applies the share.
+        scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
+    """
+
+    replica_id: int
+    share: Share
+    share_in_loss: bool
+    scaled_losses: set[int] = dataclasses.field(default_factory=set)
+
+
+_running = threading.local()
+
+
+def current() -> ReplicaStep | None:
+    """The step that this thread runs, or None outside a tfdist strategy's `run`."""
+    return getattr(_running, "step", None)
+
+
+def static_id() -> int:
+    """The number of the running replica among all replicas; in replica context."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+
+
+@contextlib.contextmanager
+def publish(step: ReplicaStep) -> Iterator[ReplicaStep]:
+    """Makes `step` the current one of this thread."""
+    previous = current()
+    _running.step = step
+    try:
+        yield step
+    finally:
+        _running.step = previous

@@ -1,0 +1,36 @@
+"""Scaling a loss by hand in a custom training loop."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist import replica
+
+
+def scale_loss(loss: tf.Tensor) -> tf.Tensor:
+    """Scales the mean loss of a replica's part of the batch by its share of the global batch.
+
+    For losses in custom training loops that are computed without `keras.losses`, which do it
+    themselves. The gradients of scaled losses, summed over the replicas, are the gradient of the
+    global mean. Outside `strategy.run` of a tfdist strategy, and in the `train_step` of a Keras
+    model, where the optimizer applies the share, the loss is returned as it is.
+
+    Args:
+        loss: a float scalar tensor, the mean over the replica's samples.
+
+    Returns:
+        A tensor like `loss`.
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> strategy = tfdist.MirroredStrategy()
+    >>> def step(x):
+    ...     return tfdist.scale_loss(tf.reduce_mean(x))
+    >>> float(strategy.run(step, args=(tf.constant([1.0, 3.0]),)))
+    2.0
+    """
+    step = replica.current()
+    if step is None or not step.share_in_loss:
+        return loss
+    return tf.math.multiply_no_nan(loss, tf.cast(step.share.fraction, loss.dtype))

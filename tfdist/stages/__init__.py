@@ -1,0 +1,1 @@
+"""The stages of one training step, in order: weighting, accumulation, exchange, update."""

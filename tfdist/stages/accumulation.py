@@ -1,0 +1,118 @@
+"""Stage 2: average the gradients of k micro-batches on each replica before one exchange.
+
+The accumulators are replica-local; nothing travels until the k-th micro-batch. They carry over from
+one epoch to the next, as with Keras' own `gradient_accumulation_steps`: when the steps of an epoch
+are no multiple of k, the remainder is completed by the first batches of the next epoch.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist._compat import KerasSaveable
+from tfdist.stages.exchange import Bucket, pack, unpack
+
+
+class GradientAccumulator(KerasSaveable):
+    """Sums of gradients since the last update, one flat variable per bucket and replica.
+
+    It is saved per variable, so that a file can be read with another bucket size, and as the sum
+    over the replicas, so that it can be read with another number of replicas.
+
+    Args:
+        steps: k, the number of micro-batches per update.
+        buckets: the layout of the gradients of all trainable variables.
+        variables: number of trainable variables.
+    """
+
+    def __init__(self, steps: int, buckets: list[Bucket], variables: int):
+        self.steps = steps
+        self.buckets = buckets
+        self._variables = variables
+        self.micro_step = tf.Variable(
+            0,
+            dtype=tf.int64,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="micro_step",
+        )
+        self.sums = [
+            tf.Variable(
+                tf.zeros([sum(bucket.sizes)], bucket.dtype),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name=f"accumulated_gradients_{index}",
+            )
+            for index, bucket in enumerate(buckets)
+        ]
+
+    def add(self, packed: list[tf.Tensor], finite: tf.Tensor | None) -> None:
+        """Adds one micro-batch's packed gradients, unless they overflowed; in replica context.
+
+        Args:
+            packed: one flat tensor per bucket.
+            finite: a bool scalar, or None for True.
+        """
+        for total, flat in zip(self.sums, packed):
+            total.assign_add(flat if finite is None else tf.where(finite, flat, 0))
+
+    def take(self) -> list[tf.Tensor]:
+        """The replica's packed mean over the micro-batches; clears the sums; in replica context."""
+        means = []
+        for total in self.sums:
+            means.append(total.read_value() / tf.cast(self.steps, total.dtype))
+            with tf.control_dependencies([means[-1]]):
+                total.assign(tf.zeros_like(total))
+        return means
+
+    def count(self) -> tf.Tensor:
+        """Counts a micro-batch; in cross-replica context.
+
+        Returns:
+            A bool scalar: whether it completed an update.
+        """
+        micro_step = tf.convert_to_tensor(self.micro_step) + 1
+        complete = tf.equal(micro_step, self.steps)
+        self.micro_step.assign(tf.where(complete, tf.zeros_like(micro_step), micro_step))
+        return complete
+
+    def _obj_type(self) -> str:
+        return "GradientAccumulator"
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the state where Keras' saving asks for it."""
+        store["steps"] = np.int64(self.steps)
+        store["micro_step"] = self.micro_step.numpy()
+        for bucket, total in zip(self.buckets, self.sums):
+            value = tf.convert_to_tensor(total)
+            for index, part in zip(bucket.indices, unpack(bucket, value)):
+                store[str(index)] = part.numpy()
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads the state; a file without any (no accumulation when it was saved) starts at 0."""
+        if not len(store.keys()):
+            return
+        if len(store.keys()) != self._variables + 2:
+            raise ValueError(
+                "The saved accumulated gradients belong to another model. Received: "
+                f"{len(store.keys()) - 2} gradients for {self._variables} trainable variables."
+            )
+        steps, micro_step = int(store["steps"][()]), int(store["micro_step"][()])
+        if steps != self.steps:
+            if micro_step:
+                warnings.warn(
+                    f"The file holds the gradients of {micro_step} micro-batches of an update "
+                    f"that takes {steps}; they are dropped, because accumulation_steps is "
+                    f"{self.steps} now.",
+                    stacklevel=2,
+                )
+            return
+        self.micro_step.assign(micro_step)
+        parts = [keras.ops.convert_to_tensor(store[str(i)][()]) for i in range(self._variables)]
+        for bucket, total in zip(self.buckets, self.sums):
+            total.assign(pack(bucket, parts))

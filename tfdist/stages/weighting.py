@@ -1,0 +1,110 @@
+"""Stage 1: weight what a replica computes by its share of the global batch.
+
+With n_r samples on replica r of n in all, the gradient of the global mean loss is the sum over the
+replicas of (n_r / n) times the gradient of the local mean loss. That holds for uneven, tiny and
+empty parts alike. A loss that is normalised by something else than the number of samples (a mask,
+the sum of the sample weights) or not at all (reduction "sum") needs one more factor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A replica's share of the global batch.
+
+    Attributes:
+        fraction: n_r / n, a float or a float32 scalar tensor.
+        nonempty: 1.0 where the replica has samples and 0.0 where it has none, a float32 scalar
+            tensor; None where every replica is known to have samples.
+    """
+
+    fraction: float | tf.Tensor
+    nonempty: tf.Tensor | None = None
+
+
+def even_share(replicas: int) -> Share:
+    """The share of each of `replicas` replicas that have equally many samples."""
+    return Share(fraction=1.0 / replicas)
+
+
+def share_of(samples: tf.Tensor, all_samples: tf.Tensor) -> Share:
+    """The share of a replica with `samples` of the `all_samples` in the global batch."""
+    fraction = tf.math.divide_no_nan(
+        tf.cast(samples, tf.float32), tf.cast(all_samples, tf.float32)
+    )
+    return Share(fraction=fraction, nonempty=tf.cast(samples > 0, tf.float32))
+
+
+def batch_size(data: Any) -> int | tf.Tensor | None:
+    """The number of samples in a local batch: the first dimension of its first tensor.
+
+    Args:
+        data: a structure of tensors; dense, ragged or sparse.
+
+    Returns:
+        An int where the shape is static, else an int scalar tensor; None without such a tensor.
+    """
+    for leaf in tf.nest.flatten(data):
+        if isinstance(leaf, tf.RaggedTensor):
+            return leaf.nrows()
+        if isinstance(leaf, tf.SparseTensor):
+            return leaf.dense_shape[0]
+        if hasattr(leaf, "shape") and leaf.shape.rank != 0:
+            static = leaf.shape[0] if leaf.shape.rank else None
+            return static if static is not None else tf.shape(leaf)[0]
+    return None
+
+
+def with_global_normalizer(
+    share: Share,
+    share_in_loss: bool,
+    loss: tf.Tensor,
+    reduction: str | None,
+    local_normalizer: tf.Tensor | None,
+) -> tf.Tensor:
+    """Turns a loss normalised over the local batch into one normalised over the global batch.
+
+    The result is such that the sum over replicas of share times result is the global loss (with
+    `share_in_loss`, the plain sum, as the share is in `loss` already), and that the mean over
+    replicas weighted by their numbers of samples, which Keras reports, is the global loss too.
+
+    Args:
+        share: this replica's share.
+        share_in_loss: whether `loss` contains the share.
+        loss: what the Keras loss returned, a scalar, or a vector with reduction "none".
+        reduction: the reduction of the Keras loss.
+        local_normalizer: a scalar, what the local mean was divided by; None for the local number
+            of samples.
+
+    Returns:
+        A tensor of the shape and dtype of `loss`.
+    """
+    fraction = tf.cast(share.fraction, loss.dtype)
+    if reduction == "sum":
+        return loss if share_in_loss else tf.math.divide_no_nan(loss, fraction)
+    if local_normalizer is None:
+        return loss
+    local = tf.stop_gradient(local_normalizer)
+    total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
+    factor = tf.math.divide_no_nan(local, total * tf.cast(share.fraction, local.dtype))
+    return loss * tf.cast(factor, loss.dtype)
+
+
+def weigh(gradient: tf.Tensor | tf.IndexedSlices, weight: float | tf.Tensor) -> Any:
+    """`gradient` times `weight`; zero where the weight is zero, even if the gradient is NaN.
+
+    A replica without samples has a NaN gradient wherever a mean over its batch was taken.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            weigh(gradient.values, weight), gradient.indices, gradient.dense_shape
+        )
+    if isinstance(weight, float):
+        return gradient * tf.cast(weight, gradient.dtype)
+    return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))

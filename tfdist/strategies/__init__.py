@@ -1,0 +1,1 @@
+"""The strategies: what `strategy.scope()` and `strategy.run` do on each backend."""

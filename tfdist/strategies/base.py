@@ -1,0 +1,179 @@
+"""What the synchronous strategies share: they run Keras' steps as one device would."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _compat, replica
+from tfdist.callbacks.attach import RequireScope
+from tfdist.optimizer import DistributedOptimizer
+from tfdist.options import Options
+from tfdist.stages import weighting
+from tfdist.strategies import batches, keras_steps, wrapping
+from tfdist.validation import check_model_scope, check_not_legacy
+
+
+class SynchronousStrategy:
+    """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
+
+    Subclasses say with `_sum_over_workers` how the processes meet.
+
+    Attributes:
+        options: the `tfdist.Options` that the strategy was made with.
+    """
+
+    options: Options
+
+    def _init_options(self, options: Options) -> None:
+        self.options = options
+        self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._prepared: weakref.WeakSet = weakref.WeakSet()
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[tf.distribute.Strategy]:
+        """A context in which models, optimizers and metrics are made for this strategy.
+
+        Raises:
+            RuntimeError: when the scope of another strategy is active.
+        """
+        active = tf.distribute.get_strategy() if tf.distribute.has_strategy() else self
+        if active is not self:
+            raise RuntimeError(
+                "The scope of another strategy is active; leave it first, as variables belong to "
+                f"one strategy. Received: {type(active).__name__} is active, and the scope of "
+                f"{type(self).__name__} was to be entered"
+            )
+        with super().scope():
+            yield self
+
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """Callbacks for `model.fit`: they check, before it starts, that it will be distributed."""
+        return [RequireScope(self)]
+
+    def unwrap(self, model: keras.Model) -> keras.optimizers.Optimizer | None:
+        """The plain Keras optimizer that `model` was compiled with, with its present state."""
+        optimizer = model.optimizer
+        return optimizer.unwrap() if isinstance(optimizer, DistributedOptimizer) else optimizer
+
+    def run(
+        self,
+        fn: Callable,
+        args: tuple = (),
+        kwargs: dict | None = None,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> Any:
+        """Runs `fn` on each replica; see `tf.distribute.Strategy.run`.
+
+        Losses are weighted by each replica's true share of the global batch. When Keras' trainer
+        hands in a batch that is not distributed yet (`train_on_batch`), it is split here.
+
+        Raises:
+            ValueError: for a step of a model that was not built in this scope, and for legacy
+                `tf_keras` models.
+        """
+        check_not_legacy(fn)
+        if isinstance(fn, tf.types.experimental.PolymorphicFunction):
+            return self._run_function(fn, args, kwargs, options)
+        keras_step = _compat.keras_step(fn)
+        if keras_step is None:
+            return self._run_with_shares(fn, args, kwargs, options)
+        model, name = keras_step
+        if name == "train_step":
+            self._prepare(model)
+        step = keras_steps.complete(fn, model, name)
+        return self._run_with_shares(step, args, kwargs, options, model=model)
+
+    def _prepare(self, model: keras.Model) -> None:
+        """Checks and completes what the scope and `compile` could not yet see."""
+        if model not in self._prepared:
+            check_model_scope(model, self)
+            if self.num_replicas_in_sync > 1:
+                keras_steps.warn_of_unsynchronized_layers(model)
+            self._prepared.add(model)
+        wrapping.wrap_optimizers(model)
+
+    def _run_with_shares(
+        self,
+        fn: Callable,
+        args: tuple,
+        kwargs: dict | None,
+        options: tf.distribute.RunOptions | None,
+        model: keras.Model | None = None,
+    ) -> Any:
+        if self.num_replicas_in_sync == 1:
+            return super().run(fn, args, kwargs, options)
+        if model is not None and not batches.is_distributed(args):
+            args = batches.split(args, self)
+        shares = self._shares(args)
+
+        def step_of_replica(*args: Any, **kwargs: Any) -> Any:
+            replica_id = replica.static_id()
+            step = replica.ReplicaStep(
+                replica_id=replica_id,
+                share=shares[replica_id % len(shares)],
+                share_in_loss=model is None,
+            )
+            with replica.publish(step):
+                return fn(*args, **kwargs)
+
+        return super().run(step_of_replica, args, kwargs, options)
+
+    def _shares(self, args: Any) -> list[weighting.Share]:
+        """The shares of the local replicas."""
+        sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
+        if None in sizes or (all(isinstance(s, int) for s in sizes) and len(set(sizes)) == 1):
+            return [weighting.even_share(self.num_replicas_in_sync)] * len(sizes)
+        sizes = [tf.cast(size, tf.int64) for size in sizes]
+        total = self._sum_over_workers(tf.add_n(sizes))
+        return [weighting.share_of(size, total) for size in sizes]
+
+    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum of `value` over the processes; in cross-replica context."""
+        raise NotImplementedError
+
+    def _run_function(self, fn: Any, args: tuple, kwargs: dict | None, options: Any) -> Any:
+        """Runs a `tf.function`, which has to be traced around the replicas, not inside each."""
+        if fn not in self._functions:
+            run = functools.partial(self.run, fn.python_function, options=options)
+            self._functions[fn] = tf.function(lambda args, kwargs: run(args=args, kwargs=kwargs))
+        return self._functions[fn](args, kwargs or {})
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
+        """Reduces `value` over the replicas; see `tf.distribute.Strategy.reduce`.
+
+        Unlike there, values that have no mean (strings, ragged and sparse tensors, parts of
+        different shapes) are answered with the first local one: Keras asks for the mean of a batch
+        only to learn its structure.
+        """
+        if axis is None and batches.has_no_mean(value, self):
+            return batches.first_local(value, self)
+        return super().reduce(reduce_op, value, axis)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """Splits each global batch over the replicas; see `tf.distribute.Strategy`.
+
+        Raises:
+            ValueError: when `dataset` is known to be empty.
+        """
+        if isinstance(dataset, tf.data.Dataset) and int(dataset.cardinality()) == 0:
+            raise ValueError(
+                "The data set has no batches. Give it at least one; with `drop_remainder=True` it "
+                f"needs a whole batch of samples. Received: {dataset} of cardinality 0"
+            )
+        return super().experimental_distribute_dataset(dataset, options)
+
+
+_compat.install()
+_compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
+_compat.hook_compile(
+    functools.partial(
+        wrapping.compile_for_strategy, lambda strategy: isinstance(strategy, SynchronousStrategy)
+    )
+)

@@ -1,0 +1,85 @@
+"""Batches under a strategy: the local parts of a distributed one, and splitting one that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.stages.weighting import batch_size
+
+
+def is_distributed(data: Any) -> bool:
+    """Whether `data` holds a value per replica anywhere."""
+    return any(_per_replica(leaf) for leaf in tf.nest.flatten(data))
+
+
+def _per_replica(leaf: Any) -> bool:
+    return isinstance(leaf, tf.distribute.DistributedValues) and not isinstance(leaf, tf.Variable)
+
+
+def local_parts(data: Any, strategy: tf.distribute.Strategy) -> list[list]:
+    """The distributed leaves of `data`, one list of them per local replica."""
+    leaves = [leaf for leaf in tf.nest.flatten(data) if _per_replica(leaf)]
+    per_leaf = [strategy.experimental_local_results(leaf) for leaf in leaves]
+    replicas = len(strategy.extended.worker_devices)
+    return [[values[i] for values in per_leaf] for i in range(replicas)]
+
+
+def split(data: Any, strategy: tf.distribute.Strategy) -> Any:
+    """Splits one global batch over the replicas the way a distributed data set does.
+
+    Args:
+        data: a structure of tensors and arrays whose first dimension is the batch; others (None,
+            scalars) go to every replica.
+        strategy: the strategy with its number of replicas.
+
+    Returns:
+        The structure with a value per replica: parts of ceil(batch / replicas) samples, the last
+        ones shorter or empty.
+    """
+    size = batch_size(data)
+    if size is None:
+        return data
+    replicas = strategy.num_replicas_in_sync
+    length = -(-size // replicas)
+
+    def part_of(leaf: Any, replica_id: int) -> Any:
+        start = tf.minimum(replica_id * length, size)
+        stop = tf.minimum((replica_id + 1) * length, size)
+        if isinstance(leaf, tf.SparseTensor):
+            rest = leaf.dense_shape[1:]
+            begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
+            extent = tf.concat([[tf.cast(stop - start, tf.int64)], rest], 0)
+            return tf.sparse.slice(leaf, begin, extent)
+        return leaf[start:stop] if len(leaf.shape) else leaf
+
+    def distribute(leaf: Any) -> Any:
+        if not hasattr(leaf, "shape"):
+            return leaf
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: part_of(leaf, context.replica_id_in_sync_group)
+        )
+
+    return tf.nest.map_structure(distribute, data)
+
+
+def has_no_mean(value: Any, strategy: tf.distribute.Strategy) -> bool:
+    """Whether TensorFlow could not average `value` over the replicas.
+
+    True for strings, for ragged and sparse tensors, and for parts of different shapes.
+    """
+    for leaf in tf.nest.flatten(value):
+        parts = strategy.experimental_local_results(leaf)
+        if not all(isinstance(part, tf.Tensor) for part in parts):
+            return _per_replica(leaf)
+        if not (parts[0].dtype.is_floating or parts[0].dtype.is_integer):
+            return True
+        if len({str(part.shape) for part in parts}) > 1:
+            return True
+    return False
+
+
+def first_local(value: Any, strategy: tf.distribute.Strategy) -> Any:
+    """The first local replica's part of each value."""
+    return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], value)

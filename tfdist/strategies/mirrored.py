@@ -1,0 +1,91 @@
+"""Replicas on the devices of one machine, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdist.options import Options
+from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.strategies.base import SynchronousStrategy
+
+
+class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
+    """Synchronous training on the devices of one machine.
+
+    A drop-in for `tf.distribute.MirroredStrategy` under which Keras 3's `fit`, `evaluate` and
+    `predict` give what one device gives, also with clipping, accumulation, averages of the weights,
+    uneven batches, masks and loss scaling.
+
+    Args:
+        devices: device names such as `["GPU:0", "GPU:1"]`; None for all GPUs, or the first CPU
+            where there are none.
+        cross_device_ops: how values are reduced, a `tf.distribute.CrossDeviceOps`. None for
+            TensorFlow's choice on GPUs, and on CPU devices, which share the memory, for
+            `tf.distribute.ReductionToOneDevice()`.
+        accumulation_steps: number of micro-batches whose gradients are averaged on each replica
+            before one exchange and one update. A remainder at the end of an epoch is completed
+            by the next epoch's first batches.
+        bucket_bytes: gradients are packed into buckets of at most this many bytes.
+
+    Raises:
+        ValueError: for unknown or repeated devices, and options out of range.
+
+    Example:
+
+    >>> import keras, numpy as np, tfdist
+    >>> strategy = tfdist.MirroredStrategy()
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    ...     model.compile(optimizer="adam", loss="mse")
+    >>> x, y = np.ones((32, 4)), np.ones((32, 1))
+    >>> history = model.fit(x, y, epochs=1, verbose=0, callbacks=strategy.callbacks())
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
+        *,
+        accumulation_steps: int = 1,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    ):
+        options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
+        if devices is not None:
+            _check_devices(devices)
+        elif not tf.config.list_logical_devices("GPU"):
+            devices = ["CPU:0"]
+        if cross_device_ops is None and devices and all("CPU" in d.upper() for d in devices):
+            cross_device_ops = tf.distribute.ReductionToOneDevice()
+        super().__init__(devices, cross_device_ops)
+        self._init_options(options)
+
+    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
+        return value
+
+
+def _check_devices(devices: Sequence[str]) -> None:
+    if isinstance(devices, str) or not devices or not all(isinstance(d, str) for d in devices):
+        raise ValueError(
+            '`devices` must be a list of device names such as ["CPU:0", "CPU:1"]. '
+            f"Received: devices={devices!r}"
+        )
+    available = [device.name for device in tf.config.list_logical_devices()]
+    chosen = []
+    for name in devices:
+        short = name.upper().rpartition("DEVICE:")[2].lstrip("/")
+        short = short if ":" in short else f"{short}:0"
+        match = [full for full in available if full.upper().endswith(f":{short}")]
+        if not match:
+            raise ValueError(
+                f"There is no device {name!r} here. Available: "
+                f"{[full.rpartition('device:')[2] for full in available]}. For CPU devices to test "
+                "with, call `tfdist.testing.virtual_devices(n)` first. "
+                f"Received: devices={list(devices)}"
+            )
+        chosen.append(match[0])
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(
+            f"Each device may be named once only. Received: devices={list(devices)}"
+        )

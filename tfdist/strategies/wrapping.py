@@ -1,0 +1,111 @@
+"""Puts `DistributedOptimizer` around the optimizers of models that belong to a tfdist strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _compat, replica
+from tfdist.optimizer import DistributedOptimizer
+from tfdist.options import Options
+from tfdist.validation import check_not_legacy, check_optimizer_scope
+
+
+def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
+    """`optimizer` in a `DistributedOptimizer`; one that is wrapped already as it is.
+
+    With `mixed_float16` Keras puts its loss scaling around the optimizer that the user wrapped; it
+    belongs inside, so that all replicas decide alike whether to skip a step.
+    """
+    if isinstance(optimizer, DistributedOptimizer):
+        return optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if not isinstance(inner, DistributedOptimizer):
+        return DistributedOptimizer(optimizer)
+    optimizer.inner_optimizer = inner.unwrap()
+    return DistributedOptimizer(
+        optimizer,
+        accumulation_steps=inner.options.accumulation_steps,
+        bucket_bytes=inner.options.bucket_bytes,
+    )
+
+
+def wrap_optimizers(model: keras.Model) -> None:
+    """Wraps every optimizer that is an attribute of `model`.
+
+    A model with a `train_step` of its own may have several, set after `compile`.
+    """
+    for name, value in list(vars(model).items()):
+        if isinstance(value, keras.optimizers.Optimizer) and not isinstance(
+            value, DistributedOptimizer
+        ):
+            _wrap_attribute(model, name)
+
+
+def _wrap_attribute(model: keras.Model, name: str) -> None:
+    strategy = model.distribute_strategy
+    optimizer = getattr(model, name)
+    check_optimizer_scope(optimizer, strategy)
+    with tf.init_scope(), strategy.scope():
+        wrapped = wrap(optimizer)
+        if optimizer.built:
+            wrapped.build(_compat.variables_to_build(optimizer))
+        setattr(model, name, wrapped)
+
+
+def compile_for_strategy(
+    is_ours: Callable[[Any], bool],
+    model: keras.Model,
+    compile_model: Callable,
+    args: tuple,
+    kwargs: dict,
+) -> None:
+    """What `model.compile` does: Keras' own, and the optimizer is wrapped under tfdist.
+
+    Raises:
+        ValueError: for a model or an optimizer that was made outside the scope, and for
+            `jit_compile=True` on several replicas.
+    """
+    strategy = model.distribute_strategy
+    if not is_ours(strategy):
+        compile_model(*args, **kwargs)
+        return
+    if _compat.model_strategy(model) is None:
+        raise ValueError(
+            f"The model was built outside the scope of this {type(strategy).__name__}. Build and "
+            f"compile it inside `with strategy.scope():`. Received: model={model.name}"
+        )
+    check_not_legacy(args[0] if args else kwargs.get("optimizer"))
+    with strategy.scope():
+        compile_model(*args, **kwargs)
+    if model.jit_compile and strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "XLA cannot compile a step that exchanges gradients between replicas. Compile with "
+            "`jit_compile=False` or leave it out. Received: jit_compile=True with "
+            f"{strategy.num_replicas_in_sync} replicas"
+        )
+    if model.optimizer is not None and not isinstance(model.optimizer, DistributedOptimizer):
+        _wrap_attribute(model, "optimizer")
+
+
+def refuse_unwrapped(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises ValueError when a step uses a plain optimizer that would come out wrong.
+
+    In a custom loop a plain optimizer sums the gradients by itself, as with `tf.distribute`; that
+    is right unless it clips or the strategy was asked for more.
+    """
+    step = replica.current()
+    options = Options.of(tf.distribute.get_strategy())
+    clips = any((optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm))
+    if step is not None and step.share_in_loss and options.accumulation_steps == 1 and not clips:
+        return
+    raise ValueError(
+        "This optimizer is not wrapped, so it would clip each replica's gradient instead of the "
+        "global one, or ignore the strategy's options. Wrap it: "
+        "`tfdist.DistributedOptimizer(optimizer)`. (A model's own optimizers are wrapped by "
+        "themselves when they are attributes of the model.) "
+        f"Received: {type(optimizer).__name__} named {optimizer.name!r}"
+    )

@@ -1,0 +1,47 @@
+"""Help for testing distributed scripts on one machine without accelerators."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def virtual_devices(count: int) -> list[str]:
+    """Splits the CPU into virtual devices, so that several replicas run on a laptop.
+
+    Call it before TensorFlow runs anything: a test suite does so once, at the top of `conftest.py`.
+    Devices may be left unused, so ask for the largest number that any test wants.
+
+    Args:
+        count: the number of virtual CPU devices, >= 1.
+
+    Returns:
+        Their names, `["CPU:0", ...]`, as `tfdist.MirroredStrategy(devices=...)` takes them.
+
+    Raises:
+        ValueError: when `count` is no integer >= 1.
+        RuntimeError: when TensorFlow has been initialized with another number of devices.
+
+    Example:
+
+    >>> import tfdist
+    >>> devices = tfdist.testing.virtual_devices(2)
+    >>> strategy = tfdist.MirroredStrategy(devices)
+    >>> strategy.num_replicas_in_sync
+    2
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"`count` must be an integer >= 1. Received: count={count!r}")
+    names = [f"CPU:{index}" for index in range(count)]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    configuration = [tf.config.LogicalDeviceConfiguration()] * count
+    try:
+        tf.config.set_logical_device_configuration(cpu, configuration)
+    except RuntimeError as error:
+        existing = len(tf.config.list_logical_devices("CPU"))
+        if existing < count:
+            raise RuntimeError(
+                "TensorFlow is initialized already, so its devices cannot change any more: call "
+                "virtual_devices before anything that makes a tensor, a model or a strategy. "
+                f"Received: count={count}, and TensorFlow has {existing} CPU device(s)"
+            ) from error
+    return names

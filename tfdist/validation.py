@@ -1,0 +1,82 @@
+"""Checks of what users hand in, each with one error that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Optimizer:
+    """The Keras optimizer that `wrapper` may wrap.
+
+    Args:
+        optimizer: an optimizer, its name or its config.
+        wrapper: the class of the wrapper.
+
+    Raises:
+        TypeError: for anything but a Keras 3 optimizer.
+        ValueError: for one that is wrapped already or accumulates gradients itself.
+    """
+    if isinstance(optimizer, (str, dict)):
+        optimizer = keras.optimizers.get(optimizer)
+    check_not_legacy(optimizer)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            "Expected a `keras.optimizers.Optimizer` or the name of one. "
+            f"Received: {optimizer!r} of type {type(optimizer)}"
+        )
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for candidate in (optimizer, inner):
+        if isinstance(candidate, wrapper):
+            raise ValueError(
+                f"The optimizer is wrapped in {wrapper.__name__} already; wrap it once. "
+                f"Received: {candidate.name}"
+            )
+        steps = getattr(candidate, "gradient_accumulation_steps", None)
+        if steps:
+            raise ValueError(
+                "Gradient accumulation belongs to the strategy here, where it saves traffic: "
+                f"remove `gradient_accumulation_steps={steps}` from the optimizer and pass "
+                f"`accumulation_steps={steps}` to the strategy. "
+                f"Received: {candidate.name} with gradient_accumulation_steps={steps}"
+            )
+    return optimizer
+
+
+def check_not_legacy(thing: Any) -> None:
+    """Raises TypeError for an object, class or function of the legacy `tf_keras` package."""
+    module = getattr(thing, "__module__", None) or type(thing).__module__
+    if module.split(".")[0] == "tf_keras":
+        name = getattr(thing, "__qualname__", type(thing).__name__)
+        raise TypeError(
+            "tfdist trains Keras 3 models with Keras 3 optimizers, not those of the legacy "
+            "`tf_keras`. Import `keras` instead, and unset TF_USE_LEGACY_KERAS if it is set. "
+            f"Received: {module}.{name}"
+        )
+
+
+def check_optimizer_scope(
+    optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
+) -> None:
+    """Raises ValueError unless `optimizer` was made in the scope of `strategy`."""
+    variables = optimizer.variables
+    if variables and not strategy.extended.variable_created_in_scope(variables[0].value):
+        raise ValueError(
+            f"The optimizer was not made in the scope of this {type(strategy).__name__}, so its "
+            "state is not on the strategy's devices. Make it inside `with strategy.scope():`, or "
+            f"pass its name to `compile`. Received: optimizer={optimizer.name}"
+        )
+
+
+def check_model_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Raises ValueError unless the variables of `model` were made in the scope of `strategy`."""
+    for variable in model.variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            raise ValueError(
+                f"The model was not built in the scope of this {type(strategy).__name__}: its "
+                f"variable {variable.path} is not on the strategy's devices. Build and compile "
+                "the model inside `with strategy.scope():`. "
+                f"Received: model={model.name}"
+            )
