@@ -17,10 +17,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_tf_optimizer
+from keras.src.backend.tensorflow import trainer as keras_tf_trainer
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer as keras_base_optimizer
 from keras.src.random import seed_generator as keras_seed_generator
 from keras.src.saving.keras_saveable import KerasSaveable
+from keras.src.trainers import compile_utils as keras_compile
 from keras.src.trainers import trainer as keras_trainer
 
 from tfdist import replica
@@ -31,6 +33,7 @@ __all__ = [
     "applying_reduced_gradients",
     "flatten_layers",
     "hook_compile",
+    "hook_symbolic_build",
     "hook_unwrapped_optimizer",
     "install",
     "keras_step",
@@ -59,6 +62,32 @@ def hook_compile(hook: Callable[..., None]) -> None:
         hook(self, functools.partial(original, self), args, kwargs)
 
     keras_trainer.Trainer.compile = compile_with_hook
+
+
+def hook_symbolic_build(batch_spec: Callable[[Any, Any], Any]) -> None:
+    """Makes Keras build models from `batch_spec(strategy, data set)` instead of from a batch.
+
+    `batch_spec` returns the structure of one batch as type specs, or None for Keras' own way. Why:
+    Keras takes a batch from the data (which a generator never gives again) and averages it over
+    the replicas, which fails for strings, sparse tensors and uneven parts. Keras 3.10-3.15. A
+    trainer that builds from `element_spec` would replace it.
+    """
+    trainer = keras_tf_trainer.TensorFlowTrainer
+    original = trainer._maybe_symbolic_build
+
+    @functools.wraps(original)
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None and self._distribute_strategy is not None:
+            spec = batch_spec(self._distribute_strategy, iterator._distributed_dataset)
+            if any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(spec)):
+                return
+            if spec is not None:
+                with self._distribute_strategy.scope():
+                    self._symbolic_build(data_batch=spec)
+                return
+        original(self, iterator=iterator, data_batch=data_batch)
+
+    trainer._maybe_symbolic_build = _maybe_symbolic_build
 
 
 def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
@@ -203,9 +232,11 @@ def _wrap_losses() -> None:
         step = replica.current()
         if step is None:
             return unscale(value)
-        if not step.share_in_loss:
-            return value
-        return tf.math.divide_no_nan(value, tf.cast(step.share.fraction, value.dtype))
+        if step.share_in_loss:
+            value = tf.math.divide_no_nan(value, tf.cast(step.share.fraction, value.dtype))
+        if step.reported_loss_weight is not None:
+            value *= tf.cast(step.reported_loss_weight, value.dtype)
+        return value
 
     @functools.wraps(reduce_weighted_values)
     def reduce_weighted_values_globally(
@@ -229,6 +260,22 @@ def _wrap_losses() -> None:
             step.share, step.share_in_loss, loss, reduction, normalizer
         )
 
+    compute = keras_compile.CompileLoss.call
+
+    # Keras weights the losses of several outputs by the batch size where it is static, else by 1.
+    @functools.wraps(compute)
+    def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        step = replica.current()
+        if step is None:
+            return compute(self, y_true, y_pred, sample_weight)
+        static = tf.nest.flatten(y_pred)[0].shape[0] is not None
+        step.reported_loss_weight = None if static else step.share.fraction * step.replicas
+        try:
+            return compute(self, y_true, y_pred, sample_weight)
+        finally:
+            step.reported_loss_weight = None
+
+    keras_compile.CompileLoss.call = call
     keras_loss.scale_loss_for_distribution = scale_loss_for_distribution
     keras_loss.unscale_loss_for_distribution = unscale_loss_for_distribution
     keras_loss.reduce_weighted_values = reduce_weighted_values_globally

@@ -116,10 +116,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             self._trainable_variables_indices[self._var_key(variable)] = index
         self.__dict__["_trainable_variables"] = list(variables)
         if self.options.accumulation_steps > 1:
-            specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
             self.accumulator = GradientAccumulator(
                 self.options.accumulation_steps,
-                exchange.plan_buckets(specs, self.options.bucket_bytes),
+                exchange.plan_buckets(self._specs(), self.options.bucket_bytes),
                 len(variables),
             )
         self.built = True
@@ -217,10 +216,13 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                 else tf.convert_to_tensor(gradient)
                 for gradient, variable in zip(gradients, self._trainable_variables)
             ]
-        packing = exchange.Packing(gradients, self.options.bucket_bytes)
+        packing = exchange.Packing(gradients, self._specs(), self.options.bucket_bytes)
         packed = packing.pack(gradients)
         weight = self._weight()
         return packing, packed if weight is None else [weigh(value, weight) for value in packed]
+
+    def _specs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable_variables]
 
     def _weight(self) -> float | tf.Tensor | None:
         """What the gradients are multiplied by; None for nothing.

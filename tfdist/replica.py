@@ -22,17 +22,22 @@ class ReplicaStep:
 
     Attributes:
         replica_id: this replica's number among all replicas, 0-based.
+        replicas: the number of all replicas.
         share: this replica's share of the global batch.
         share_in_loss: True where Keras losses carry the share themselves (custom training loops,
             which by tf.distribute's convention sum the gradients); False in Keras' own steps,
             where losses are those of the local batch and the optimizer applies the share.
         scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
+        reported_loss_weight: what a loss that is only reported is multiplied by, where Keras takes
+            the plain mean over the replicas; None elsewhere.
     """
 
     replica_id: int
+    replicas: int
     share: Share
     share_in_loss: bool
     scaled_losses: set[int] = dataclasses.field(default_factory=set)
+    reported_loss_weight: float | tf.Tensor | None = None
 
 
 _running = threading.local()

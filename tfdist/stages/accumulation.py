@@ -82,7 +82,7 @@ class GradientAccumulator(KerasSaveable):
         return complete
 
     def _obj_type(self) -> str:
-        return "GradientAccumulator"
+        return "Optimizer"
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it."""

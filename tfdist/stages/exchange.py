@@ -86,21 +86,23 @@ class Packing:
     """The layout of one list of gradients: dense ones in buckets, sparse ones as they are.
 
     Args:
-        gradients: tensors or tensor specs of static shape, `tf.IndexedSlices`, or None.
+        gradients: tensors, `tf.IndexedSlices`, or None.
+        specs: shape and dtype of the variables; those of a gradient may not be known statically.
         bucket_bytes: upper bound of a bucket in bytes.
     """
 
-    def __init__(self, gradients: Sequence[Any], bucket_bytes: int):
+    def __init__(
+        self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int
+    ):
         dense, self.sparse = [], []
         for index, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):
                 self.sparse.append(index)
             elif gradient is not None:
                 dense.append(index)
-        specs = [tf.TensorSpec(gradients[i].shape, gradients[i].dtype) for i in dense]
         self.buckets = [
             dataclasses.replace(bucket, indices=tuple(dense[i] for i in bucket.indices))
-            for bucket in plan_buckets(specs, bucket_bytes)
+            for bucket in plan_buckets([specs[i] for i in dense], bucket_bytes)
         ]
         self._length = len(gradients)
 

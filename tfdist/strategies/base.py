@@ -35,6 +35,7 @@ class SynchronousStrategy:
         self.options = options
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet = weakref.WeakSet()
+        self._batch_specs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
@@ -88,7 +89,8 @@ class SynchronousStrategy:
         if name == "train_step":
             self._prepare(model)
         step = keras_steps.complete(fn, model, name)
-        return self._run_with_shares(step, args, kwargs, options, model=model)
+        logs = self._run_with_shares(step, args, kwargs, options, model=model)
+        return keras_steps.with_global_metrics(logs, model, name)
 
     def _prepare(self, model: keras.Model) -> None:
         """Checks and completes what the scope and `compile` could not yet see."""
@@ -117,6 +119,7 @@ class SynchronousStrategy:
             replica_id = replica.static_id()
             step = replica.ReplicaStep(
                 replica_id=replica_id,
+                replicas=self.num_replicas_in_sync,
                 share=shares[replica_id % len(shares)],
                 share_in_loss=model is None,
             )
@@ -145,17 +148,6 @@ class SynchronousStrategy:
             self._functions[fn] = tf.function(lambda args, kwargs: run(args=args, kwargs=kwargs))
         return self._functions[fn](args, kwargs or {})
 
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        """Reduces `value` over the replicas; see `tf.distribute.Strategy.reduce`.
-
-        Unlike there, values that have no mean (strings, ragged and sparse tensors, parts of
-        different shapes) are answered with the first local one: Keras asks for the mean of a batch
-        only to learn its structure.
-        """
-        if axis is None and batches.has_no_mean(value, self):
-            return batches.first_local(value, self)
-        return super().reduce(reduce_op, value, axis)
-
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """Splits each global batch over the replicas; see `tf.distribute.Strategy`.
 
@@ -167,13 +159,22 @@ class SynchronousStrategy:
                 "The data set has no batches. Give it at least one; with `drop_remainder=True` it "
                 f"needs a whole batch of samples. Received: {dataset} of cardinality 0"
             )
-        return super().experimental_distribute_dataset(dataset, options)
+        distributed = super().experimental_distribute_dataset(dataset, options)
+        self._batch_specs[distributed] = dataset.element_spec
+        return distributed
+
+    def batch_spec(self, dataset: Any) -> Any:
+        """The type specs of a batch of `dataset`, if this strategy distributed it; else None."""
+        return self._batch_specs.get(dataset)
+
+
+def _is_ours(strategy: Any) -> bool:
+    return isinstance(strategy, SynchronousStrategy)
 
 
 _compat.install()
 _compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
-_compat.hook_compile(
-    functools.partial(
-        wrapping.compile_for_strategy, lambda strategy: isinstance(strategy, SynchronousStrategy)
-    )
+_compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
+_compat.hook_symbolic_build(
+    lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None
 )

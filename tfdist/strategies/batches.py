@@ -62,24 +62,3 @@ def split(data: Any, strategy: tf.distribute.Strategy) -> Any:
         )
 
     return tf.nest.map_structure(distribute, data)
-
-
-def has_no_mean(value: Any, strategy: tf.distribute.Strategy) -> bool:
-    """Whether TensorFlow could not average `value` over the replicas.
-
-    True for strings, for ragged and sparse tensors, and for parts of different shapes.
-    """
-    for leaf in tf.nest.flatten(value):
-        parts = strategy.experimental_local_results(leaf)
-        if not all(isinstance(part, tf.Tensor) for part in parts):
-            return _per_replica(leaf)
-        if not (parts[0].dtype.is_floating or parts[0].dtype.is_integer):
-            return True
-        if len({str(part.shape) for part in parts}) > 1:
-            return True
-    return False
-
-
-def first_local(value: Any, strategy: tf.distribute.Strategy) -> Any:
-    """The first local replica's part of each value."""
-    return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], value)

@@ -18,7 +18,7 @@ def complete(fn: Callable, model: keras.Model, name: str) -> Callable:
     """Returns `fn` with what must follow it in the same replica.
 
     After a training step the statistics that layers took from their local batch are averaged.
-    Logs that are no metrics are weighted, so that Keras' mean over the replicas is the global one.
+    Logs are weighted, so that Keras' mean over the replicas is the global one.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -30,27 +30,47 @@ def complete(fn: Callable, model: keras.Model, name: str) -> Callable:
             statistics = moving_statistics.local_statistics(model)
             if statistics:
                 moving_statistics.average(statistics, running.share)
-        return _weigh_logs(logs, model, running)
+        return _weigh_logs(logs, running)
 
     return step
 
 
-def _weigh_logs(logs: Any, model: keras.Model, running: replica.ReplicaStep) -> Any:
-    if not isinstance(logs, dict):
-        return logs
-    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-    metrics = {metric.name for metric in model.metrics} | set(model.get_metrics_result())
-    weight = running.share.fraction * replicas
+def _weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:
+    weight = running.share.fraction * running.replicas
 
     def weigh_log(value: Any) -> Any:
         if not (tf.is_tensor(value) and value.dtype.is_floating):
             return value
         return weigh(value, weight)
 
+    return tf.nest.map_structure(weigh_log, logs)
+
+
+def with_global_metrics(logs: Any, model: keras.Model, name: str) -> Any:
+    """Puts the metrics' results over all replicas in place of the local ones.
+
+    Called in cross-replica context, where reading a metric sums its state over the replicas. In a
+    step of the user's own, "loss" is taken for the loss of the batch, not for Keras' metric.
+    """
+    if name == "predict_step" or not isinstance(logs, dict) or not _distributed(logs):
+        return logs
+    results = model.get_metrics_result()
+    if getattr(type(model), name) is not getattr(keras.Model, name):
+        results.pop("loss", None)
+    return _replaced(logs, results)
+
+
+def _replaced(logs: dict, results: dict) -> dict:
+    """`logs`, also in dicts below, with the values of `results` under the same names."""
     return {
-        name: value if name in metrics else tf.nest.map_structure(weigh_log, value)
-        for name, value in logs.items()
+        key: _replaced(value, results) if isinstance(value, dict) else results.get(key, value)
+        for key, value in logs.items()
     }
+
+
+def _distributed(logs: dict) -> bool:
+    leaves = tf.nest.flatten(logs)
+    return any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves)
 
 
 def warn_of_unsynchronized_layers(model: keras.Model) -> None:

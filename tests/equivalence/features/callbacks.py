@@ -1,0 +1,98 @@
+"""Keras callbacks: those that decide, and those that write and read files."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+
+from tests.equivalence.features.common import classifier
+from tests.equivalence.harness import Feature, Outcome, default_fit
+from keras import optimizers
+
+_ADAM = classifier(lambda: optimizers.Adam(0.01))
+
+
+def _fit_plateau(model: keras.Model) -> Outcome:
+    plateau = keras.callbacks.ReduceLROnPlateau(
+        monitor="loss", factor=0.3, patience=1, min_delta=0.1
+    )
+    outcome = default_fit(model, epochs=5, callbacks=[plateau])
+    outcome.extra["learning_rate"] = model.optimizer.learning_rate.numpy()
+    return outcome
+
+
+def _fit_scheduler(model: keras.Model) -> Outcome:
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    return default_fit(model, callbacks=[scheduler])
+
+
+def _fit_early_stopping(model: keras.Model) -> Outcome:
+    stopping = keras.callbacks.EarlyStopping(
+        monitor="val_loss", min_delta=0.2, patience=1, restore_best_weights=True
+    )
+    return default_fit(model, epochs=8, callbacks=[stopping])
+
+
+def _fit_checkpoints(model: keras.Model) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "{epoch}.weights.h5"
+        checkpoint = keras.callbacks.ModelCheckpoint(str(path), save_weights_only=True)
+        outcome = default_fit(model, epochs=3, callbacks=[checkpoint])
+        model.load_weights(str(path).format(epoch=2))
+        outcome.extra["second"] = np.concatenate([w.ravel() for w in model.get_weights()])
+        slots = [np.ravel(v.numpy()) for v in model.optimizer.variables]
+        outcome.extra["optimizer"] = np.concatenate(slots).astype("float64")
+    return outcome
+
+
+class _Interrupt(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+
+def _fit_interrupted(model: keras.Model) -> Outcome:
+    """Interrupted after two of four epochs, with fresh optimizer state, then started again."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            backup = keras.callbacks.BackupAndRestore(folder)
+            default_fit(model, epochs=4, callbacks=[backup, _Interrupt()])
+        except KeyboardInterrupt:
+            for variable in [*model.variables, *model.optimizer.variables]:
+                if "float" in str(variable.dtype) and "learning_rate" not in variable.path:
+                    variable.assign(np.zeros(variable.shape))
+        outcome = default_fit(model, epochs=4, callbacks=[keras.callbacks.BackupAndRestore(folder)])
+    outcome.history = {}
+    return outcome
+
+
+def _fit_uninterrupted(model: keras.Model) -> Outcome:
+    outcome = default_fit(model, epochs=4)
+    outcome.history = {}
+    return outcome
+
+
+FEATURES = [
+    Feature("ReduceLROnPlateau", _ADAM, _fit_plateau),
+    Feature("LearningRateScheduler", _ADAM, _fit_scheduler),
+    Feature("EarlyStopping, restoring the best", _ADAM, _fit_early_stopping),
+    Feature("ModelCheckpoint", _ADAM, _fit_checkpoints),
+    Feature(
+        "BackupAndRestore after an interruption",
+        _ADAM,
+        _fit_interrupted,
+        reference_fit=_fit_uninterrupted,
+    ),
+    Feature(
+        "BackupAndRestore in the middle of an accumulation",
+        classifier(),
+        _fit_interrupted,
+        options={"accumulation_steps": 3},
+        reference_build=classifier(lambda: optimizers.SGD(0.1, gradient_accumulation_steps=3)),
+        reference_fit=_fit_uninterrupted,
+        note="8 of the 16 micro-batches, 3 per update, run before the interruption",
+    ),
+]

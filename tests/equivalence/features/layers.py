@@ -1,0 +1,143 @@
+"""Layers whose gradients or state are special."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+
+from tests.equivalence.features.common import classifier
+from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
+from keras import optimizers
+
+
+def _embedding(optimizer):
+    def build() -> keras.Model:
+        model = keras.Sequential(
+            [
+                keras.Input((5,), dtype="int32"),
+                keras.layers.Embedding(12, 4),
+                keras.layers.Flatten(),
+                keras.layers.Dense(3),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer(), loss, metrics=["accuracy"])
+        return model
+
+    return build
+
+
+class _DenseEmbedding(keras.layers.Layer):
+    """An embedding by multiplication, whose gradient is dense."""
+
+    def build(self, input_shape):
+        self.embeddings = self.add_weight(shape=(12, 4), initializer="uniform", name="embeddings")
+
+    def call(self, tokens):
+        return keras.ops.matmul(keras.ops.one_hot(tokens, 12), self.embeddings)
+
+
+def _dense_embedding(optimizer):
+    def build() -> keras.Model:
+        source = _embedding(optimizer)()
+        model = keras.Sequential(
+            [
+                keras.Input((5,), dtype="int32"),
+                _DenseEmbedding(),
+                keras.layers.Flatten(),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.set_weights(source.get_weights())
+        model.compile(optimizer(), source.loss, metrics=["accuracy"])
+        return model
+
+    return build
+
+
+def _fit_tokens(model: keras.Model, samples: int = 67, batch_size: int = 16) -> Outcome:
+    tokens = np.random.default_rng(4).integers(0, 12, (samples, 5))
+    history = model.fit(
+        tokens, tokens.sum(axis=1) % 3, batch_size=batch_size, epochs=2, shuffle=False, verbose=0
+    )
+    return Outcome.of(model, history.history)
+
+
+def _frozen() -> list:
+    return [
+        keras.layers.Dense(16, activation="relu", trainable=False),
+        keras.layers.Dense(16, activation="relu"),
+    ]
+
+
+def _unused_branch() -> keras.Model:
+    """One layer gets no gradient, because its output has no loss."""
+    inputs = keras.Input((8,))
+    outputs = [keras.layers.Dense(3, name="used")(inputs), keras.layers.Dense(2, name="idle")(inputs)]
+    model = keras.Model(inputs, outputs)
+    loss = [keras.losses.SparseCategoricalCrossentropy(from_logits=True), None]
+    model.compile(optimizers.Adam(0.01), loss)
+    return model
+
+
+def _fit_used(model: keras.Model, batch_size: int = 16) -> Outcome:
+    x, y = default_data(64)
+    history = model.fit(
+        x, [y, np.zeros((64, 2))], batch_size=batch_size, epochs=2, shuffle=False, verbose=0
+    )
+    return Outcome.of(model, {"loss": history.history["loss"]})
+
+
+def _convolution() -> list:
+    return [
+        keras.layers.Reshape((8, 1)),
+        keras.layers.Conv1D(4, 3, activation="relu"),
+        keras.layers.LayerNormalization(),
+        keras.layers.Flatten(),
+    ]
+
+
+def _recurrent() -> list:
+    return [keras.layers.Reshape((4, 2)), keras.layers.LSTM(6)]
+
+
+def _activity() -> list:
+    return [keras.layers.Dense(16, activation="relu", activity_regularizer="l2")]
+
+
+_ADAM = functools.partial(optimizers.Adam, 0.01)
+_CLIPPED = functools.partial(optimizers.SGD, 0.1, global_clipnorm=0.05)
+
+FEATURES = [
+    Feature("Embedding (IndexedSlices), SGD", _embedding(lambda: optimizers.SGD(0.1)), _fit_tokens),
+    Feature("Embedding (IndexedSlices), Adam", _embedding(_ADAM), _fit_tokens),
+    Feature("Embedding (IndexedSlices), global_clipnorm", _embedding(_CLIPPED), _fit_tokens),
+    Feature(
+        "Embedding, accumulation",
+        _embedding(_ADAM),
+        functools.partial(_fit_tokens, samples=64, batch_size=16),
+        options={"accumulation_steps": 2},
+        reference_build=_dense_embedding(_ADAM),
+        reference_fit=functools.partial(_fit_tokens, samples=64, batch_size=32),
+        note="accumulated gradients are dense: against a dense large batch",
+    ),
+    Feature("frozen layer", classifier(_ADAM, hidden=_frozen)),
+    Feature("gradients that are None", _unused_branch, _fit_used),
+    Feature(
+        "gradients that are None, accumulation",
+        _unused_branch,
+        functools.partial(_fit_used, batch_size=8),
+        options={"accumulation_steps": 2},
+        reference_fit=_fit_used,
+    ),
+    Feature("convolution, LayerNormalization", classifier(_ADAM, hidden=_convolution)),
+    Feature("LSTM", classifier(_ADAM, hidden=_recurrent)),
+    Feature(
+        "activity regularizer, last batch of 1",
+        classifier(_ADAM, hidden=_activity),
+        functools.partial(default_fit, samples=65),
+    ),
+]
+

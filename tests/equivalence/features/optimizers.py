@@ -1,0 +1,72 @@
+"""Optimizers, what they do to gradients and weights, and regularization."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+from tests.equivalence.features.common import classifier
+from tests.equivalence.harness import Feature, Outcome, default_fit
+from keras import optimizers
+
+_SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)
+
+
+def _regularized() -> list:
+    return [keras.layers.Dense(16, activation="relu", kernel_regularizer="l2")]
+
+
+def _constrained() -> list:
+    return [keras.layers.Dense(16, kernel_constraint=keras.constraints.MaxNorm(0.7, axis=0))]
+
+
+def _fit_finalized(model: keras.Model) -> Outcome:
+    """EMA without overwriting: `fit` replaces the weights by their averages when it ends."""
+    return default_fit(model)
+
+
+def _fit_weighted(model: keras.Model) -> Outcome:
+    weights = np.random.default_rng(1).uniform(0.1, 3.0, 64)
+    return default_fit(model, sample_weight=weights)
+
+
+def _fit_class_weights(model: keras.Model) -> Outcome:
+    return default_fit(model, class_weight={0: 0.2, 1: 1.0, 2: 2.5})
+
+
+FEATURES = [
+    Feature("SGD", classifier()),
+    Feature("SGD, momentum", classifier(lambda: optimizers.SGD(0.1, momentum=0.9))),
+    Feature("SGD, Nesterov", classifier(lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True))),
+    Feature("Adam", classifier(lambda: optimizers.Adam(0.01))),
+    Feature("AdamW", classifier(lambda: optimizers.AdamW(0.01, weight_decay=0.1))),
+    Feature("Nadam", classifier(lambda: optimizers.Nadam(0.01))),
+    Feature("RMSprop", classifier(lambda: optimizers.RMSprop(0.01))),
+    Feature("Adafactor", classifier(lambda: optimizers.Adafactor(0.01))),
+    Feature("Lion", classifier(lambda: optimizers.Lion(0.001))),
+    Feature("Muon", classifier(lambda: optimizers.Muon(0.01))),
+    Feature("L2 regularization", classifier(hidden=_regularized)),
+    Feature("sample_weight", classifier(), _fit_weighted),
+    Feature("class_weight", classifier(), _fit_class_weights),
+    Feature("clipnorm", classifier(lambda: optimizers.SGD(0.1, clipnorm=0.05))),
+    Feature("clipvalue", classifier(lambda: optimizers.SGD(0.1, clipvalue=0.01))),
+    Feature("global_clipnorm", classifier(lambda: optimizers.SGD(0.1, global_clipnorm=0.1))),
+    Feature(
+        "EMA of the weights",
+        classifier(lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8)),
+        _fit_finalized,
+    ),
+    Feature(
+        "EMA, overwriting every 3 updates",
+        classifier(
+            lambda: optimizers.SGD(
+                0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3
+            )
+        ),
+    ),
+    Feature("weight constraint", classifier(hidden=_constrained)),
+    Feature("learning-rate schedule", classifier(lambda: optimizers.SGD(_SCHEDULE))),
+    Feature(
+        "loss_scale_factor", classifier(lambda: optimizers.SGD(0.1, loss_scale_factor=128.0))
+    ),
+]

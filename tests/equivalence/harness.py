@@ -1,0 +1,151 @@
+"""Trains one feature on one device and on a backend, and compares what comes out.
+
+A feature is data: how to build the model, how to train it, and which options the strategy takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+SEED = 7
+MAX_WEIGHT_DIFFERENCE = 1e-6
+MAX_HISTORY_DIFFERENCE = 1e-5
+
+
+def default_data(samples: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    """Features of shape `(samples, 8)`, float32, and labels of 3 classes."""
+    random = np.random.default_rng(SEED)
+    x = random.normal(size=(samples, 8)).astype("float32")
+    return x, (x @ random.normal(size=(8, 3))).argmax(axis=1)
+
+
+def default_fit(model: keras.Model, samples: int = 64, **options: Any) -> Outcome:
+    """Two epochs in the given order, with validation."""
+    x, y = default_data(samples)
+    settings = {"batch_size": 16, "epochs": 2, "validation_data": (x, y), **options}
+    history = model.fit(x, y, shuffle=False, verbose=0, **settings)
+    return Outcome.of(model, history.history)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What training gave.
+
+    Attributes:
+        weights: the model's weights.
+        history: lists of floats by name.
+        extra: further arrays to compare as weights are, by name.
+    """
+
+    weights: list[np.ndarray]
+    history: dict[str, list[float]]
+    extra: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: keras.Model, history: dict, **extra: Any) -> Outcome:
+        arrays = {name: np.asarray(value, dtype="float64") for name, value in extra.items()}
+        return cls(model.get_weights(), history, arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """A row of the table.
+
+    Attributes:
+        name: what is tested.
+        build: makes the compiled model.
+        fit: trains it.
+        options: the strategy's options.
+        reference_build: makes the one-device model; None for `build`.
+        reference_fit: trains the one-device model; None for `fit`.
+        history: whether the histories are equal too; False where they are defined differently,
+            which `note` explains.
+        note: what the reader must know.
+    """
+
+    name: str
+    build: Callable[[], keras.Model]
+    fit: Callable[[keras.Model], Outcome] = default_fit
+    options: dict = dataclasses.field(default_factory=dict)
+    reference_build: Callable[[], keras.Model] | None = None
+    reference_fit: Callable[[keras.Model], Outcome] | None = None
+    history: bool = True
+    note: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@functools.lru_cache(maxsize=None)
+def reference(feature: Feature) -> Outcome:
+    """The outcome on one device, with plain Keras."""
+    keras.utils.set_random_seed(SEED)
+    model = (feature.reference_build or feature.build)()
+    return (feature.reference_fit or feature.fit)(model)
+
+
+def train(feature: Feature, strategy: tf.distribute.Strategy) -> tuple[Outcome, keras.Model]:
+    """The outcome under `strategy`, of an unchanged script but for the scope."""
+    keras.utils.set_random_seed(SEED)
+    with strategy.scope():
+        model = feature.build()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="BatchNormalization without")
+        return feature.fit(model), model
+
+
+def mirrored(feature: Feature, devices: list[str]) -> tfdist.MirroredStrategy:
+    """tfdist's strategy on `devices` with the feature's options."""
+    return tfdist.MirroredStrategy(devices, **feature.options)
+
+
+def weight_difference(outcome: Outcome, expected: Outcome) -> float:
+    """max |Δw| over weights and extra arrays; inf where they cannot be compared."""
+    pairs = list(zip(outcome.weights, expected.weights))
+    pairs += [(outcome.extra[name], expected.extra[name]) for name in expected.extra]
+    if len(outcome.weights) != len(expected.weights):
+        return float("inf")
+    worst = 0.0
+    for ours, theirs in pairs:
+        if ours.shape != theirs.shape:
+            return float("inf")
+        if ours.size:
+            difference = np.abs(ours.astype("float64") - theirs.astype("float64")).max()
+            worst = max(worst, float("inf") if np.isnan(difference) else float(difference))
+    return worst
+
+
+def history_difference(outcome: Outcome, expected: Outcome) -> float:
+    """The largest relative difference of the histories; inf where names or lengths differ."""
+    if set(outcome.history) != set(expected.history):
+        return float("inf")
+    worst = 0.0
+    for name, values in expected.history.items():
+        ours = outcome.history[name]
+        if len(ours) != len(values):
+            return float("inf")
+        for a, b in zip(ours, values):
+            difference = abs(a - b) / max(abs(b), 1e-3)
+            worst = max(worst, float("inf") if np.isnan(difference) else float(difference))
+    return worst
+
+
+def assert_replicas_identical(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Every variable of model and optimizer has the same bits on every replica."""
+    variables = list(model.variables) + list(model.optimizer.variables)
+    for variable in variables:
+        if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
+            continue
+        parts = [part.numpy() for part in strategy.experimental_local_results(variable.value)]
+        for part in parts[1:]:
+            np.testing.assert_array_equal(part, parts[0], err_msg=variable.path)
