@@ -170,9 +170,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             reduced = packing.unpack(exchange.all_reduce(packed))
             order = [self._get_variable_index(v) for v in variables]
             reduced = [None if gradients[i] is None else reduced[i] for i in order]
-            update.apply_reduced(self._updater, reduced, variables)
+            update.apply_reduced(self._updater(), reduced, variables)
 
-        finite = loss_scale.all_finite(packed) if self._loss_scaler else None
+        finite = loss_scale.all_finite(packed) if self._loss_scaler() else None
         if self.accumulator is not None:
             self.accumulator.add(packed, finite)
         if self.accumulator is None and finite is None:
@@ -236,8 +236,9 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             scaled = step.share_in_loss or id(self) in step.scaled_losses
             step.scaled_losses.discard(id(self))
             weight = step.share.nonempty if scaled else step.share.fraction
-        if self._loss_scaler:
-            unscale = loss_scale.unscale_factor(self._loss_scaler)
+        scaler = self._loss_scaler()
+        if scaler:
+            unscale = loss_scale.unscale_factor(scaler)
             weight = unscale if weight is None else unscale * weight
         return weight
 
@@ -250,6 +251,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         a collective operation.
         """
         run = strategy.extended.call_for_each_replica
+        scaler = self._loss_scaler()
 
         def finite_step() -> None:
             if self.accumulator is None:
@@ -262,8 +264,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                     ),
                     lambda: None,
                 )
-            if self._loss_scaler:
-                loss_scale.after_finite_step(self._loss_scaler)
+            if scaler:
+                loss_scale.after_finite_step(scaler)
 
         if finite is None:
             finite_step()
@@ -271,18 +273,17 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
             tf.cond(
                 strategy.experimental_local_results(finite)[0],
                 finite_step,
-                lambda: loss_scale.after_overflow(self._loss_scaler),
+                lambda: loss_scale.after_overflow(scaler),
             )
 
-    @property
     def _loss_scaler(self) -> keras.optimizers.LossScaleOptimizer | None:
         inner = self.unwrap()
         return inner if isinstance(inner, keras.optimizers.LossScaleOptimizer) else None
 
-    @property
     def _updater(self) -> keras.optimizers.Optimizer:
         """The optimizer that updates the variables, below any loss scaling."""
-        return self._loss_scaler.inner_optimizer if self._loss_scaler else self.unwrap()
+        scaler = self._loss_scaler()
+        return scaler.inner_optimizer if scaler else self.unwrap()
 
     @property
     def built_for(self) -> list[keras.Variable]:

@@ -62,13 +62,14 @@ class TerminateOnNaN(keras.callbacks.Callback):
     >>> import keras, numpy as np, tfdist
     >>> strategy = tfdist.MirroredStrategy()
     >>> with strategy.scope():
-    ...     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name="out")])
+    ...     layers = [keras.Input((1,)), keras.layers.Dense(1, name="out")]
+    ...     model = keras.Sequential(layers, name="net")
     ...     model.compile(optimizer="sgd", loss="mse")
     >>> x = np.array([[1.0], [np.nan]])
     >>> stop = tfdist.callbacks.TerminateOnNaN()
     >>> history = model.fit(x, np.ones((2, 1)), epochs=3, verbose=0, callbacks=[stop])
     >>> stop.findings
-    [(1, 'out/kernel', 0), (1, 'out/bias', 0)]
+    [(1, 'net/out/kernel', 0), (1, 'net/out/bias', 0)]
 
     Attributes:
         findings: a list of `(step, variable path, replica)`, empty while all is finite.
@@ -88,6 +89,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
             )
         self.findings = []
         with self.model.distribute_strategy.scope():
+            optimizer.build(self.model.trainable_variables)
             optimizer.gradient_monitor = _GradientMonitor(len(optimizer.built_for))
         self.model.make_train_function(force=True)
 

@@ -17,7 +17,7 @@ from tfdist._compat import KerasSaveable
 from tfdist.stages.exchange import Bucket, pack, unpack
 
 
-class GradientAccumulator(KerasSaveable):
+class GradientAccumulator(KerasSaveable, tf.Module):
     """Sums of gradients since the last update, one flat variable per bucket and replica.
 
     It is saved per variable, so that a file can be read with another bucket size, and as the sum
@@ -30,6 +30,7 @@ class GradientAccumulator(KerasSaveable):
     """
 
     def __init__(self, steps: int, buckets: list[Bucket], variables: int):
+        super().__init__(name="accumulated_gradients")
         self.steps = steps
         self.buckets = buckets
         self._variables = variables

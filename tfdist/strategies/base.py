@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat, replica
-from tfdist.callbacks.attach import RequireScope
+from tfdist.callbacks.checks import TrainingChecks
 from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.stages import weighting
@@ -55,8 +55,8 @@ class SynchronousStrategy:
             yield self
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check, before it starts, that it will be distributed."""
-        return [RequireScope(self)]
+        """Callbacks for `model.fit`: they check that there is a model to distribute, and data."""
+        return [TrainingChecks(self)]
 
     def unwrap(self, model: keras.Model) -> keras.optimizers.Optimizer | None:
         """The plain Keras optimizer that `model` was compiled with, with its present state."""

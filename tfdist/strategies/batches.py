@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.stages.weighting import batch_size
@@ -26,6 +27,10 @@ def local_parts(data: Any, strategy: tf.distribute.Strategy) -> list[list]:
     return [[values[i] for values in per_leaf] for i in range(replicas)]
 
 
+def _as_tensor(leaf: Any) -> Any:
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
 def split(data: Any, strategy: tf.distribute.Strategy) -> Any:
     """Splits one global batch over the replicas the way a distributed data set does.
 
@@ -38,6 +43,7 @@ def split(data: Any, strategy: tf.distribute.Strategy) -> Any:
         The structure with a value per replica: parts of ceil(batch / replicas) samples, the last
         ones shorter or empty.
     """
+    data = tf.nest.map_structure(_as_tensor, data)
     size = batch_size(data)
     if size is None:
         return data

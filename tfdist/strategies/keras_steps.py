@@ -39,9 +39,9 @@ def _weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:
     weight = running.share.fraction * running.replicas
 
     def weigh_log(value: Any) -> Any:
-        if not (tf.is_tensor(value) and value.dtype.is_floating):
+        if not (tf.is_tensor(value) and tf.as_dtype(value.dtype).is_floating):
             return value
-        return weigh(value, weight)
+        return weigh(tf.convert_to_tensor(value), weight)
 
     return tf.nest.map_structure(weigh_log, logs)
 

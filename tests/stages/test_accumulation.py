@@ -1,0 +1,112 @@
+"""Accumulation: one exchange per k micro-batches, and no gradient is lost on the way to a file."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.conftest import DEVICES
+
+X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def _model(strategy, **compile_options):
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", **compile_options)
+    return model
+
+
+def _fit(model, samples):
+    model.fit(X[:samples], Y[:samples], batch_size=8, shuffle=False, verbose=0)
+
+
+def test_iterations_count_updates_and_weights_rest_in_between():
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=3)
+    model = _model(strategy)
+    before = model.get_weights()
+    _fit(model, 16)
+    np.testing.assert_array_equal(model.get_weights()[0], before[0])
+    assert model.optimizer.iterations.numpy() == 0
+    _fit(model, 8)
+    assert model.optimizer.iterations.numpy() == 1
+    assert not np.array_equal(model.get_weights()[0], before[0])
+
+
+def test_the_gradients_are_exchanged_once_per_update(monkeypatch):
+    """Counted where values are reduced between replicas, while the steps run eagerly."""
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4)
+    model = _model(strategy, run_eagerly=True)
+    exchanges = []
+    original = tfdist.stages.exchange.all_reduce
+
+    def counting(values):
+        if any(value.shape.rank for value in values):
+            exchanges.append(len(values))
+        return original(values)
+
+    monkeypatch.setattr(tfdist.stages.exchange, "all_reduce", counting)
+    _fit(model, 40)
+    assert model.optimizer.iterations.numpy() == 1
+    assert exchanges == [1, 1]  # one bucket, on each of two replicas
+
+
+@pytest.mark.parametrize("replicas_after", [1, 2, 4])
+def test_a_file_keeps_the_gradients_of_an_unfinished_update(replicas_after, tmp_path):
+    model = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))
+    _fit(model, 24)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    _fit(model, 8)
+
+    strategy = tfdist.MirroredStrategy(DEVICES[:replicas_after], accumulation_steps=4)
+    with strategy.scope():
+        loaded = keras.saving.load_model(path)
+    _fit(loaded, 8)
+    assert loaded.optimizer.iterations.numpy() == 1
+    for ours, theirs in zip(loaded.get_weights(), model.get_weights()):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_another_number_of_steps_drops_the_unfinished_update_with_a_warning(tmp_path):
+    model = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))
+    _fit(model, 24)
+    path = str(tmp_path / "model.weights.h5")
+    model.save_weights(path)
+    other = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=2))
+    _fit(other, 8)
+    with pytest.warns(UserWarning, match="gradients of 3 micro-batches"):
+        other.load_weights(path)
+
+
+def test_a_checkpoint_holds_the_accumulated_gradients(tmp_path):
+    model = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))
+    _fit(model, 24)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "point")
+    _fit(model, 8)
+    expected = model.get_weights()
+
+    again = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))
+    again.optimizer.build(again.trainable_variables)
+    status = tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
+    status.expect_partial()
+    _fit(again, 8)
+    for ours, theirs in zip(again.get_weights(), expected):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_no_warning_where_accumulation_starts_fresh(tmp_path):
+    model = _model(tfdist.MirroredStrategy(DEVICES[:2]))
+    _fit(model, 8)
+    path = str(tmp_path / "model.weights.h5")
+    model.save_weights(path)
+    other = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=2))
+    _fit(other, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_weights(path)

@@ -1,0 +1,103 @@
+"""Buckets: every tensor travels exactly once, within the bound, and comes back as it was."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdist.stages import exchange
+
+_SHAPES = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 5), max_size=3).map(tuple),
+        st.sampled_from([tf.float32, tf.float16, tf.float64]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def _specs(shapes):
+    return [tf.TensorSpec(shape, dtype) for shape, dtype in shapes]
+
+
+@given(_SHAPES, st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_every_tensor_is_in_one_bucket_of_its_dtype_within_the_bound(shapes, bucket_bytes):
+    specs = _specs(shapes)
+    buckets = exchange.plan_buckets(specs, bucket_bytes)
+    indices = [index for bucket in buckets for index in bucket.indices]
+    assert sorted(indices) == list(range(len(specs)))
+    for bucket in buckets:
+        assert {specs[index].dtype for index in bucket.indices} == {bucket.dtype}
+        size = sum(math.prod(specs[i].shape) for i in bucket.indices) * bucket.dtype.size
+        assert size <= bucket_bytes or len(bucket.indices) == 1
+        assert list(bucket.indices) == sorted(bucket.indices)
+
+
+@given(_SHAPES, st.integers(1, 200))
+@settings(max_examples=30, deadline=None)
+def test_unpacking_gives_what_was_packed(shapes, bucket_bytes):
+    specs = _specs(shapes)
+    tensors = [
+        tf.reshape(tf.range(math.prod(shape), dtype=tf.float64) + index, shape)
+        for index, (shape, _) in enumerate(shapes)
+    ]
+    tensors = [tf.cast(tensor, spec.dtype) for tensor, spec in zip(tensors, specs)]
+    packing = exchange.Packing(tensors, specs, bucket_bytes)
+    for tensor, back in zip(tensors, packing.unpack(packing.pack(tensors))):
+        np.testing.assert_array_equal(tensor.numpy(), back.numpy())
+        assert tensor.dtype == back.dtype
+
+
+def test_missing_and_sparse_gradients_keep_their_places():
+    sparse = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 4]), tf.constant([5, 3]))
+    gradients = [None, tf.ones((2,)), sparse, None, tf.zeros((3,))]
+    specs = [tf.TensorSpec(shape, tf.float32) for shape in [(1,), (2,), (5, 3), (7,), (3,)]]
+    packing = exchange.Packing(gradients, specs, 1000)
+    packed = packing.pack(gradients)
+    assert [len(value.shape) for value in packed[:-1]] == [1]
+    assert packed[-1] is sparse
+    back = packing.unpack(packed)
+    assert back[0] is None and back[3] is None and back[2] is sparse
+    np.testing.assert_array_equal(back[1].numpy(), [1.0, 1.0])
+
+
+def test_one_exchange_per_bucket_and_not_per_variable(two_replicas, monkeypatch):
+    reduced = []
+    original = type(two_replicas.extended)._batch_reduce_to
+
+    def counting(self, op, pairs, options):
+        reduced.extend(pairs)
+        return original(self, op, pairs, options)
+
+    monkeypatch.setattr(type(two_replicas.extended), "_batch_reduce_to", counting)
+    values = [tf.ones((10,)) for _ in range(30)]
+    specs = [tf.TensorSpec((10,), tf.float32)] * 30
+    packing = exchange.Packing(values, specs, 400)
+
+    @tf.function
+    def step():
+        return two_replicas.run(lambda: packing.unpack(exchange.all_reduce(packing.pack(values))))
+
+    result = two_replicas.experimental_local_results(step())
+    assert len(reduced) == 3
+    np.testing.assert_array_equal(result[1][29].numpy(), np.full(10, 2.0))
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 64, 1 << 22])
+def test_bucket_size_does_not_change_the_result(bucket_bytes, two_replicas):
+    values = [tf.constant([1.0, 2.0]), tf.constant([[3.0]]), tf.constant(4.0)]
+    specs = [tf.TensorSpec(value.shape, value.dtype) for value in values]
+    packing = exchange.Packing(values, specs, bucket_bytes)
+
+    @tf.function
+    def step():
+        return two_replicas.run(lambda: packing.unpack(exchange.all_reduce(packing.pack(values))))
+
+    parts = [two_replicas.experimental_local_results(part)[0] for part in step()]
+    for part, value in zip(parts, values):
+        np.testing.assert_array_equal(part.numpy(), 2 * value.numpy())

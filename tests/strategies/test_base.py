@@ -1,0 +1,158 @@
+"""What the strategies do around Keras' steps, beyond the equivalence table."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.conftest import DEVICES
+
+X = np.random.default_rng(0).normal(size=(19, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def _model(strategy, **options):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"], **options)
+    return model
+
+
+def test_every_replica_works_on_its_own_part_of_train_on_batch(monkeypatch):
+    strategy = tfdist.MirroredStrategy(DEVICES[:3])
+    seen = []
+
+    class Spy(keras.layers.Layer):
+        def call(self, x):
+            seen.append(x.shape[0])
+            return x
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), Spy(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    seen.clear()
+    model.train_on_batch(X[:8], Y[:8])
+    assert seen == [3, 3, 2]
+    seen.clear()
+    model.test_on_batch(X[:7], Y[:7])
+    model.predict_on_batch(X[:4])
+    assert seen == [3, 3, 1, 2, 2, 0]
+
+
+def test_logs_of_every_batch_are_those_of_one_device(strategy):
+    def logs_of(model):
+        collected = []
+        callback = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: collected.append(dict(logs))
+        )
+        model.fit(X, Y, batch_size=7, shuffle=False, verbose=0, callbacks=[callback])
+        return collected
+
+    keras.utils.set_random_seed(0)
+    expected = logs_of(_model(tfdist.MirroredStrategy(DEVICES[:1])))
+    keras.utils.set_random_seed(0)
+    for ours, theirs in zip(logs_of(_model(strategy)), expected, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_user_code_may_reduce_values_as_with_tf_distribute(strategy):
+    replicas = strategy.num_replicas_in_sync
+
+    def step():
+        context = tf.distribute.get_replica_context()
+        return {"value": tf.cast(context.replica_id_in_sync_group, tf.float32) + 1.0}
+
+    values = strategy.run(step)
+    total = replicas * (replicas + 1) / 2
+    assert float(strategy.reduce("SUM", values["value"], axis=None)) == total
+    assert float(strategy.reduce("MEAN", values["value"], axis=None)) == total / replicas
+
+
+def test_tensors_in_a_custom_loop_go_to_every_replica_whole(strategy):
+    sizes = strategy.run(lambda x: tf.shape(x)[0], args=(tf.zeros((6, 2)),))
+    assert [int(size) for size in strategy.experimental_local_results(sizes)] == [
+        6
+    ] * strategy.num_replicas_in_sync
+
+
+def test_random_seed_outside_a_step_is_untouched(two_replicas):
+    generator = keras.random.SeedGenerator(4)
+    with two_replicas.scope():
+        inside = keras.random.SeedGenerator(4)
+        assert inside.next().numpy().tolist() == generator.next().numpy().tolist()
+
+
+def test_several_strategies_live_in_one_process():
+    models = [_model(tfdist.MirroredStrategy(DEVICES[:n])) for n in (2, 3, 4, 2)]
+    for model in models + models[:1]:
+        model.fit(X, Y, verbose=0)
+    assert [int(model.optimizer.iterations.numpy()) for model in models] == [2, 1, 1, 1]
+
+
+def test_compiling_again_starts_a_new_optimizer(two_replicas):
+    model = _model(two_replicas)
+    model.fit(X, Y, verbose=0)
+    with two_replicas.scope():
+        model.compile(keras.optimizers.Adam(), "mse")
+    model.fit(X, Y, verbose=0)
+    assert isinstance(two_replicas.unwrap(model), keras.optimizers.Adam)
+    assert model.optimizer.iterations.numpy() == 1
+
+
+def test_compiling_again_with_the_models_optimizer_keeps_it(two_replicas):
+    model = _model(two_replicas)
+    model.fit(X, Y, verbose=0)
+    with two_replicas.scope():
+        model.compile(model.optimizer, "mse")
+    model.fit(X, Y, verbose=0)
+    assert model.optimizer.iterations.numpy() == 2
+
+
+def test_wrapper_around_the_users_optimizer_with_mixed_precision(two_replicas):
+    """Keras puts its loss scaling outside what the user wrapped; it belongs inside."""
+    with two_replicas.scope():
+        keras.config.set_dtype_policy("mixed_float16")
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, dtype="float32")])
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1), accumulation_steps=2)
+        model.compile(optimizer, "mse")
+    assert isinstance(model.optimizer, tfdist.DistributedOptimizer)
+    assert isinstance(model.optimizer.unwrap(), keras.optimizers.LossScaleOptimizer)
+    assert model.optimizer.options.accumulation_steps == 2
+    model.fit(X, Y, batch_size=5, verbose=0)
+    assert model.optimizer.iterations.numpy() == 2
+
+
+def test_training_gives_no_warnings_of_ours(strategy):
+    model = _model(strategy)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UserWarning)
+        model.fit(X, Y, verbose=0, validation_data=(X, Y))
+
+
+def test_generator_gives_every_batch_once(two_replicas):
+    given = []
+
+    def batches():
+        for start in range(0, 1000, 4):
+            given.append(start)
+            yield X[:4], Y[:4] * 0.0 + start
+
+    class Labels(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="labels")
+            self.total = self.add_weight(name="total", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.total.assign_add(keras.ops.sum(y_true))
+
+        def result(self):
+            return self.total
+
+    with two_replicas.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[Labels()])
+    history = model.fit(batches(), steps_per_epoch=5, epochs=2, verbose=0).history
+    assert history["labels"] == [4 * (0 + 4 + 8 + 12 + 16), 4 * (20 + 24 + 28 + 32 + 36)]

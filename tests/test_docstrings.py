@@ -1,0 +1,33 @@
+"""The examples in the public docstrings run."""
+
+import doctest
+
+import pytest
+
+import tfdist
+
+_PUBLIC = {
+    "Strategy": tfdist.Strategy,
+    "MirroredStrategy": tfdist.MirroredStrategy,
+    "DistributedOptimizer": tfdist.DistributedOptimizer,
+    "scale_loss": tfdist.scale_loss,
+    "TerminateOnNaN": tfdist.callbacks.TerminateOnNaN,
+    "virtual_devices": tfdist.testing.virtual_devices,
+}
+
+
+@pytest.mark.parametrize("name", _PUBLIC)
+def test_example_runs(name):
+    thing = _PUBLIC[name]
+    tests = doctest.DocTestFinder(recurse=False).find(thing, name, globs={})
+    assert sum(len(test.examples) for test in tests) > 0, f"{name} has no example"
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in tests:
+        runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_every_public_name_has_a_docstring_and_an_example():
+    documented = set(_PUBLIC)
+    names = set(tfdist.__all__) - {"callbacks", "testing", "Options"}
+    assert names | set(tfdist.callbacks.__all__) <= documented

@@ -1,0 +1,52 @@
+"""The callback that notices what a strategy cannot see: another strategy's model, and no data."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+
+class TrainingChecks(keras.callbacks.Callback):
+    """Refuses to train a model that was not built in the strategy's scope, and without data.
+
+    Keras trains such a model on one device without a word, and ends an epoch without a batch with
+    a warning only. `strategy.callbacks()` contains this callback.
+
+    Args:
+        strategy: the strategy whose scope is meant.
+
+    Raises:
+        ValueError: from `fit`; for the model, before its first step.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        super().__init__()
+        self._strategy = strategy
+        self._has_data = False
+
+    def set_model(self, model: keras.Model) -> None:
+        """Checks `model`; Keras calls it when `fit` starts."""
+        super().set_model(model)
+        if model.distribute_strategy is not self._strategy:
+            raise ValueError(
+                f"The model was not built in the scope of this {type(self._strategy).__name__}, so "
+                "it would not be distributed. Build and compile it inside `with "
+                f"strategy.scope():`. Received: model={model.name}, built under "
+                f"{type(model.distribute_strategy).__name__}"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Waits for the epoch's first batch."""
+        self._has_data = False
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Notes that there is one."""
+        self._has_data = True
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Raises if there was none."""
+        if not self._has_data:
+            raise ValueError(
+                "The data set has no batches. Give it at least one, and `.repeat()` a data set "
+                f"that only lasts for one epoch. Received: nothing to train on in epoch {epoch + 1}"
+            )
