@@ -23,8 +23,11 @@ def _batches(batch_size=8):
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch_size)
 
 
-def _keras_loss(model, x, y, loss=keras.losses.MeanSquaredError()):
-    return loss(y, model(x, training=True))
+_MSE = keras.losses.MeanSquaredError()
+
+
+def _keras_loss(model, x, y):
+    return _MSE(y, model(x, training=True))
 
 
 def _raw_loss(model, x, y):
@@ -76,7 +79,9 @@ def _one_device(make_optimizer, fixed_batch_size=None):
                     value = tf.reduce_sum(squares) / fixed_batch_size
                 else:
                     value = tf.reduce_mean(squares)
-            optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+            optimizer.apply(
+                tape.gradient(value, model.trainable_variables), model.trainable_variables
+            )
             losses.append(float(value))
     return model.get_weights(), losses
 
@@ -190,7 +195,7 @@ def test_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper():
     assert inner.beta_1 == 0.7 and inner.clipnorm == 1.0
     assert float(inner.learning_rate.numpy()) == 0.25
     with pytest.raises(AttributeError, match="no_such_setting"):
-        optimizer.no_such_setting
+        optimizer.no_such_setting  # noqa: B018
 
 
 @pytest.mark.parametrize(

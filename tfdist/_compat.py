@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,9 +105,8 @@ def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
     model = getattr(fn, "__self__", None)
     if isinstance(model, keras.Model):
         return (model, fn.__name__) if fn.__name__ in ("train_step", "test_step") else None
-    code = getattr(fn, "__code__", None)
-    if getattr(fn, "__name__", "") == "one_step_on_data" and "self" in code.co_freevars:
-        model = fn.__closure__[code.co_freevars.index("self")].cell_contents
+    if getattr(fn, "__name__", "") == "one_step_on_data":
+        model = inspect.getclosurevars(fn).nonlocals.get("self")
         if isinstance(model, keras.Model):
             return model, "predict_step"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from tfdist.options import Options
 from tfdist.stages import exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.weighting import weigh
-from tfdist.validation import check_inner_optimizer
+from tfdist.validation import check_inner_optimizer, check_trainable
 
 
 class _Inner(tf.Module):
@@ -108,10 +109,11 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
-        if self.built:
+        if self.built:  # type: ignore[has-type]
             return
         if not self.unwrap().built:
             self.unwrap().build(variables)
+        check_trainable(variables)
         for index, variable in enumerate(variables):
             self._trainable_variables_indices[self._var_key(variable)] = index
         self.__dict__["_trainable_variables"] = list(variables)
@@ -235,6 +237,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         if step is not None:
             scaled = step.share_in_loss or id(self) in step.scaled_losses
             step.scaled_losses.discard(id(self))
+            step.weighted_gradients |= not scaled
             weight = step.share.nonempty if scaled else step.share.fraction
         scaler = self._loss_scaler()
         if scaler:
@@ -253,15 +256,17 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         run = strategy.extended.call_for_each_replica
         scaler = self._loss_scaler()
 
+        accumulator = self.accumulator
+
         def finite_step() -> None:
-            if self.accumulator is None:
+            if accumulator is None:
                 run(lambda update, values: update(values), args=(update_replica, packed))
             else:
+                due, number = accumulator.count()
+                take = functools.partial(accumulator.take, number)
                 tf.cond(
-                    self.accumulator.count(),
-                    lambda: run(
-                        lambda update: update(self.accumulator.take()), args=(update_replica,)
-                    ),
+                    due,
+                    lambda: run(lambda update: update(take()), args=(update_replica,)),
                     lambda: None,
                 )
             if scaler:

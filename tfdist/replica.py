@@ -28,6 +28,8 @@ class ReplicaStep:
             which by tf.distribute's convention sum the gradients); False in Keras' own steps,
             where losses are those of the local batch and the optimizer applies the share.
         scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
+        weighted_gradients: whether an optimizer applied the share to its gradients, because their
+            loss never went through `scale_loss`.
         reported_loss_weight: what a loss that is only reported is multiplied by, where Keras takes
             the plain mean over the replicas; None elsewhere.
     """
@@ -37,6 +39,7 @@ class ReplicaStep:
     share: Share
     share_in_loss: bool
     scaled_losses: set[int] = dataclasses.field(default_factory=set)
+    weighted_gradients: bool = False
     reported_loss_weight: float | tf.Tensor | None = None
 
 

@@ -28,7 +28,8 @@ def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Opt
             f"Received: {optimizer!r} of type {type(optimizer)}"
         )
     inner = getattr(optimizer, "inner_optimizer", None)
-    for candidate in (optimizer, inner):
+    candidates: list[Any] = [optimizer] if inner is None else [optimizer, inner]
+    for candidate in candidates:
         if isinstance(candidate, wrapper):
             raise ValueError(
                 f"The optimizer is wrapped in {wrapper.__name__} already; wrap it once. "
@@ -80,3 +81,25 @@ def check_model_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> N
                 "the model inside `with strategy.scope():`. "
                 f"Received: model={model.name}"
             )
+
+
+def check_trainable(variables: list[keras.Variable]) -> None:
+    """Raises ValueError for variables that are overwritten by their gradients (float8 scales)."""
+    overwritten = [v.path for v in variables if getattr(v, "overwrite_with_gradient", False)]
+    if overwritten:
+        raise ValueError(
+            "float8 training is not supported: its scales are not gradients that can be summed "
+            "over replicas. Use the dtype policy float32, mixed_float16 or mixed_bfloat16. "
+            f"Received: variables with overwrite_with_gradient: {overwritten}"
+        )
+
+
+def check_layers(layers: list[keras.layers.Layer], replicas: int) -> None:
+    """Raises ValueError for layers with a state per sample, unless there is one replica."""
+    stateful = [layer.name for layer in layers if getattr(layer, "stateful", False)]
+    if stateful and replicas > 1:
+        raise ValueError(
+            "A stateful recurrent layer keeps a state for each place in the batch, but a replica "
+            "sees only a part of the batch. Use `stateful=False` or one replica. "
+            f"Received: layers {stateful} with {replicas} replicas"
+        )

@@ -28,9 +28,7 @@ def test_names_step_variable_and_replica(replica_id, steps_per_execution, two_re
     model = _model(two_replicas, steps_per_execution=steps_per_execution)
     stop = tfdist.callbacks.TerminateOnNaN()
     x, y = _data(bad=8 * 2 + 4 * replica_id)
-    history = model.fit(
-        x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=[stop]
-    )
+    history = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=[stop])
     assert (3, "net/out/kernel", replica_id) in stop.findings
     assert stop.findings[0][0] == 3
     assert len(history.epoch) == 1

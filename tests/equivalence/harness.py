@@ -86,7 +86,7 @@ class Feature:
         return hash(self.name)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def reference(feature: Feature) -> Outcome:
     """The outcome on one device, with plain Keras."""
     keras.utils.set_random_seed(SEED)

@@ -15,11 +15,14 @@ from tests.equivalence.features import FEATURES
         for feature in FEATURES
     ],
 )
-def test_training_equals_one_device(feature, replicas):
+def test_training_equals_one_device(feature, replicas, record_property):
     strategy = harness.mirrored(feature, DEVICES[:replicas])
     expected = harness.reference(feature)
     outcome, model = harness.train(feature, strategy)
-    assert harness.weight_difference(outcome, expected) <= harness.MAX_WEIGHT_DIFFERENCE
+    difference = harness.weight_difference(outcome, expected)
+    record_property("feature", feature.name)
+    record_property("weight_difference", difference)
+    assert difference <= harness.MAX_WEIGHT_DIFFERENCE
     if feature.history:
         assert harness.history_difference(outcome, expected) <= harness.MAX_HISTORY_DIFFERENCE
     harness.assert_replicas_identical(model, strategy)

@@ -73,15 +73,46 @@ def test_a_file_keeps_the_gradients_of_an_unfinished_update(replicas_after, tmp_
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
 
 
-def test_another_number_of_steps_drops_the_unfinished_update_with_a_warning(tmp_path):
+@pytest.mark.parametrize("steps_after", [2, 3, 5])
+@pytest.mark.parametrize("kind", ["weights", "checkpoint"])
+def test_with_another_number_of_steps_the_unfinished_update_is_a_mean_too(
+    kind, steps_after, tmp_path
+):
+    """3 micro-batches are in the file; the update comes as soon as there are enough."""
     model = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))
     _fit(model, 24)
     path = str(tmp_path / "model.weights.h5")
-    model.save_weights(path)
-    other = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=2))
-    _fit(other, 8)
-    with pytest.warns(UserWarning, match="gradients of 3 micro-batches"):
+    if kind == "weights":
+        model.save_weights(path)
+    else:
+        path = tf.train.Checkpoint(optimizer=model.optimizer).save(path)
+
+    other = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=steps_after))
+    other.optimizer.build(other.trainable_variables)
+    if kind == "weights":
         other.load_weights(path)
+    else:
+        tf.train.Checkpoint(optimizer=other.optimizer).restore(path).expect_partial()
+    needed = max(steps_after - 3, 1)
+    _fit(other, 8 * needed)
+    assert other.optimizer.iterations.numpy() == 1
+
+    expected = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=3 + needed))
+    if needed == 2:
+        expected.fit(
+            np.concatenate([X[:24], X[:16]]),
+            np.concatenate([Y[:24], Y[:16]]),
+            batch_size=8,
+            shuffle=False,
+            verbose=0,
+        )
+    else:
+        _fit(expected, 24)
+        _fit(expected, 8)
+    for ours, theirs in zip(other.get_weights(), expected.get_weights()):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+    _fit(other, 8 * steps_after)
+    assert other.optimizer.iterations.numpy() == 2
 
 
 def test_a_checkpoint_holds_the_accumulated_gradients(tmp_path):

@@ -21,7 +21,7 @@ def _model(strategy, **options):
     return model
 
 
-def test_every_replica_works_on_its_own_part_of_train_on_batch(monkeypatch):
+def test_every_replica_works_on_its_own_part_of_train_on_batch():
     strategy = tfdist.MirroredStrategy(DEVICES[:3])
     seen = []
 
@@ -33,6 +33,7 @@ def test_every_replica_works_on_its_own_part_of_train_on_batch(monkeypatch):
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), Spy(), keras.layers.Dense(1)])
         model.compile("sgd", "mse", run_eagerly=True)
+    model.train_on_batch(X[:8], Y[:8])
     seen.clear()
     model.train_on_batch(X[:8], Y[:8])
     assert seen == [3, 3, 2]
@@ -156,3 +157,66 @@ def test_generator_gives_every_batch_once(two_replicas):
         model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[Labels()])
     history = model.fit(batches(), steps_per_epoch=5, epochs=2, verbose=0).history
     assert history["labels"] == [4 * (0 + 4 + 8 + 12 + 16), 4 * (20 + 24 + 28 + 32 + 36)]
+
+
+def test_own_step_with_synchronized_batch_normalization_is_told_to_scale_its_loss(two_replicas):
+    class Own(keras.Sequential):
+        scale = False
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(y=data[1], y_pred=self(data[0], training=True))
+                if self.scale:
+                    loss = self.optimizer.scale_loss(loss)
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    def fit(scale):
+        with two_replicas.scope():
+            layers = [keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(1)]
+            model = Own([keras.Input((3,)), *layers])
+            model.scale = scale
+            model.compile("sgd", "mse")
+        model.fit(X, Y, verbose=0)
+
+    with pytest.warns(UserWarning, match="scale_loss.*Received: train_step"):
+        fit(scale=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UserWarning)
+        fit(scale=True)
+
+
+def test_stateful_layers_are_refused(two_replicas):
+    with two_replicas.scope():
+        model = keras.Sequential(
+            [keras.Input(batch_shape=(4, 5, 3)), keras.layers.LSTM(2, stateful=True)]
+        )
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="stateful recurrent layer.*Received: layers \\['lstm"):
+        model.fit(np.zeros((4, 5, 3)), np.zeros((4, 2)), batch_size=4, verbose=0)
+
+
+def test_float8_is_refused(two_replicas):
+    with two_replicas.scope():
+        variable = keras.Variable(1.0)
+        variable.overwrite_with_gradient = True
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD())
+        with pytest.raises(ValueError, match="float8 training is not supported.*Received"):
+            optimizer.build([variable])
+
+
+def test_data_sets_from_a_function_are_the_replicas_own(two_replicas):
+    def own_part(context):
+        assert context.num_replicas_in_sync == 2
+        return tf.data.Dataset.from_tensor_slices((X[:10], Y[:10])).batch(3)
+
+    keras.utils.set_random_seed(0)
+    model = _model(two_replicas)
+    data = two_replicas.distribute_datasets_from_function(own_part)
+    model.fit(data, epochs=1, verbose=0)
+    keras.utils.set_random_seed(0)
+    expected = _model(tfdist.MirroredStrategy(DEVICES[:1]))
+    expected.fit(X[:10], Y[:10], batch_size=6, shuffle=False, verbose=0)
+    for ours, theirs in zip(model.get_weights(), expected.get_weights()):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)

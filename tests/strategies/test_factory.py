@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 import tfdist
 
@@ -39,7 +40,7 @@ def test_unknown_option_is_refused():
 
 def test_auto_on_one_machine_is_mirrored_and_says_why(monkeypatch):
     said = []
-    monkeypatch.setattr(tfdist.strategies.factory.tf.get_logger(), "info", lambda *a: said.append(a))
+    monkeypatch.setattr(tf.get_logger(), "info", lambda *entry: said.append(entry))
     assert isinstance(tfdist.Strategy(), tfdist.MirroredStrategy)
     assert any("mirrored" in entry and "one process" in str(entry) for entry in said)
 

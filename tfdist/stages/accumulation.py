@@ -7,10 +7,7 @@ are no multiple of k, the remainder is completed by the first batches of the nex
 
 from __future__ import annotations
 
-import warnings
-
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdist._compat import KerasSaveable
@@ -21,7 +18,8 @@ class GradientAccumulator(KerasSaveable, tf.Module):
     """Sums of gradients since the last update, one flat variable per bucket and replica.
 
     It is saved per variable, so that a file can be read with another bucket size, and as the sum
-    over the replicas, so that it can be read with another number of replicas.
+    over the replicas, so that it can be read with another number of replicas. (A
+    `tf.train.Checkpoint` writes the flat variables: there the bucket size must stay the same.)
 
     Args:
         steps: k, the number of micro-batches per update.
@@ -62,32 +60,37 @@ class GradientAccumulator(KerasSaveable, tf.Module):
         for total, flat in zip(self.sums, packed):
             total.assign_add(flat if finite is None else tf.where(finite, flat, 0))
 
-    def take(self) -> list[tf.Tensor]:
-        """The replica's packed mean over the micro-batches; clears the sums; in replica context."""
+    def take(self, micro_batches: tf.Tensor) -> list[tf.Tensor]:
+        """The replica's packed mean over the micro-batches; clears the sums; in replica context.
+
+        Args:
+            micro_batches: an int64 scalar, their number.
+        """
         means = []
         for total in self.sums:
-            means.append(total.read_value() / tf.cast(self.steps, total.dtype))
+            means.append(total.read_value() / tf.cast(micro_batches, total.dtype))
             with tf.control_dependencies([means[-1]]):
                 total.assign(tf.zeros_like(total))
         return means
 
-    def count(self) -> tf.Tensor:
+    def count(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Counts a micro-batch; in cross-replica context.
 
         Returns:
-            A bool scalar: whether it completed an update.
+            A bool scalar, whether an update is due, and an int64 scalar, the number of
+            micro-batches since the last one. When it is due that is k, or more after a state was
+            read that had been saved with a larger k.
         """
-        micro_step = tf.convert_to_tensor(self.micro_step) + 1
-        complete = tf.equal(micro_step, self.steps)
-        self.micro_step.assign(tf.where(complete, tf.zeros_like(micro_step), micro_step))
-        return complete
+        micro_batches = tf.convert_to_tensor(self.micro_step) + 1
+        due = tf.greater_equal(micro_batches, self.steps)
+        self.micro_step.assign(tf.where(due, tf.zeros_like(micro_batches), micro_batches))
+        return due, micro_batches
 
     def _obj_type(self) -> str:
         return "Optimizer"
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it."""
-        store["steps"] = np.int64(self.steps)
         store["micro_step"] = self.micro_step.numpy()
         for bucket, total in zip(self.buckets, self.sums):
             value = tf.convert_to_tensor(total)
@@ -98,22 +101,12 @@ class GradientAccumulator(KerasSaveable, tf.Module):
         """Reads the state; a file without any (no accumulation when it was saved) starts at 0."""
         if not len(store.keys()):
             return
-        if len(store.keys()) != self._variables + 2:
+        if len(store.keys()) != self._variables + 1:
             raise ValueError(
                 "The saved accumulated gradients belong to another model. Received: "
-                f"{len(store.keys()) - 2} gradients for {self._variables} trainable variables."
+                f"{len(store.keys()) - 1} gradients for {self._variables} trainable variables."
             )
-        steps, micro_step = int(store["steps"][()]), int(store["micro_step"][()])
-        if steps != self.steps:
-            if micro_step:
-                warnings.warn(
-                    f"The file holds the gradients of {micro_step} micro-batches of an update "
-                    f"that takes {steps}; they are dropped, because accumulation_steps is "
-                    f"{self.steps} now.",
-                    stacklevel=2,
-                )
-            return
-        self.micro_step.assign(micro_step)
+        self.micro_step.assign(int(store["micro_step"][()]))
         parts = [keras.ops.convert_to_tensor(store[str(i)][()]) for i in range(self._variables)]
         for bucket, total in zip(self.buckets, self.sums):
             total.assign(pack(bucket, parts))

@@ -91,9 +91,7 @@ class Packing:
         bucket_bytes: upper bound of a bucket in bytes.
     """
 
-    def __init__(
-        self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int
-    ):
+    def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int):
         dense, self.sparse = [], []
         for index, gradient in enumerate(gradients):
             if isinstance(gradient, tf.IndexedSlices):

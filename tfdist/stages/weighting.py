@@ -35,9 +35,7 @@ def even_share(replicas: int) -> Share:
 
 def share_of(samples: tf.Tensor, all_samples: tf.Tensor) -> Share:
     """The share of a replica with `samples` of the `all_samples` in the global batch."""
-    fraction = tf.math.divide_no_nan(
-        tf.cast(samples, tf.float32), tf.cast(all_samples, tf.float32)
-    )
+    fraction = tf.math.divide_no_nan(tf.cast(samples, tf.float32), tf.cast(all_samples, tf.float32))
     return Share(fraction=fraction, nonempty=tf.cast(samples > 0, tf.float32))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -17,10 +17,10 @@ from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.stages import weighting
 from tfdist.strategies import batches, keras_steps, wrapping
-from tfdist.validation import check_model_scope, check_not_legacy
+from tfdist.validation import check_layers, check_model_scope, check_not_legacy
 
 
-class SynchronousStrategy:
+class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # type: ignore[misc]
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
     Subclasses say with `_sum_over_workers` how the processes meet.
@@ -76,8 +76,8 @@ class SynchronousStrategy:
         hands in a batch that is not distributed yet (`train_on_batch`), it is split here.
 
         Raises:
-            ValueError: for a step of a model that was not built in this scope, and for legacy
-                `tf_keras` models.
+            ValueError: for a step of a model that was not built in this scope.
+            TypeError: for a step of a legacy `tf_keras` model.
         """
         check_not_legacy(fn)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
@@ -96,6 +96,7 @@ class SynchronousStrategy:
         """Checks and completes what the scope and `compile` could not yet see."""
         if model not in self._prepared:
             check_model_scope(model, self)
+            check_layers(_compat.flatten_layers(model), self.num_replicas_in_sync)
             if self.num_replicas_in_sync > 1:
                 keras_steps.warn_of_unsynchronized_layers(model)
             self._prepared.add(model)
@@ -161,6 +162,19 @@ class SynchronousStrategy:
             )
         distributed = super().experimental_distribute_dataset(dataset, options)
         self._batch_specs[distributed] = dataset.element_spec
+        return distributed
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
+        """Distributes data sets that already are the workers' own; see `tf.distribute.Strategy`."""
+        specs = []
+
+        def recorded(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            dataset = dataset_fn(context)
+            specs.append(dataset.element_spec)
+            return dataset
+
+        distributed = super().distribute_datasets_from_function(recorded, options)
+        self._batch_specs[distributed] = specs[0]
         return distributed
 
     def batch_spec(self, dataset: Any) -> Any:

@@ -30,9 +30,23 @@ def complete(fn: Callable, model: keras.Model, name: str) -> Callable:
             statistics = moving_statistics.local_statistics(model)
             if statistics:
                 moving_statistics.average(statistics, running.share)
+            if running.weighted_gradients and running.share.nonempty is not None:
+                _warn_of_gradients_across_replicas(model)
         return _weigh_logs(logs, running)
 
     return step
+
+
+def _warn_of_gradients_across_replicas(model: keras.Model) -> None:
+    """Warns where weighting gradients is not the same as weighting the loss before its gradient."""
+    if any(getattr(layer, "synchronized", False) for layer in _compat.flatten_layers(model)):
+        warnings.warn(
+            "This train_step takes the gradient of a loss that did not go through `loss = "
+            "self.optimizer.scale_loss(loss)`. With synchronized BatchNormalization a replica's "
+            "gradient depends on the other replicas' losses, so batches that do not divide evenly "
+            f"come out slightly wrong. Add that line. Received: train_step of {model.name}",
+            stacklevel=2,
+        )
 
 
 def _weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:

@@ -86,6 +86,4 @@ def _check_devices(devices: Sequence[str]) -> None:
             )
         chosen.append(match[0])
     if len(set(chosen)) < len(chosen):
-        raise ValueError(
-            f"Each device may be named once only. Received: devices={list(devices)}"
-        )
+        raise ValueError(f"Each device may be named once only. Received: devices={list(devices)}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 import keras
+from keras import optimizers
 
 from tests.equivalence.features.common import classifier
 from tests.equivalence.harness import Feature, default_fit
-from keras import optimizers
 
 _SCHEDULE = optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)
 _LOSS_NOTE = "history: the loss is averaged over micro-batches, between which nothing changes"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 import keras
+from keras import optimizers
 
 from tests.equivalence.features.common import classifier
 from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
-from keras import optimizers
 
 
 def _synchronized() -> list:
@@ -43,10 +43,14 @@ FEATURES = [
     Feature("last batch of 2 samples", _ADAM, _fit(66)),
     Feature("last batch of 3 samples", _ADAM, _fit(67)),
     Feature("batches of 1 sample", classifier(), _fit(5, 1)),
-    Feature("last batch of 1, L2 and clipping", classifier(
-        lambda: optimizers.SGD(0.1, clipnorm=0.05),
-        hidden=lambda: [keras.layers.Dense(16, kernel_regularizer="l2")],
-    ), _fit(65)),
+    Feature(
+        "last batch of 1, L2 and clipping",
+        classifier(
+            lambda: optimizers.SGD(0.1, clipnorm=0.05),
+            hidden=lambda: [keras.layers.Dense(16, kernel_regularizer="l2")],
+        ),
+        _fit(65),
+    ),
     Feature("synchronized BatchNormalization", _WITH_SYNC_BN, _fit(64)),
     Feature("synchronized BatchNormalization, last batch of 1", _WITH_SYNC_BN, _fit(65)),
     Feature("synchronized BatchNormalization, last batch of 3", _WITH_SYNC_BN, _fit(67)),

@@ -7,10 +7,10 @@ import functools
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import optimizers
 
 from tests.equivalence.features.common import classifier
 from tests.equivalence.harness import Feature, Outcome, default_data
-from keras import optimizers
 
 _SAMPLES, _BATCH = 67, 16
 _STEPS = -(-_SAMPLES // _BATCH)
@@ -41,9 +41,7 @@ def _fit(model: keras.Model, data, **options) -> Outcome:
 
 
 def _dataset(**batch_options) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(default_data(_SAMPLES)).batch(
-        _BATCH, **batch_options
-    )
+    return tf.data.Dataset.from_tensor_slices(default_data(_SAMPLES)).batch(_BATCH, **batch_options)
 
 
 def _generator_dataset() -> tf.data.Dataset:

@@ -6,10 +6,10 @@ import functools
 
 import keras
 import numpy as np
+from keras import optimizers
 
 from tests.equivalence.features.common import classifier
 from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
-from keras import optimizers
 
 
 def _embedding(optimizer):
@@ -75,7 +75,10 @@ def _frozen() -> list:
 def _unused_branch() -> keras.Model:
     """One layer gets no gradient, because its output has no loss."""
     inputs = keras.Input((8,))
-    outputs = [keras.layers.Dense(3, name="used")(inputs), keras.layers.Dense(2, name="idle")(inputs)]
+    outputs = [
+        keras.layers.Dense(3, name="used")(inputs),
+        keras.layers.Dense(2, name="idle")(inputs),
+    ]
     model = keras.Model(inputs, outputs)
     loss = [keras.losses.SparseCategoricalCrossentropy(from_logits=True), None]
     model.compile(optimizers.Adam(0.01), loss)
@@ -140,4 +143,3 @@ FEATURES = [
         functools.partial(default_fit, samples=65),
     ),
 ]
-

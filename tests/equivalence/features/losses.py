@@ -12,9 +12,7 @@ from tests.equivalence.harness import Feature, Outcome, default_data, default_fi
 
 
 def _crossentropy(reduction: str):
-    return lambda: keras.losses.SparseCategoricalCrossentropy(
-        from_logits=True, reduction=reduction
-    )
+    return lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
 
 
 def _fit_weighted(model: keras.Model, samples: int = 64) -> Outcome:
@@ -99,9 +97,7 @@ FEATURES = [
         functools.partial(_fit_weighted, samples=67),
     ),
     Feature("masked loss (mask_zero)", _tagger(), _fit_tagger),
-    Feature(
-        "masked loss, last batch of 1", _tagger(), functools.partial(_fit_tagger, samples=65)
-    ),
+    Feature("masked loss, last batch of 1", _tagger(), functools.partial(_fit_tagger, samples=65)),
     Feature(
         "masked loss, sample_weight",
         _tagger(),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 
 import keras
-import numpy as np
 import tensorflow as tf
+from keras import optimizers
 
 from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
-from keras import optimizers
 
 
 class Subclassed(keras.Model):
@@ -181,9 +180,7 @@ FEATURES = [
         history=False,
         note="the step reports its own micro-batch",
     ),
-    Feature(
-        "two optimizers (GAN)", _adversarial, functools.partial(_fit_adversarial, samples=64)
-    ),
+    Feature("two optimizers (GAN)", _adversarial, functools.partial(_fit_adversarial, samples=64)),
     Feature(
         "two optimizers (GAN), last batch of 3",
         _adversarial,

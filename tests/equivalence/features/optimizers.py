@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+from keras import optimizers
 
 from tests.equivalence.features.common import classifier
 from tests.equivalence.harness import Feature, Outcome, default_fit
-from keras import optimizers
 
 _SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)
 
@@ -59,14 +59,10 @@ FEATURES = [
     Feature(
         "EMA, overwriting every 3 updates",
         classifier(
-            lambda: optimizers.SGD(
-                0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3
-            )
+            lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3)
         ),
     ),
     Feature("weight constraint", classifier(hidden=_constrained)),
     Feature("learning-rate schedule", classifier(lambda: optimizers.SGD(_SCHEDULE))),
-    Feature(
-        "loss_scale_factor", classifier(lambda: optimizers.SGD(0.1, loss_scale_factor=128.0))
-    ),
+    Feature("loss_scale_factor", classifier(lambda: optimizers.SGD(0.1, loss_scale_factor=128.0))),
 ]

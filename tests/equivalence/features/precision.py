@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 
 import keras
-
+from keras import optimizers
 
 from tests.equivalence.harness import Feature, Outcome, default_data
-from keras import optimizers
 
 _NOTE = (
     "float16 rounds each replica's part by itself: the learning rate is such that 1e-6 holds; "
@@ -73,5 +72,3 @@ FEATURES = [
         note=_NOTE + "; against Keras' own accumulation on one device",
     ),
 ]
-
-

@@ -8,10 +8,10 @@ import tempfile
 
 import keras
 import numpy as np
+from keras import optimizers
 
 from tests.equivalence.features.common import classifier
 from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
-from keras import optimizers
 
 _ADAM = classifier(lambda: optimizers.Adam(0.01))
 

@@ -1,0 +1,63 @@
+# Needs Python 3.10-3.13, git, a C++ compiler and make. Everything else goes into VENV.
+
+PYTHON ?= python3
+VENV ?= .venv
+# More requirements for the environment, for example PINS='keras==3.10.0'.
+PINS ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.installed-docs
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Hides TensorFlow's notes on start-up, not its errors.
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint equivalence benchmark docs test-oldest clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
+	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
+
+test: lint ## the whole test suite: lint, format, types, tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(INSTALLED) ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+equivalence: $(INSTALLED) ## compare with one device; rewrites the table in README.md
+	$(BIN)/python -m tests.equivalence.report
+
+benchmark: $(INSTALLED) ## measure the overhead of a training step
+	$(BIN)/python benchmarks/step_overhead.py
+
+docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+test-oldest: ## the test suite with the oldest supported TensorFlow and Keras
+	$(MAKE) test VENV=.venv-oldest PINS='tensorflow==2.20.* keras==3.10.0'
+
+clean: ## remove the environments, caches and all output
+	rm -rf .venv .venv-oldest out build *.egg-info docs/_build
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null || \
+	  { echo "tfdist needs Python 3.10-3.13, not $(PYTHON): choose with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "$(PYTHON) has no venv: install it (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "Installing tfdist and what it needs into $(VENV): takes some minutes the first time"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) --editable '.[test]' $(PINS)
+	@touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	@echo "Installing Sphinx into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[docs]' $(PINS)
+	@touch $@

@@ -1,0 +1,31 @@
+"""Configuration of the documentation, built with `make docs`."""
+
+import re
+
+import tfdist
+
+project = "tfdist"
+author = "the tfdist authors"
+release = version = tfdist.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"tfdist {release}"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+
+
+def _mark_code(app, what, name, obj, options, lines):
+    """Docstrings write `code` as in Markdown; reStructuredText wants two backticks."""
+    text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", "\n".join(lines))
+    lines[:] = text.split("\n")
+
+
+def setup(app):
+    """Registers the conversion ahead of napoleon's, which runs at priority 500."""
+    app.connect("autodoc-process-docstring", _mark_code, priority=400)
