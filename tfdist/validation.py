@@ -33,7 +33,7 @@ def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Opt
         if isinstance(candidate, wrapper):
             raise ValueError(
                 f"The optimizer is wrapped in {wrapper.__name__} already; wrap it once. "
-                f"Received: {candidate.name}"
+                f"Received: {optimizer.name}"
             )
         steps = getattr(candidate, "gradient_accumulation_steps", None)
         if steps:
