@@ -218,7 +218,10 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
                 else tf.convert_to_tensor(gradient)
                 for gradient, variable in zip(gradients, self._trainable_variables)
             ]
-        packing = exchange.Packing(gradients, self._specs(), self.options.bucket_bytes)
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        pays = replicas > 1 or self.accumulator is not None
+        bucket_bytes = self.options.bucket_bytes if pays else None
+        packing = exchange.Packing(gradients, self._specs(), bucket_bytes)
         packed = packing.pack(gradients)
         weight = self._weight()
         return packing, packed if weight is None else [weigh(value, weight) for value in packed]

@@ -66,6 +66,14 @@ def test_missing_and_sparse_gradients_keep_their_places():
     np.testing.assert_array_equal(back[1].numpy(), [1.0, 1.0])
 
 
+def test_without_a_bucket_size_everything_stays_as_it_is():
+    gradients = [None, tf.ones((2, 3)), tf.zeros(())]
+    packing = exchange.Packing(gradients, [tf.TensorSpec(())] * 3, None)
+    packed = packing.pack(gradients)
+    assert packed[0] is gradients[1] and packed[1] is gradients[2]
+    assert packing.unpack(packed) == gradients
+
+
 def test_one_exchange_per_bucket_and_not_per_variable(two_replicas, monkeypatch):
     reduced = []
     original = type(two_replicas.extended)._batch_reduce_to

@@ -72,14 +72,20 @@ def _bucket(specs: Sequence[tf.TensorSpec], members: list[int]) -> Bucket:
 
 def pack(bucket: Bucket, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """The bucket's members of `tensors` as one tensor of shape `[sum(bucket.sizes)]`."""
-    flat = [tf.reshape(tensors[index], [-1]) for index in bucket.indices]
+    members = zip(bucket.indices, bucket.shapes)
+    flat = [_reshape(tensors[index], shape, [-1]) for index, shape in members]
     return flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
 
 
 def unpack(bucket: Bucket, flat: tf.Tensor) -> list[tf.Tensor]:
     """Inverse of `pack`: the members in the order of `bucket.indices`."""
     parts = [flat] if len(bucket.indices) == 1 else tf.split(flat, bucket.sizes)
-    return [tf.reshape(part, shape) for part, shape in zip(parts, bucket.shapes)]
+    return [_reshape(part, shape, shape) for part, shape in zip(parts, bucket.shapes)]
+
+
+def _reshape(tensor: tf.Tensor, member_shape: tuple[int, ...], shape: Sequence[int]) -> tf.Tensor:
+    """`tensor` in `shape`; a member that is a vector has the shape of its part already."""
+    return tensor if len(member_shape) == 1 else tf.reshape(tensor, shape)
 
 
 class Packing:
@@ -88,26 +94,30 @@ class Packing:
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
         specs: shape and dtype of the variables; those of a gradient may not be known statically.
-        bucket_bytes: upper bound of a bucket in bytes.
+        bucket_bytes: upper bound of a bucket in bytes; None leaves dense gradients as they are too,
+            for one replica, which exchanges nothing.
     """
 
-    def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int):
-        dense, self.sparse = [], []
+    def __init__(
+        self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int | None
+    ):
+        dense, self.alone = [], []
         for index, gradient in enumerate(gradients):
-            if isinstance(gradient, tf.IndexedSlices):
-                self.sparse.append(index)
+            if isinstance(gradient, tf.IndexedSlices) or bucket_bytes is None:
+                self.alone += [] if gradient is None else [index]
             elif gradient is not None:
                 dense.append(index)
+        buckets = plan_buckets([specs[i] for i in dense], bucket_bytes or 0)
         self.buckets = [
             dataclasses.replace(bucket, indices=tuple(dense[i] for i in bucket.indices))
-            for bucket in plan_buckets([specs[i] for i in dense], bucket_bytes)
+            for bucket in buckets
         ]
         self._length = len(gradients)
 
     def pack(self, gradients: Sequence[Any]) -> list[Any]:
-        """One flat tensor per bucket, then the `tf.IndexedSlices`."""
+        """One flat tensor per bucket, then the gradients that travel alone."""
         packed = [pack(bucket, gradients) for bucket in self.buckets]
-        return packed + [gradients[index] for index in self.sparse]
+        return packed + [gradients[index] for index in self.alone]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """Inverse of `pack`; None where there was no gradient."""
@@ -115,8 +125,8 @@ class Packing:
         for bucket, flat in zip(self.buckets, packed):
             for index, part in zip(bucket.indices, unpack(bucket, flat)):
                 gradients[index] = part
-        for index, slices in zip(self.sparse, packed[len(self.buckets) :]):
-            gradients[index] = slices
+        for index, gradient in zip(self.alone, packed[len(self.buckets) :]):
+            gradients[index] = gradient
         return gradients
 
 

@@ -1,0 +1,197 @@
+"""Step time, trace time and memory of `tfdist.MirroredStrategy` against TensorFlow's own.
+
+Both run the train function of Keras' `model.fit` on virtual CPU devices, with a model so small that
+a step is mostly overhead. Step times are taken in one process per cell, the strategies in turn
+(ABBA), as medians over rounds. Their ratio is the median of the rounds' ratios, because a change of
+the machine's load disturbs it less than a ratio of medians; its quartiles stand behind it. Trace
+time (the first call of the train function) and peak memory are taken in a process per cell and
+strategy, plain first. A ratio is tfdist / plain: below 1, tfdist is better.
+
+    python benchmarks/step_overhead.py                             # everything, under ten minutes
+    python benchmarks/step_overhead.py --replicas 2 --variables 10 --rounds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CELL_SCRIPT = Path(__file__).with_name("step_overhead_cell.py")
+README = Path(__file__).resolve().parents[1] / "README.md"
+BEGIN, END = "<!-- overhead:begin -->", "<!-- overhead:end -->"
+STRATEGIES = ("plain", "tfdist")
+# Name of the quantity, its unit in the table, and how many of the table's units are in one of ours.
+QUANTITIES = (
+    ("step_seconds", "step, ms", 1e3),
+    ("trace_seconds", "trace, s", 1.0),
+    ("peak_bytes", "memory, MB", 1e-6),
+)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--variables", type=int, nargs="+", default=[10, 300], help="even numbers")
+    parser.add_argument("--steps-per-execution", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--optimizer", default="sgd", help="name of a Keras optimizer")
+    parser.add_argument("--dynamic", action="store_true", help="leave the batch shape unknown")
+    parser.add_argument("--rounds", type=int, default=40, help="timed rounds of each strategy")
+    parser.add_argument("--round-seconds", type=float, default=0.05, help="least length of a round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
+    parser.add_argument(
+        "--update-readme",
+        type=Path,
+        nargs="?",
+        const=README,
+        metavar="FILE",
+        help=f"put the table between {BEGIN} and {END} in FILE (default: the project's README.md)",
+    )
+    arguments = parser.parse_args()
+    if any(count < 2 or count % 2 for count in arguments.variables):
+        parser.error(f"--variables takes even numbers >= 2. Received: {arguments.variables}")
+    if arguments.rounds < 1:
+        parser.error(f"--rounds must be >= 1. Received: {arguments.rounds}")
+    return arguments
+
+
+def run_cell(strategies: tuple[str, ...], options: list[str]) -> dict[str, Any]:
+    """What `step_overhead_cell.py` prints for `strategies`, run in a process of its own."""
+    command = [sys.executable, str(CELL_SCRIPT), *strategies, *options]
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{process.stderr}")
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def measure_cell(
+    replicas: int, variables: int, steps_per_execution: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """All quantities of one cell, for each strategy; only an error for one that crashes."""
+    options = ["--replicas", str(replicas), "--variables", str(variables)]
+    options += ["--steps-per-execution", str(steps_per_execution)]
+    options += ["--optimizer", arguments.optimizer] + ["--dynamic"] * arguments.dynamic
+    cell: dict[str, Any] = {
+        "replicas": replicas,
+        "variables": variables,
+        "steps_per_execution": steps_per_execution,
+    }
+    for name in STRATEGIES:
+        cell[name] = run_cell((name,), options)
+        cell["versions"] = cell[name].pop("versions")
+    working = tuple(name for name in STRATEGIES if "error" not in cell[name])
+    options += ["--rounds", str(arguments.rounds)]
+    options += ["--round-seconds", str(arguments.round_seconds)]
+    times = run_cell(working, options)["step_seconds"] if working else {}
+    for name, rounds in times.items():
+        cell[name]["step_seconds"] = statistics.median(rounds)
+        cell[name]["step_seconds_of_rounds"] = rounds
+    cell["ratios"] = {name: ratio(cell, name) for name, _, _ in QUANTITIES}
+    return cell
+
+
+def ratio(cell: dict[str, Any], quantity: str) -> list[float] | None:
+    """The quartiles of tfdist / plain, or the one ratio; None where a strategy crashed."""
+    if any("error" in cell[name] for name in STRATEGIES):
+        return None
+    key = "step_seconds_of_rounds" if quantity == "step_seconds" else quantity
+    plain, ours = (cell[name][key] for name in STRATEGIES)
+    if not isinstance(plain, list):
+        return [ours / plain]
+    ratios = [b / a for a, b in zip(plain, ours)]
+    return statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios
+
+
+def table(cells: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
+    """The results as a markdown table, with what they were measured on."""
+    versions = ", ".join(f"{name} {version}" for name, version in cells[0]["versions"].items())
+    shape = "unknown" if arguments.dynamic else "static"
+    lines = [
+        f"Measured with {versions} on {os.cpu_count()} CPUs; {arguments.optimizer} optimizer, "
+        f"{shape} batch shape, medians of {arguments.rounds} rounds; "
+        "each ratio is tfdist / plain `tf.distribute.MirroredStrategy` (quartiles of the rounds).",
+        "",
+    ]
+    header = ["replicas", "variables", "steps per execution"]
+    for _, title, _ in QUANTITIES:
+        header += [f"{title}: plain", "tfdist", "ratio"]
+    lines += [_row(header), _row(["---:"] * len(header))]
+    for cell in cells:
+        row = [str(cell[key]) for key in ("replicas", "variables", "steps_per_execution")]
+        for quantity, _, factor in QUANTITIES:
+            row += [_value(cell[name], quantity, factor) for name in STRATEGIES]
+            row.append(_ratio_text(cell["ratios"][quantity]))
+        lines.append(_row(row))
+    errors = {cell[name]["error"] for cell in cells for name in STRATEGIES if "error" in cell[name]}
+    lines += [f'\ncrashes: TensorFlow raises InvalidArgumentError, "{e}".' for e in sorted(errors)]
+    return "\n".join(lines)
+
+
+def _row(values: list[str]) -> str:
+    return f"| {' | '.join(values)} |"
+
+
+def _ratio_text(ratios: list[float] | None) -> str:
+    """The ratio, its quartiles behind it; a dash without one."""
+    if ratios is None:
+        return "–"
+    if len(ratios) == 1:
+        return f"{ratios[0]:.2f}"
+    lower, median, upper = ratios
+    return f"{median:.2f} ({lower:.2f}–{upper:.2f})"
+
+
+def _value(result: dict[str, Any], quantity: str, factor: float) -> str:
+    return "crashes" if "error" in result else f"{float(f'{result[quantity] * factor:.3g}'):g}"
+
+
+def update_readme(path: Path, text: str) -> None:
+    """Replaces what is between the markers in the file at `path` with `text`.
+
+    Raises:
+        ValueError: when the file does not have the two markers, once and in order.
+    """
+    content = path.read_text(encoding="utf-8")
+    before, begin, rest = content.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in after:
+        raise ValueError(
+            f"The file needs one {BEGIN} and one {END} after it. Received: path={path}"
+        )
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Measures all cells, prints the table and writes the files that were asked for."""
+    arguments = parse_arguments()
+    grid = itertools.product(arguments.replicas, arguments.variables, arguments.steps_per_execution)
+    cells = []
+    for replicas, variables, steps in grid:
+        cells.append(measure_cell(replicas, variables, steps, arguments))
+        print(
+            f"{replicas} replicas, {variables} variables, {steps} steps per execution: "
+            f"step time ratio {_ratio_text(cells[-1]['ratios']['step_seconds'])}",
+            file=sys.stderr,
+        )
+    text = table(cells, arguments)
+    print(text)
+    if arguments.json:
+        settings = {"optimizer": arguments.optimizer, "dynamic": arguments.dynamic}
+        settings |= {"rounds": arguments.rounds, "cpus": os.cpu_count()}
+        arguments.json.write_text(json.dumps({"settings": settings, "cells": cells}, indent=1))
+    if arguments.update_readme:
+        update_readme(arguments.update_readme, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""One cell of `step_overhead.py`, in a process of its own; prints its result as a JSON line.
+
+Two plain `tf.distribute.MirroredStrategy` objects on different devices cannot share a process:
+TensorFlow aborts their collective operations. And the peak memory is a property of a process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+WIDTH = 16
+SAMPLES_PER_REPLICA = 8
+WARM_UP_SECONDS = 0.5
+# TensorFlow's collective operations on CPU replicas, inside the loop of steps_per_execution > 1.
+KNOWN_CRASH = "must feed a value for placeholder"
+
+TrainCall = Callable[[], object]
+
+
+def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
+    """The strategy called "plain" (TensorFlow's) or "tfdist", on virtual CPU devices."""
+    devices = [f"CPU:{index}" for index in range(replicas)]
+    if name == "plain":
+        return tf.distribute.MirroredStrategy(devices)
+    # Imported here so that the peer's trace time and memory are those without tfdist.
+    import tfdist
+
+    return tfdist.MirroredStrategy(devices)
+
+
+def make_train_call(strategy: tf.distribute.Strategy, cell: argparse.Namespace) -> TrainCall:
+    """A function that calls the train function of `model.fit` once, on the next batches.
+
+    The model is a chain of small dense layers, so that a step is overhead and little arithmetic.
+    """
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        layers = [keras.layers.Dense(WIDTH) for _ in range(cell.variables // 2)]
+        model = keras.Sequential([keras.Input((WIDTH,)), *layers])
+        optimizer = keras.optimizers.get(cell.optimizer)
+        model.compile(optimizer, loss="mse", steps_per_execution=cell.steps_per_execution)
+        model.optimizer.build(model.trainable_variables)
+    batch = SAMPLES_PER_REPLICA * strategy.num_replicas_in_sync
+    x = np.random.default_rng(0).normal(size=(batch, WIDTH)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x)).repeat()
+    data = data.batch(batch, drop_remainder=not cell.dynamic)
+    iterator = iter(strategy.experimental_distribute_dataset(data))
+    model.make_train_function()
+    return lambda: model.train_function(iterator)
+
+
+def time_calls(call: TrainCall, count: int) -> float:
+    """The mean seconds of `count` calls."""
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+def calls_per_round(call: TrainCall, seconds: float) -> int:
+    """How many calls fill a round of `seconds`, once the function is warm."""
+    deadline = time.perf_counter() + min(WARM_UP_SECONDS, 10 * seconds)
+    times: list[float] = []
+    while not times or time.perf_counter() < deadline:
+        times.append(time_calls(call, 1))
+    return max(1, math.ceil(seconds / statistics.median(times)))
+
+
+def compare_step_times(cell: argparse.Namespace) -> dict:
+    """The seconds per step of each strategy in each round; strategies alternate as in ABBA."""
+    calls = {}
+    for name in cell.strategies:
+        calls[name] = make_train_call(make_strategy(name, cell.replicas), cell)
+        calls[name]()
+    count = max(calls_per_round(call, cell.round_seconds) for call in calls.values())
+    rounds: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    gc.collect()
+    gc.disable()
+    for _ in range(cell.rounds):
+        for name in order:
+            rounds[name].append(time_calls(calls[name], count) / cell.steps_per_execution)
+        order.reverse()
+    return {"step_seconds": rounds, "calls_per_round": count}
+
+
+def measure_alone(cell: argparse.Namespace) -> dict:
+    """The first call's seconds and the process's peak memory, of the one strategy asked for."""
+    (name,) = cell.strategies
+    call = make_train_call(make_strategy(name, cell.replicas), cell)
+    try:
+        trace_seconds = time_calls(call, 1)
+    except tf.errors.InvalidArgumentError as error:
+        if KNOWN_CRASH not in error.message:
+            raise
+        return {"error": KNOWN_CRASH}
+    time_calls(call, 3)
+    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"trace_seconds": trace_seconds, "peak_bytes": kibibytes * 1024}
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result belongs to."""
+    import tfdist
+
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "tfdist": tfdist.__version__,
+    }
+
+
+def main() -> None:
+    """Runs the cell that the command line describes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("strategies", nargs="+", choices=("plain", "tfdist"))
+    parser.add_argument("--replicas", type=int, required=True)
+    parser.add_argument("--variables", type=int, required=True)
+    parser.add_argument("--steps-per-execution", type=int, required=True)
+    parser.add_argument("--optimizer", required=True)
+    parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument("--rounds", type=int, default=0, help="0: trace time and memory instead")
+    parser.add_argument("--round-seconds", type=float, default=0.05)
+    cell = parser.parse_args()
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * cell.replicas
+    )
+    result = compare_step_times(cell) if cell.rounds else measure_alone(cell)
+    print(json.dumps(result | {"versions": versions()}))
+
+
+if __name__ == "__main__":
+    main()
