@@ -140,4 +140,7 @@ def all_reduce(values: list) -> list:
     context = tf.distribute.get_replica_context()
     if not values or context.num_replicas_in_sync == 1:
         return values
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+    # TensorFlow takes one tensor object that all replicas hand in for one value, not for R equal
+    # ones, and would not sum it.
+    own = tf.nest.map_structure(tf.identity, values, expand_composites=True)
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
