@@ -25,10 +25,11 @@ def scale_loss(loss: tf.Tensor) -> tf.Tensor:
 
     >>> import tensorflow as tf, tfdist
     >>> strategy = tfdist.MirroredStrategy()
-    >>> def step(x):
-    ...     return tfdist.scale_loss(tf.reduce_mean(x))
-    >>> float(strategy.run(step, args=(tf.constant([1.0, 3.0]),)))
-    2.0
+    >>> data = tf.data.Dataset.from_tensors(tf.constant([1.0, 3.0, 5.0, 7.0, 9.0]))
+    >>> for x in strategy.experimental_distribute_dataset(data):
+    ...     losses = strategy.run(lambda x: tfdist.scale_loss(tf.reduce_mean(x)), args=(x,))
+    ...     print(float(strategy.reduce("SUM", losses, axis=None)))
+    5.0
     """
     step = replica.current()
     if step is None or not step.share_in_loss:

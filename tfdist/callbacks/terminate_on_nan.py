@@ -60,7 +60,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
     Example:
 
     >>> import keras, numpy as np, tfdist
-    >>> strategy = tfdist.MirroredStrategy()
+    >>> strategy = tfdist.MirroredStrategy(["CPU:0"])
     >>> with strategy.scope():
     ...     layers = [keras.Input((1,)), keras.layers.Dense(1, name="out")]
     ...     model = keras.Sequential(layers, name="net")

@@ -70,7 +70,8 @@ def _choose() -> tuple[str, str]:
     if workers > 1:
         return "multi_worker", f"TF_CONFIG has {workers} workers"
     gpus = len(tf.config.list_logical_devices("GPU"))
-    return "mirrored", f"this is one process with {gpus or 'no'} GPU(s)"
+    cpus = len(tf.config.list_logical_devices("CPU"))
+    return "mirrored", f"this is one process with {gpus} GPU(s) and {cpus} CPU device(s)"
 
 
 def _cluster() -> dict:

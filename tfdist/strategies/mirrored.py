@@ -19,8 +19,8 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
     uneven batches, masks and loss scaling.
 
     Args:
-        devices: device names such as `["GPU:0", "GPU:1"]`; None for all GPUs, or the first CPU
-            where there are none.
+        devices: device names such as `["GPU:0", "GPU:1"]`; None for all GPUs or, where there are
+            none, all CPU devices: one, unless `tfdist.testing.virtual_devices` made more.
         cross_device_ops: how values are reduced, a `tf.distribute.CrossDeviceOps`. None for
             TensorFlow's choice on GPUs, and on CPU devices, which share the memory, for
             `tf.distribute.ReductionToOneDevice()`.
@@ -55,7 +55,7 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         if devices is not None:
             _check_devices(devices)
         elif not tf.config.list_logical_devices("GPU"):
-            devices = ["CPU:0"]
+            devices = [device.name for device in tf.config.list_logical_devices("CPU")]
         if cross_device_ops is None and devices and all("CPU" in d.upper() for d in devices):
             cross_device_ops = tf.distribute.ReductionToOneDevice()
         super().__init__(devices, cross_device_ops)

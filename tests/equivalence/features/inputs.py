@@ -44,6 +44,11 @@ def _dataset(**batch_options) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(default_data(_SAMPLES)).batch(_BATCH, **batch_options)
 
 
+def _shuffled() -> tf.data.Dataset:
+    data = tf.data.Dataset.from_tensor_slices(default_data(_SAMPLES))
+    return data.shuffle(_SAMPLES, seed=3).batch(_BATCH)
+
+
 def _generator_dataset() -> tf.data.Dataset:
     specs = tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.int64)
     return tf.data.Dataset.from_generator(_batches, output_signature=specs)
@@ -143,6 +148,7 @@ FEATURES = [
         classifier(lambda: optimizers.Adam(0.01), steps_per_execution=4),
         functools.partial(_fit, data=_dataset),
     ),
+    Feature("tf.data, shuffled anew each epoch", _ADAM, functools.partial(_fit, data=_shuffled)),
     Feature("tf.data of unknown length", _ADAM, functools.partial(_fit, data=_filtered)),
     Feature("tf.data from a generator", _ADAM, functools.partial(_fit, data=_generator_dataset)),
     Feature(
