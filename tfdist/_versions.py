@@ -8,7 +8,8 @@ _TENSORFLOW = ((2, 20), (2, 22))
 _KERAS = ((3, 10), (3, 16))
 
 
-def _release(version: str) -> tuple[int, int]:
+def release(version: str) -> tuple[int, int]:
+    """The first two numbers of a version."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
@@ -25,7 +26,7 @@ def check(tensorflow: str, keras: str, backend: str) -> None:
         ("tensorflow", tensorflow, _TENSORFLOW),
         ("keras", keras, _KERAS),
     ):
-        if not oldest <= _release(version) < end:
+        if not oldest <= release(version) < end:
             raise ImportError(
                 f"tfdist needs {name} >= {oldest[0]}.{oldest[1]}, < {end[0]}.{end[1]}. "
                 f"Received: {name} {version}. Install it with "

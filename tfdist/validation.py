@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist._versions import release
+
 
 def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Optimizer:
     """The Keras optimizer that `wrapper` may wrap.
@@ -95,11 +97,21 @@ def check_trainable(variables: list[keras.Variable]) -> None:
 
 
 def check_layers(layers: list[keras.layers.Layer], replicas: int) -> None:
-    """Raises ValueError for layers with a state per sample, unless there is one replica."""
+    """Raises ValueError for layers that need to see the whole batch, if there are replicas.
+
+    Those are layers with a state per sample and, before Keras 3.14, with an activity regularizer.
+    """
     stateful = [layer.name for layer in layers if getattr(layer, "stateful", False)]
     if stateful and replicas > 1:
         raise ValueError(
             "A stateful recurrent layer keeps a state for each place in the batch, but a replica "
             "sees only a part of the batch. Use `stateful=False` or one replica. "
             f"Received: layers {stateful} with {replicas} replicas"
+        )
+    regularized = [layer.name for layer in layers if layer.activity_regularizer is not None]
+    if regularized and replicas > 1 and release(keras.__version__) < (3, 14):
+        raise ValueError(
+            "Before Keras 3.14 activity regularizers sum over the batch, of which a replica sees "
+            "only a part. Upgrade Keras to 3.14 or later, where they take the mean, or use one "
+            f"replica. Received: layers {regularized} with Keras {keras.__version__}"
         )

@@ -70,6 +70,7 @@ class Feature:
         reference_fit: trains the one-device model; None for `fit`.
         history: whether the histories are equal too; False where they are defined differently,
             which `note` explains.
+        since: the first Keras version whose own part in it works on one device or on several.
         note: what the reader must know.
     """
 
@@ -80,6 +81,7 @@ class Feature:
     reference_build: Callable[[], keras.Model] | None = None
     reference_fit: Callable[[keras.Model], Outcome] | None = None
     history: bool = True
+    since: tuple[int, int] = (3, 10)
     note: str = ""
 
     def __hash__(self) -> int:

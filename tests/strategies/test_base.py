@@ -150,7 +150,7 @@ def test_generator_gives_every_batch_once(two_replicas):
             self.total.assign_add(keras.ops.sum(y_true))
 
         def result(self):
-            return self.total
+            return self.total + 0.0
 
     with two_replicas.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -195,6 +195,16 @@ def test_stateful_layers_are_refused(two_replicas):
         model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="stateful recurrent layer.*Received: layers \\['lstm"):
         model.fit(np.zeros((4, 5, 3)), np.zeros((4, 2)), batch_size=4, verbose=0)
+
+
+def test_activity_regularizers_are_refused_where_they_are_sums(two_replicas, monkeypatch):
+    with two_replicas.scope():
+        layer = keras.layers.Dense(1, activity_regularizer="l2", name="regularized")
+        model = keras.Sequential([keras.Input((3,)), layer])
+        model.compile("sgd", "mse")
+    monkeypatch.setattr(keras, "__version__", "3.13.2")
+    with pytest.raises(ValueError, match="3.14 or later.*Received: layers .'regularized'"):
+        model.fit(X, Y, verbose=0)
 
 
 def test_float8_is_refused(two_replicas):

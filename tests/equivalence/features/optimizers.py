@@ -44,7 +44,7 @@ FEATURES = [
     Feature("RMSprop", classifier(lambda: optimizers.RMSprop(0.01))),
     Feature("Adafactor", classifier(lambda: optimizers.Adafactor(0.01))),
     Feature("Lion", classifier(lambda: optimizers.Lion(0.001))),
-    Feature("Muon", classifier(lambda: optimizers.Muon(0.01))),
+    Feature("Muon", classifier(lambda: optimizers.Muon(0.01)), since=(3, 13)),
     Feature("L2 regularization", classifier(hidden=_regularized)),
     Feature("sample_weight", classifier(), _fit_weighted),
     Feature("class_weight", classifier(), _fit_class_weights),
