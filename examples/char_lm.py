@@ -163,6 +163,7 @@ def main() -> None:
         validation_batch_size=64,
         epochs=args.epochs,
         steps_per_epoch=args.steps_per_epoch,
+        shuffle=False,
         callbacks=common.make_callbacks(strategy, args.out, throughput),
     )
     bits = common.to_bits(history.history["val_loss"][-1])

@@ -266,7 +266,7 @@ def compare(
         with scope_of.scope():
             model = build_model(COMPARED_UPDATES)
         data = make_samples().batch(batch_size, drop_remainder=True)
-        model.fit(data, steps_per_epoch=batches, verbose=0)
+        model.fit(data, steps_per_epoch=batches, shuffle=False, verbose=0)
         return model.get_weights()
 
     weights = train(strategy, args.global_batch_size, COMPARED_UPDATES * steps)

@@ -101,6 +101,7 @@ def main() -> None:
         validation_data=validation,
         epochs=args.epochs,
         steps_per_epoch=steps_per_epoch,
+        shuffle=False,
         callbacks=common.make_callbacks(strategy, args.out, throughput),
     )
     _, accuracy = model.evaluate(*test, batch_size=args.global_batch_size, verbose=0)

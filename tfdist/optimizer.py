@@ -14,21 +14,11 @@ from tfdist.stages import exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
-
-
-class _Inner(tf.Module):
-    """Holds the wrapped optimizer where `tf.train.Checkpoint` finds it and Keras' saving does not.
-
-    Keras would otherwise write the same variables a second time.
-    """
-
-    def __init__(self, optimizer: keras.optimizers.Optimizer):
-        super().__init__(name="inner")
-        self.optimizer = optimizer
+from tfdist.wrapper import OptimizerWrapper
 
 
 @keras.saving.register_keras_serializable("tfdist")
-class DistributedOptimizer(keras.optimizers.Optimizer):
+class DistributedOptimizer(OptimizerWrapper):
     """Wraps a Keras optimizer so that it applies the gradient of the global batch.
 
     Each replica hands in the gradients of its own part of the batch. They are weighted by the
@@ -92,38 +82,23 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         options = Options.of(tf.distribute.get_strategy()).replace(
             accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes
         )
-        super().__init__(learning_rate=0.0, name=name or f"distributed_{inner.name}")
-        for setting in inner.get_config():
-            if setting != "name":
-                self.__dict__.pop(setting, None)
+        super().__init__(inner, name=name or f"distributed_{inner.name}")
         self.options = options
         self.gradient_monitor = None
         self.accumulator: GradientAccumulator | None = None
-        if isinstance(inner, keras.optimizers.LossScaleOptimizer):
-            self.inner_optimizer = inner.inner_optimizer
-        self._inner = _Inner(inner)
-
-    def unwrap(self) -> keras.optimizers.Optimizer:
-        """The inner optimizer, as it was given."""
-        return self._inner.optimizer
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
-        if self.built:  # type: ignore[has-type]
+        if self.built:
             return
-        if not self.unwrap().built:
-            self.unwrap().build(variables)
         check_trainable(variables)
-        for index, variable in enumerate(variables):
-            self._trainable_variables_indices[self._var_key(variable)] = index
-        self.__dict__["_trainable_variables"] = list(variables)
+        super().build(variables)
         if self.options.accumulation_steps > 1:
             self.accumulator = GradientAccumulator(
                 self.options.accumulation_steps,
                 exchange.plan_buckets(self._specs(), self.options.bucket_bytes),
                 len(variables),
             )
-        self.built = True
 
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -186,26 +161,6 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         with tf.init_scope(), strategy.scope():
             self.build(variables)
 
-    def _in_build_order(self, grads: list, variables: list[keras.Variable]) -> list:
-        """The gradients at the positions of their variables; None for variables not given."""
-        known = self._trainable_variables_indices
-        unknown = [v.path for v in variables if self._var_key(v) not in known]
-        if unknown or len(grads) != len(variables):
-            raise ValueError(
-                "The gradients must belong one by one to variables that the optimizer was built "
-                f"for. Received: {len(grads)} gradients for {len(variables)} variables, unknown "
-                f"ones: {unknown}"
-            )
-        ordered: list = [None] * len(known)
-        for gradient, variable in zip(grads, variables):
-            ordered[self._get_variable_index(variable)] = gradient
-        if all(gradient is None for gradient in ordered):
-            raise ValueError(
-                "No gradients provided for any variable. Received: "
-                f"None for each of {[v.path for v in variables]}"
-            )
-        return ordered
-
     def _pack(self, gradients: list) -> tuple[exchange.Packing, list]:
         """Packs and weights the gradients in one pass.
 
@@ -225,9 +180,6 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         packed = packing.pack(gradients)
         weight = self._weight()
         return packing, packed if weight is None else [weigh(value, weight) for value in packed]
-
-    def _specs(self) -> list[tf.TensorSpec]:
-        return [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable_variables]
 
     def _weight(self) -> float | tf.Tensor | None:
         """What the gradients are multiplied by; None for nothing.
@@ -257,9 +209,7 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         a collective operation.
         """
         run = strategy.extended.call_for_each_replica
-        scaler = self._loss_scaler()
-
-        accumulator = self.accumulator
+        scaler, accumulator = self._loss_scaler(), self.accumulator
 
         def finite_step() -> None:
             if accumulator is None:
@@ -293,59 +243,8 @@ class DistributedOptimizer(keras.optimizers.Optimizer):
         scaler = self._loss_scaler()
         return scaler.inner_optimizer if scaler else self.unwrap()
 
-    @property
-    def built_for(self) -> list[keras.Variable]:
-        """The trainable variables that the optimizer was built for, in their order."""
-        return list(self._trainable_variables)
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The inner optimizer's variables."""
-        return self.unwrap().variables
-
-    @property
-    def iterations(self) -> keras.Variable:
-        """The number of updates; with accumulation, not of micro-batches."""
-        return self.unwrap().iterations
-
-    @property
-    def learning_rate(self) -> Any:
-        """The inner optimizer's learning rate."""
-        return self.unwrap().learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self.unwrap().learning_rate = value
-
-    def __getattr__(self, name: str) -> Any:
-        inner = self.__dict__.get("_inner")
-        if inner is None or name.startswith("__"):
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        return getattr(inner.optimizer, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        inner = self.__dict__.get("_inner")
-        own = name in self.__dict__ or hasattr(type(self), name)
-        if inner is not None and not own and hasattr(inner.optimizer, name):
-            setattr(inner.optimizer, name, value)
-        else:
-            super().__setattr__(name, value)
-
-    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
-        """Ends training: the inner optimizer may overwrite variables with their averages."""
-        self.unwrap().finalize_variable_values(var_list)
-
-    def set_weights(self, weights: list) -> None:
-        """Sets the inner optimizer's variables."""
-        self.unwrap().set_weights(weights)
-
-    def save_own_variables(self, store: dict) -> None:
-        """Writes the inner optimizer's state, in its own layout."""
-        self.unwrap().save_own_variables(store)
-
-    def load_own_variables(self, store: dict) -> None:
-        """Reads the inner optimizer's state."""
-        self.unwrap().load_own_variables(store)
+    def _specs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable_variables]
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, from which `from_config` makes an equal optimizer without state."""
