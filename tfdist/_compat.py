@@ -250,12 +250,10 @@ def _wrap_losses() -> None:
         step = replica.current()
         if step is None or reduction in (None, "none") or len(values.shape) == 0:
             return loss
-        normalizer = None
+        weights = mask if reduction in ("mean", "sum_over_batch_size") else None
         if reduction == "mean_with_sample_weight":
-            weights = keras_loss.apply_mask(sample_weight, mask, loss.dtype, reduction)
-            normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, loss.dtype))
-        elif mask is not None and reduction != "sum":
-            normalizer = tf.reduce_sum(tf.cast(mask, loss.dtype))
+            weights = keras_loss.apply_mask(sample_weight, mask, tf.float32, reduction)
+        normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
         return weighting.with_global_normalizer(
             step.share, step.share_in_loss, loss, reduction, normalizer
         )

@@ -9,7 +9,7 @@ import tensorflow as tf
 class TrainingChecks(keras.callbacks.Callback):
     """Refuses to train a model that was not built in the strategy's scope, and without data.
 
-    Keras trains such a model on one device without a word, and ends an epoch without a batch with
+    Keras trains such a model on one device without a word, and ends training without a batch with
     a warning only. `strategy.callbacks()` contains this callback.
 
     Args:
@@ -35,8 +35,8 @@ class TrainingChecks(keras.callbacks.Callback):
                 f"{type(model.distribute_strategy).__name__}"
             )
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Waits for the epoch's first batch."""
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Waits for the first batch."""
         self._has_data = False
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
@@ -47,6 +47,6 @@ class TrainingChecks(keras.callbacks.Callback):
         """Raises if there was none."""
         if not self._has_data:
             raise ValueError(
-                "The data set has no batches. Give it at least one, and `.repeat()` a data set "
-                f"that only lasts for one epoch. Received: nothing to train on in epoch {epoch + 1}"
+                "The data set has no batches; give it at least one. "
+                f"Received: nothing to train on in epoch {epoch + 1}"
             )

@@ -77,8 +77,8 @@ def with_global_normalizer(
         share_in_loss: whether `loss` contains the share.
         loss: what the Keras loss returned, a scalar, or a vector with reduction "none".
         reduction: the reduction of the Keras loss.
-        local_normalizer: a scalar, what the local mean was divided by; None for the local number
-            of samples.
+        local_normalizer: a float32 scalar, what the local mean was divided by; None for the local
+            number of samples.
 
     Returns:
         A tensor of the shape and dtype of `loss`.
@@ -90,7 +90,7 @@ def with_global_normalizer(
         return loss
     local = tf.stop_gradient(local_normalizer)
     total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
-    factor = tf.math.divide_no_nan(local, total * tf.cast(share.fraction, local.dtype))
+    factor = tf.math.divide_no_nan(local, total * share.fraction)
     return loss * tf.cast(factor, loss.dtype)
 
 
