@@ -23,9 +23,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import readme
+
 CELL_SCRIPT = Path(__file__).with_name("step_overhead_cell.py")
-README = Path(__file__).resolve().parents[1] / "README.md"
-BEGIN, END = "<!-- overhead:begin -->", "<!-- overhead:end -->"
 STRATEGIES = ("plain", "tfdist")
 # Name of the quantity, its unit in the table, and how many of the table's units are in one of ours.
 QUANTITIES = (
@@ -52,9 +52,9 @@ def parse_arguments() -> argparse.Namespace:
         "--update-readme",
         type=Path,
         nargs="?",
-        const=README,
+        const=readme.README,
         metavar="FILE",
-        help=f"put the table between {BEGIN} and {END} in FILE (default: the project's README.md)",
+        help="put the table into FILE (default: the project's README.md)",
     )
     arguments = parser.parse_args()
     if any(count < 2 or count % 2 for count in arguments.variables):
@@ -155,22 +155,6 @@ def _value(result: dict[str, Any], quantity: str, factor: float) -> str:
     return "crashes" if "error" in result else f"{float(f'{result[quantity] * factor:.3g}'):g}"
 
 
-def update_readme(path: Path, text: str) -> None:
-    """Replaces what is between the markers in the file at `path` with `text`.
-
-    Raises:
-        ValueError: when the file does not have the two markers, once and in order.
-    """
-    content = path.read_text(encoding="utf-8")
-    before, begin, rest = content.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in after:
-        raise ValueError(
-            f"The file needs one {BEGIN} and one {END} after it. Received: path={path}"
-        )
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def main() -> None:
     """Measures all cells, prints the table and writes the files that were asked for."""
     arguments = parse_arguments()
@@ -190,7 +174,7 @@ def main() -> None:
         settings |= {"rounds": arguments.rounds, "cpus": os.cpu_count()}
         arguments.json.write_text(json.dumps({"settings": settings, "cells": cells}, indent=1))
     if arguments.update_readme:
-        update_readme(arguments.update_readme, text)
+        readme.update(arguments.update_readme, "overhead", text)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import readme
+
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--replicas", "2", "--variables", "2", "--rounds", "1", "--round-seconds", "0.001"]
 
@@ -62,10 +64,19 @@ def test_step_overhead_says_where_the_peer_crashes(outputs):
 
 
 def test_step_overhead_replaces_only_its_part_of_the_readme(outputs):
-    printed, _, readme = outputs
+    printed, _, content = outputs
     expected = f"# Title\n<!-- overhead:begin -->\n{printed}<!-- overhead:end -->\nrest\n"
-    assert readme == expected
+    assert content == expected
 
 
 def test_step_overhead_measures_unknown_batch_shapes():
     assert "unknown batch shape" in run_step_overhead("--dynamic", "--steps-per-execution", "1")
+
+
+@pytest.mark.parametrize("content", ["", "<!-- t:end --> <!-- t:begin -->", "<!-- t:begin -->"])
+def test_readme_without_the_markers_is_refused(content, tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="needs one <!-- t:begin -->.*Received: path="):
+        readme.update(path, "t", "text")
+    assert path.read_text() == content

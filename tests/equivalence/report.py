@@ -20,10 +20,10 @@ import keras
 import tensorflow as tf
 
 import tfdist
+from benchmarks import readme
 from tests.equivalence import harness
 from tests.equivalence.features import THEMES
 
-_BEGIN, _END = "<!-- equivalence:begin -->", "<!-- equivalence:end -->"
 _PEER_TIMEOUT_SECONDS = 180
 
 
@@ -101,25 +101,17 @@ def table(ours: dict[str, float], peers: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def replace_between_markers(text: str, content: str) -> str:
-    """`text` with `content` between the table's markers."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{content}\n{_END}{after}"
-
-
 def main() -> None:
     """Runs both, prints the table and writes it into the README."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--readme", type=pathlib.Path, default=pathlib.Path("README.md"))
+    parser.add_argument("--readme", type=pathlib.Path, default=readme.README)
     arguments = parser.parse_args()
     names = [feature.name for theme in THEMES for feature in theme.FEATURES]
     ours = run_tfdist(names)
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         peers = dict(zip(names, pool.map(run_peer, names)))
     content = table(ours, peers)
-    readme = arguments.readme.read_text(encoding="utf-8")
-    arguments.readme.write_text(replace_between_markers(readme, content), encoding="utf-8")
+    readme.update(arguments.readme, "equivalence", content)
     print(content)
 
 

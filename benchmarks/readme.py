@@ -1,0 +1,29 @@
+"""Puts generated tables into the README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def update(path: Path, table: str, text: str) -> None:
+    """Replaces what is between a table's two markers in the file at `path` with `text`.
+
+    Args:
+        path: the file.
+        table: the table's name; its markers are `<!-- name:begin -->` and `<!-- name:end -->`.
+        text: the new content, in Markdown.
+
+    Raises:
+        ValueError: when the file does not have the two markers, once and in order.
+    """
+    opening, closing = f"<!-- {table}:begin -->", f"<!-- {table}:end -->"
+    content = path.read_text(encoding="utf-8")
+    before, begin, rest = content.partition(opening)
+    _, end, after = rest.partition(closing)
+    if not begin or not end or opening in rest or closing in after:
+        raise ValueError(
+            f"The file needs one {opening} and one {closing} after it. Received: path={path}"
+        )
+    path.write_text(f"{before}{opening}\n{text}\n{closing}{after}", encoding="utf-8")
