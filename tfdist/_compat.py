@@ -232,6 +232,8 @@ def _wrap_losses() -> None:
         step = replica.current()
         if step is None:
             return unscale(value)
+        if step.share.nonempty is not None:
+            value = tf.math.multiply_no_nan(value, tf.cast(step.share.nonempty, value.dtype))
         if step.share_in_loss:
             value = tf.math.divide_no_nan(value, tf.cast(step.share.fraction, value.dtype))
         if step.reported_loss_weight is not None:
@@ -250,6 +252,7 @@ def _wrap_losses() -> None:
         step = replica.current()
         if step is None or reduction in (None, "none") or len(values.shape) == 0:
             return loss
+        loss = tf.reduce_sum(loss)  # a scalar, but Keras leaves the losses of no sample a vector
         weights = mask if reduction in ("mean", "sum_over_batch_size") else None
         if reduction == "mean_with_sample_weight":
             weights = keras_loss.apply_mask(sample_weight, mask, tf.float32, reduction)

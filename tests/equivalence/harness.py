@@ -102,7 +102,8 @@ def train(feature: Feature, strategy: tf.distribute.Strategy) -> tuple[Outcome, 
     with strategy.scope():
         model = feature.build()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="BatchNormalization without")
+        for expected in ("BatchNormalization without", "TensorFlow cannot split a sparse batch"):
+            warnings.filterwarnings("ignore", message=expected)
         return feature.fit(model), model
 
 

@@ -230,3 +230,12 @@ def test_data_sets_from_a_function_are_the_replicas_own(two_replicas):
     expected.fit(X[:10], Y[:10], batch_size=6, shuffle=False, verbose=0)
     for ours, theirs in zip(model.get_weights(), expected.get_weights()):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_sparse_batches_that_may_be_too_short_are_warned_of(two_replicas):
+    data = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(X))
+    with pytest.warns(UserWarning, match="drop_remainder=True.*Received: element_spec"):
+        two_replicas.experimental_distribute_dataset(data.batch(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        two_replicas.experimental_distribute_dataset(data.batch(4, drop_remainder=True))

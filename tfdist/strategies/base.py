@@ -160,6 +160,8 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
                 "The data set has no batches. Give it at least one; with `drop_remainder=True` it "
                 f"needs a whole batch of samples. Received: {dataset} of cardinality 0"
             )
+        if self.num_replicas_in_sync > 1:
+            batches.warn_of_sparse_tensors(dataset.element_spec)
         distributed = super().experimental_distribute_dataset(dataset, options)
         self._batch_specs[distributed] = dataset.element_spec
         return distributed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -68,3 +69,19 @@ def split(data: Any, strategy: tf.distribute.Strategy) -> Any:
         )
 
     return tf.nest.map_structure(distribute, data)
+
+
+def warn_of_sparse_tensors(spec: Any) -> None:
+    """Warns of batches that TensorFlow may fail to split.
+
+    Args:
+        spec: the type specs of a batch.
+    """
+    specs = tf.nest.flatten(spec)
+    if any(isinstance(s, tf.SparseTensorSpec) and s.shape[0] is None for s in specs):
+        warnings.warn(
+            "TensorFlow cannot split a sparse batch so short that a replica would get no sample, "
+            "and stops with an InvalidArgumentError. If the last batch may be as short, pass "
+            f"`drop_remainder=True` to the data set's `batch`. Received: element_spec={spec}",
+            stacklevel=3,
+        )

@@ -56,11 +56,11 @@ FEATURES = [
     Feature("synchronized BatchNormalization, last batch of 3", _WITH_SYNC_BN, _fit(67)),
     Feature(
         "synchronized BatchNormalization, accumulation",
-        _WITH_SYNC_BN,
+        classifier(lambda: optimizers.SGD(0.05), hidden=_synchronized),
         _fit(64),
         options={"accumulation_steps": 2},
         reference_build=classifier(
-            lambda: optimizers.Adam(0.01, gradient_accumulation_steps=2), hidden=_synchronized
+            lambda: optimizers.SGD(0.05, gradient_accumulation_steps=2), hidden=_synchronized
         ),
         note="against Keras' own accumulation on one device: the statistics are per micro-batch",
     ),
