@@ -133,3 +133,24 @@ def test_exported_model_serves(two_replicas, tmp_path):
     np.testing.assert_allclose(
         served.serve(X).numpy(), model.predict(X, verbose=0), atol=1e-6, rtol=0
     )
+
+
+def test_an_optimizer_that_saves_in_its_own_way_does_so_under_tfdist(two_replicas, tmp_path):
+    class Signed(keras.optimizers.SGD):
+        signature = 0.0
+
+        def save_own_variables(self, store):
+            super().save_own_variables(store)
+            store["signature"] = np.float32(4.0)
+
+        def load_own_variables(self, store):
+            self.signature = float(store["signature"][()])
+
+    with two_replicas.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile(Signed(), "mse")
+        model.optimizer.build(model.trainable_variables)
+    path = str(tmp_path / "model.weights.h5")
+    model.save_weights(path)
+    model.load_weights(path)
+    assert two_replicas.unwrap(model).signature == 4.0

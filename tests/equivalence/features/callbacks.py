@@ -54,16 +54,25 @@ class _Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+def _forget(model: keras.Model) -> None:
+    """Sets all that training changes to zero, as if the process had started anew."""
+    for variable in [*model.variables, *model.optimizer.variables]:
+        if "float" in str(variable.dtype) and "learning_rate" not in variable.path:
+            variable.assign(np.zeros(variable.shape))
+    accumulator = getattr(model.optimizer, "accumulator", None)
+    if accumulator is not None:
+        for variable in [*accumulator.sums, accumulator.micro_step]:
+            variable.assign(np.zeros(variable.shape, variable.dtype.as_numpy_dtype))
+
+
 def _fit_interrupted(model: keras.Model) -> Outcome:
-    """Interrupted after two of four epochs, with fresh optimizer state, then started again."""
+    """Interrupted after two of four epochs; all state is lost; then started again."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             backup = keras.callbacks.BackupAndRestore(folder)
             default_fit(model, epochs=4, callbacks=[backup, _Interrupt()])
         except KeyboardInterrupt:
-            for variable in [*model.variables, *model.optimizer.variables]:
-                if "float" in str(variable.dtype) and "learning_rate" not in variable.path:
-                    variable.assign(np.zeros(variable.shape))
+            _forget(model)
         outcome = default_fit(model, epochs=4, callbacks=[keras.callbacks.BackupAndRestore(folder)])
     outcome.history = {}
     return outcome

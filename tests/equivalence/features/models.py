@@ -61,7 +61,7 @@ class RawLoss(Subclassed):
             loss = tf.reduce_mean(losses) + 0.01 * tf.nn.l2_loss(self.out.kernel)
         variables = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
-        return {"loss": loss}
+        return {"raw_loss": loss}
 
 
 class Adversarial(keras.Model):
