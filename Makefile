@@ -34,7 +34,7 @@ equivalence: $(INSTALLED) ## compare with one device; rewrites the table in READ
 	$(BIN)/python -m tests.equivalence.report
 
 benchmark: $(INSTALLED) ## measure the overhead of a training step
-	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/step_overhead.py --update-readme
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -227,3 +227,29 @@ def test_apply_in_cross_replica_context_is_refused(two_replicas):
         optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD())
         with pytest.raises(ValueError, match="cross-replica context"):
             optimizer.apply([tf.constant(1.0)], [variable])
+
+
+def test_applying_twice_in_a_step_while_accumulating_is_refused():
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=2)
+
+    def make():
+        return tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+
+    def twice(model, x, y):
+        loss = _keras_loss(model, x, y)
+        optimizer = tf.distribute.get_strategy().twice
+        for variable in model.trainable_variables[:2]:
+            optimizer.apply([tf.zeros(variable.shape)], [variable])
+        return loss
+
+    with strategy.scope():
+        strategy.twice = make()
+        model = _model()
+        strategy.twice.build(model.trainable_variables)
+
+    def step(x, y):
+        return twice(model, x, y)
+
+    with pytest.raises(ValueError, match="once per step.*Received: a second apply"):
+        for x, y in strategy.experimental_distribute_dataset(_batches()):
+            strategy.run(step, args=(x, y))

@@ -23,7 +23,6 @@ from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer as keras_base_optimizer
 from keras.src.random import seed_generator as keras_seed_generator
 from keras.src.saving.keras_saveable import KerasSaveable
-from keras.src.trainers import compile_utils as keras_compile
 from keras.src.trainers import trainer as keras_trainer
 
 from tfdist import replica
@@ -236,8 +235,6 @@ def _wrap_losses() -> None:
             value = tf.math.multiply_no_nan(value, tf.cast(step.share.nonempty, value.dtype))
         if step.share_in_loss:
             value = tf.math.divide_no_nan(value, tf.cast(step.share.fraction, value.dtype))
-        if step.reported_loss_weight is not None:
-            value *= tf.cast(step.reported_loss_weight, value.dtype)
         return value
 
     @functools.wraps(reduce_weighted_values)
@@ -261,25 +258,34 @@ def _wrap_losses() -> None:
             step.share, step.share_in_loss, loss, reduction, normalizer
         )
 
-    compute = keras_compile.CompileLoss.call
-
-    # Keras weights the losses of several outputs by the batch size where it is static, else by 1.
-    @functools.wraps(compute)
-    def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        step = replica.current()
-        if step is None:
-            return compute(self, y_true, y_pred, sample_weight)
-        static = tf.nest.flatten(y_pred)[0].shape[0] is not None
-        step.reported_loss_weight = None if static else step.share.fraction * step.replicas
-        try:
-            return compute(self, y_true, y_pred, sample_weight)
-        finally:
-            step.reported_loss_weight = None
-
-    keras_compile.CompileLoss.call = call
     keras_loss.scale_loss_for_distribution = scale_loss_for_distribution
     keras_loss.unscale_loss_for_distribution = unscale_loss_for_distribution
     keras_loss.reduce_weighted_values = reduce_weighted_values_globally
+
+
+# --- Keras' metrics -------------------------------------------------------------------------------
+
+
+def _wrap_mean_metric() -> None:
+    """Weights a scalar in a `Mean` metric by the replica's share, as it is a mean over its part.
+
+    So train steps of users track their loss, and Keras the losses of several outputs: without a
+    `sample_weight`, every replica would count alike, and one without samples with a NaN. Keras
+    3.0-3.15. Samples counted by Keras itself, as for the total loss, would replace it.
+    """
+    update = keras.metrics.Mean.update_state
+
+    @functools.wraps(update)
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        step = replica.current()
+        if step is not None and step.share.nonempty is not None and sample_weight is None:
+            values = tf.convert_to_tensor(values)
+            if values.shape.rank == 0 and values.dtype.is_floating:
+                weight = tf.cast(step.share.fraction * step.replicas, values.dtype)
+                values = tf.math.multiply_no_nan(values, weight)
+        return update(self, values, sample_weight)
+
+    keras.metrics.Mean.update_state = update_state
 
 
 # --- Keras' random numbers ------------------------------------------------------------------------
@@ -315,4 +321,5 @@ def install() -> None:
     """Puts all wrappers in place, once per process."""
     _wrap_optimizer()
     _wrap_losses()
+    _wrap_mean_metric()
     _wrap_seed_generator()

@@ -138,6 +138,8 @@ class DistributedOptimizer(OptimizerWrapper):
         variables = list(trainable_variables or self._trainable_variables)
         if not self.built:
             context.merge_call(self._build_in_scope, args=(variables,))
+        if self.accumulator is not None:
+            self._check_applied_once()
         gradients = self._in_build_order(list(grads), variables)
         if self.gradient_monitor is not None:
             self.gradient_monitor.record(gradients)
@@ -156,6 +158,20 @@ class DistributedOptimizer(OptimizerWrapper):
             exchange_and_update(packed)
         else:
             context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
+
+    def _check_applied_once(self) -> None:
+        """Raises ValueError at a second call in one step: each counts as a micro-batch."""
+        step = replica.current()
+        if step is None:
+            return
+        if id(self) in step.applied:
+            raise ValueError(
+                "With gradient accumulation an optimizer can be applied once per step, as each "
+                "time counts as a micro-batch. Apply all gradients at once, use an optimizer for "
+                "each group of variables, or `accumulation_steps=1`. Received: a second apply of "
+                f"{self.name} with accumulation_steps={self.options.accumulation_steps}"
+            )
+        step.applied.add(id(self))
 
     def _build_in_scope(self, strategy: tf.distribute.Strategy, variables: list) -> None:
         with tf.init_scope(), strategy.scope():
@@ -191,7 +207,6 @@ class DistributedOptimizer(OptimizerWrapper):
         step = replica.current()
         if step is not None:
             scaled = step.share_in_loss or id(self) in step.scaled_losses
-            step.scaled_losses.discard(id(self))
             step.weighted_gradients |= not scaled
             weight = step.share.nonempty if scaled else step.share.fraction
         scaler = self._loss_scaler()

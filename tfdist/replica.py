@@ -30,8 +30,7 @@ class ReplicaStep:
         scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
         weighted_gradients: whether an optimizer applied the share to its gradients, because their
             loss never went through `scale_loss`.
-        reported_loss_weight: what a loss that is only reported is multiplied by, where Keras takes
-            the plain mean over the replicas; None elsewhere.
+        applied: ids of the accumulating optimizers that were applied already.
     """
 
     replica_id: int
@@ -40,7 +39,7 @@ class ReplicaStep:
     share_in_loss: bool
     scaled_losses: set[int] = dataclasses.field(default_factory=set)
     weighted_gradients: bool = False
-    reported_loss_weight: float | tf.Tensor | None = None
+    applied: set[int] = dataclasses.field(default_factory=set)
 
 
 _running = threading.local()

@@ -114,6 +114,12 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         """Ends training: the inner optimizer may overwrite variables with their averages."""
         self.unwrap().finalize_variable_values(var_list)
 
+    def exclude_from_weight_decay(
+        self, var_list: list | None = None, var_names: list[str] | None = None
+    ) -> None:
+        """Excludes variables from the inner optimizer's weight decay, before it is built."""
+        self.unwrap().exclude_from_weight_decay(var_list, var_names)
+
     def set_weights(self, weights: list) -> None:
         """Sets the inner optimizer's variables."""
         self.unwrap().set_weights(weights)

@@ -19,11 +19,14 @@ def local_statistics(model: keras.Model) -> list[keras.Variable]:
     """The float variables that layers of `model` may update from a replica's own batch.
 
     Those are the non-trainable weights of trainable layers (BatchNormalization's moving
-    statistics, for one), but for synchronized BatchNormalization, which has global ones already.
+    statistics, for one), but for synchronized BatchNormalization, which has global ones already,
+    and for preprocessing layers, whose `adapt` has set them.
     """
     found: dict[int, keras.Variable] = {}
     for layer in _compat.flatten_layers(model):
-        if not layer.trainable or getattr(layer, "synchronized", False):
+        if getattr(layer, "synchronized", False) or hasattr(layer, "adapt"):
+            continue
+        if not layer.trainable:
             continue
         for variable in _compat.own_non_trainable_variables(layer):
             if tf.as_dtype(variable.dtype).is_floating:

@@ -37,13 +37,15 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     >>> tfdist.Strategy("mirrored", accumulation_steps=4).options.accumulation_steps
     4
     """
+    requested = f"name={name!r}"
     if name == "auto":
         name, reason = _choose()
+        requested += f", which means {name!r} here, because {reason}"
         tf.get_logger().info("tfdist: strategy %r, because %s", name, reason)
     if name in _PLANNED:
         raise ValueError(
             f"The strategy {name!r} is not available yet in this version of tfdist. "
-            f"Available: {sorted(_AVAILABLE)} and 'auto'. Received: name={name!r}"
+            f"Available: {sorted(_AVAILABLE)} and 'auto'. Received: {requested}"
         )
     if name not in _AVAILABLE:
         raise ValueError(

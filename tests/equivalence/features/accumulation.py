@@ -62,6 +62,13 @@ FEATURES = [
         note="5 steps an epoch, 3 per update; against Keras' own accumulation on one device",
     ),
     Feature(
+        "accumulation_steps=3, steps_per_execution=4, remainders",
+        classifier(steps_per_execution=4),
+        functools.partial(default_fit, samples=80, epochs=3),
+        options={"accumulation_steps": 3},
+        reference_build=functools.partial(_keras_accumulation, 3),
+    ),
+    Feature(
         "accumulation, short last batch",
         classifier(),
         functools.partial(default_fit, samples=65),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import optimizers
 
@@ -62,6 +63,37 @@ class RawLoss(Subclassed):
         variables = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         return {"raw_loss": loss}
+
+
+class Tracked(Subclassed):
+    """Tracks its loss with a metric, as Keras' guide does, in training and in evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+    def _track(self, data):
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(data[1], self(data[0]))
+        loss = tf.reduce_mean(losses)
+        self.tracker.update_state(loss)
+        return loss
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = self.optimizer.scale_loss(self._track(data))
+        variables = self.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        self.optimizer.apply(gradients[:2], variables[:2])
+        self.optimizer.apply(gradients[2:], variables[2:])
+        return {"tracked": self.tracker.result()}
+
+    def test_step(self, data):
+        self._track(data)
+        return {"tracked": self.tracker.result()}
 
 
 class Adversarial(keras.Model):
@@ -157,6 +189,57 @@ def _with_add_loss() -> keras.Model:
     return _compiled(make)
 
 
+def _tracked() -> keras.Model:
+    model = _compiled(Tracked, metrics=())
+    model(np.zeros((1, 8), "float32"))
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _attention() -> keras.Model:
+    inputs = keras.Input((8,))
+    x = keras.layers.Reshape((4, 2))(inputs)
+    x = keras.layers.MultiHeadAttention(2, 4)(x, x)
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    return model
+
+
+def _excluded_from_weight_decay() -> keras.Model:
+    model = _compiled(_functional)
+    model.compile(optimizers.AdamW(0.01, weight_decay=0.5), model.loss)
+    model.optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return model
+
+
+def _many_metrics() -> keras.Model:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, activation="sigmoid")])
+    metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+    model.compile(
+        optimizers.Adam(0.01),
+        "binary_crossentropy",
+        metrics=metrics,
+        weighted_metrics=[keras.metrics.BinaryAccuracy(name="weighted_accuracy")],
+    )
+    return model
+
+
+def _fit_many_metrics(model: keras.Model) -> Outcome:
+    x, y = default_data(67)
+    history = model.fit(
+        x,
+        (y > 0).astype("float32")[:, None],
+        sample_weight=np.linspace(0.5, 2.0, 67),
+        validation_split=0.3,
+        batch_size=13,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+    )
+    return Outcome.of(model, history.history)
+
+
 def _build(make, **options):
     return functools.partial(_compiled, make, **options)
 
@@ -169,6 +252,15 @@ FEATURES = [
     Feature("subclassed model", _build(Subclassed), _UNEVEN),
     Feature("add_loss", _with_add_loss, _UNEVEN),
     Feature("several inputs and outputs, loss_weights", _several_inputs_and_outputs, _fit_several),
+    Feature("MultiHeadAttention", _attention, _UNEVEN),
+    Feature("exclude_from_weight_decay", _excluded_from_weight_decay, _UNEVEN),
+    Feature("metrics, weighted_metrics, validation_split", _many_metrics, _fit_many_metrics),
+    Feature(
+        "own train_step and test_step that track the loss",
+        _tracked,
+        functools.partial(default_fit, samples=65),
+        note="scale_loss once, then the optimizer is applied twice",
+    ),
     Feature("own train_step", _build(OwnStep), _NO_VALIDATION),
     Feature("own train_step, loss without Keras", _build(RawLoss, metrics=()), _NO_VALIDATION),
     Feature(
