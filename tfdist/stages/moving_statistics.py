@@ -24,9 +24,8 @@ def local_statistics(model: keras.Model) -> list[keras.Variable]:
     """
     found: dict[int, keras.Variable] = {}
     for layer in _compat.flatten_layers(model):
-        if getattr(layer, "synchronized", False) or hasattr(layer, "adapt"):
-            continue
-        if not layer.trainable:
+        has_global = getattr(layer, "synchronized", False) or hasattr(layer, "adapt")
+        if has_global or not layer.trainable:
             continue
         for variable in _compat.own_non_trainable_variables(layer):
             if tf.as_dtype(variable.dtype).is_floating:

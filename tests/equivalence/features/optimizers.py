@@ -20,11 +20,6 @@ def _constrained() -> list:
     return [keras.layers.Dense(16, kernel_constraint=keras.constraints.MaxNorm(0.7, axis=0))]
 
 
-def _fit_finalized(model: keras.Model) -> Outcome:
-    """EMA without overwriting: `fit` replaces the weights by their averages when it ends."""
-    return default_fit(model)
-
-
 def _fit_weighted(model: keras.Model) -> Outcome:
     weights = np.random.default_rng(1).uniform(0.1, 3.0, 64)
     return default_fit(model, sample_weight=weights)
@@ -58,7 +53,7 @@ FEATURES = [
     Feature(
         "EMA of the weights",
         classifier(lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8)),
-        _fit_finalized,
+        note="`fit` ends with the averages",
     ),
     Feature(
         "EMA, overwriting every 3 updates",
