@@ -14,15 +14,15 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint equivalence benchmark docs test-oldest clean
+.PHONY: help train test lint horovod equivalence benchmark benchmark-exchange docs test-oldest clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
 
-test: lint ## the whole test suite: lint, format, types, tests
+test: lint horovod ## the whole test suite: lint, format, types, tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(INSTALLED) ## ruff and mypy
@@ -30,11 +30,18 @@ lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# Installs nothing when the environment has a Horovod that was built for its TensorFlow.
+horovod: $(INSTALLED) ## build Horovod and install it; HOROVOD_WITH_MPI=1 builds it with MPI too
+	@$(BIN)/python scripts/install_horovod.py
+
 equivalence: $(INSTALLED) ## compare with one device; rewrites the table in README.md
 	$(BIN)/python -m tests.equivalence.report
 
 benchmark: $(INSTALLED) ## measure the overhead of a training step
 	$(BIN)/python benchmarks/step_overhead.py --update-readme
+
+benchmark-exchange: horovod ## measure the exchange of gradients between two processes
+	$(BIN)/python benchmarks/exchange.py --update-readme
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

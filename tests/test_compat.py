@@ -37,15 +37,58 @@ NEEDED = {
     "keras.src.random.seed_generator:SeedGenerator.next": ["self", "ordered"],
     "keras.src.saving.keras_saveable:KerasSaveable": None,
     "keras.src.layers.layer:Layer._flatten_layers": None,
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer.fit": ["self", "x", "y"],
+    "keras.src.backend.tensorflow.trainer:reduce_per_replica": ["values", "strategy", "reduction"],
+    "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.get_tf_dataset": ["self"],
+    "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.num_batches": None,
+    "keras.src.saving.saving_lib:save_model": ["model", "filepath"],
+    "keras.src.saving.saving_lib:save_weights_only": ["model", "filepath"],
+    "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5": ["model", "filepath"],
+    "keras:callbacks.CallbackList.set_model": ["self", "model"],
+    "keras:Model.load_weights": ["self", "filepath"],
+    "keras:Model.export": ["self", "filepath"],
+}
+_DISTRIBUTE = {
+    "collective_all_reduce_strategy:CollectiveAllReduceExtended": {
+        "_initialize_local_devices": ["self", "cluster_resolver", "worker_device"],
+        "_update_config_proto": ["self", "config_proto"],
+    },
+    "cross_device_utils:CollectiveReplicaLauncher": {"_use_unique_instance_key": ["self"]},
+    "input_lib:DistributedIteratorBase": {"get_next_as_optional": ["self"]},
+    "mirrored_strategy:MirroredExtended": {
+        "_batch_reduce_to": ["self", "reduce_op", "value_destination_pairs", "options"],
+        "_create_variable": ["self", "next_creator"],
+        "_distribute_datasets_from_function": ["self", "dataset_fn", "options"],
+        "_experimental_distribute_values_from_function": ["self", "value_fn"],
+        "_gather_to_implementation": ["self", "value", "destinations", "axis", "options"],
+        "_get_local_replica_id": ["self", "replica_id_in_sync_group"],
+        "_get_replica_id_in_sync_group": ["self", "replica_id"],
+        "_in_multi_worker_mode": ["self"],
+        "_num_replicas_in_sync": None,
+        "_reduce_to": ["self", "reduce_op", "value", "destinations", "options"],
+    },
+}
+NEEDED |= {
+    f"tensorflow.python.distribute.{owner}.{name}": arguments
+    for owner, names in _DISTRIBUTE.items()
+    for name, arguments in names.items()
+}
+NEEDED |= {
+    f"tensorflow.python.distribute.{place}": arguments
+    for place, arguments in {
+        "distribute_utils:regroup": ["values", "wrap_class", "always_wrap"],
+        "input_lib:_calculate_replicas_with_values": ["strategy", "input_workers", "optional_list"],
+        "values:Mirrored": None,
+    }.items()
 }
 
 
 @pytest.mark.parametrize("place", NEEDED)
-def test_private_attribute_of_keras_exists(place):
+def test_private_attribute_exists(place):
     module, _, path = place.partition(":")
     thing = importlib.import_module(module)
     for name in path.split("."):
-        assert hasattr(thing, name), f"Keras has no {place} any more: tfdist/_compat.py needs it"
+        assert hasattr(thing, name), f"there is no {place} any more: tfdist/_compat.py needs it"
         thing = getattr(thing, name)
     expected = NEEDED[place]
     if expected is not None:
@@ -62,6 +105,8 @@ def test_private_attributes_of_instances_exist():
     assert len(layer._non_trainable_variables) == 2
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert model._distribute_strategy is None
+    assert model._initial_epoch is None
+    assert keras.callbacks.CallbackList()._async_train in (True, False)
     optimizer = keras.optimizers.SGD()
     optimizer.build(model.trainable_variables)
     assert list(optimizer._trainable_variables) == model.trainable_variables

@@ -9,8 +9,13 @@ import tfdist
 _PUBLIC = {
     "Strategy": tfdist.Strategy,
     "MirroredStrategy": tfdist.MirroredStrategy,
+    "MultiWorkerMirroredStrategy": tfdist.MultiWorkerMirroredStrategy,
+    "HorovodStrategy": tfdist.HorovodStrategy,
     "DistributedOptimizer": tfdist.DistributedOptimizer,
     "scale_loss": tfdist.scale_loss,
+    "BroadcastGlobalVariables": tfdist.callbacks.BroadcastGlobalVariables,
+    "LearningRateWarmup": tfdist.callbacks.LearningRateWarmup,
+    "MetricAverage": tfdist.callbacks.MetricAverage,
     "TerminateOnNaN": tfdist.callbacks.TerminateOnNaN,
     "virtual_devices": tfdist.testing.virtual_devices,
 }

@@ -1,23 +1,62 @@
 """tfdist: write `model.fit` once, run it on one device, N devices, N machines."""
 
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
 from tfdist import _versions
 
-_versions.check_installed()
-
-from tfdist import callbacks, testing  # noqa: E402
-from tfdist.optimizer import DistributedOptimizer  # noqa: E402
-from tfdist.options import Options  # noqa: E402
-from tfdist.scaling import scale_loss  # noqa: E402
-from tfdist.strategies.factory import Strategy  # noqa: E402
-from tfdist.strategies.mirrored import MirroredStrategy  # noqa: E402
+if TYPE_CHECKING:
+    from tfdist import callbacks, testing
+    from tfdist.optimizer import DistributedOptimizer
+    from tfdist.options import Options
+    from tfdist.scaling import scale_loss
+    from tfdist.strategies.factory import Strategy
+    from tfdist.strategies.horovod import HorovodStrategy
+    from tfdist.strategies.mirrored import MirroredStrategy
+    from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 
 __version__ = "0.1.0"
 __all__ = [
     "DistributedOptimizer",
+    "HorovodStrategy",
     "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "Options",
     "Strategy",
     "callbacks",
     "scale_loss",
     "testing",
 ]
+
+# TensorFlow and Keras are imported when the first of these names is used, not before: the command
+# line needs neither, and `tfdist doctor` says what is wrong with them.
+_MODULES = {
+    "DistributedOptimizer": "tfdist.optimizer",
+    "HorovodStrategy": "tfdist.strategies.horovod",
+    "MirroredStrategy": "tfdist.strategies.mirrored",
+    "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker",
+    "Options": "tfdist.options",
+    "Strategy": "tfdist.strategies.factory",
+    "scale_loss": "tfdist.scaling",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'tfdist' has no attribute {name!r}")
+    _versions.check_installed()
+    module = importlib.import_module(_MODULES.get(name, f"tfdist.{name}"))
+    value = getattr(module, name) if name in _MODULES else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if "keras" in sys.modules:
+    _versions.check_installed()

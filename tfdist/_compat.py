@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,26 +21,50 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_tf_optimizer
 from keras.src.backend.tensorflow import trainer as keras_tf_trainer
+from keras.src.legacy.saving import legacy_h5_format as keras_legacy_saving
 from keras.src.losses import loss as keras_loss
 from keras.src.optimizers import base_optimizer as keras_base_optimizer
 from keras.src.random import seed_generator as keras_seed_generator
+from keras.src.saving import saving_lib as keras_saving
 from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.trainers import trainer as keras_trainer
+from keras.src.trainers.data_adapters import array_data_adapter as keras_array_adapter
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    cross_device_utils,
+    distribute_utils,
+    input_lib,
+    mirrored_strategy,
+)
+from tensorflow.python.distribute import values as tf_values
 
 from tfdist import replica
 from tfdist.stages import weighting
 
 __all__ = [
     "KerasSaveable",
+    "MultiWorkerExtended",
+    "OneReplicaExtended",
     "applying_reduced_gradients",
     "flatten_layers",
+    "hook_callbacks",
     "hook_compile",
+    "hook_load_weights",
+    "hook_reduce_per_replica",
+    "hook_runs",
+    "hook_saving",
     "hook_symbolic_build",
     "hook_unwrapped_optimizer",
+    "initial_epoch",
     "install",
+    "install_collectives",
     "keras_step",
     "model_strategy",
+    "number_of_batches",
     "own_non_trainable_variables",
+    "separate_collectives",
+    "set_initial_epoch",
+    "traced_function",
     "variables_to_build",
 ]
 
@@ -142,6 +168,141 @@ def own_non_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variabl
     The public `non_trainable_variables` adds metrics, seeds and what the layers below hold.
     """
     return list(layer._non_trainable_variables)
+
+
+_lengths: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def number_of_batches(dataset: tf.data.Dataset) -> int:
+    """The cardinality of `dataset`, also of those that Keras makes of arrays.
+
+    Their cardinality is unknown to TensorFlow but not to Keras' adapter, which is made to note it.
+    Why: processes that know the length need not ask each other in each step whether data are left.
+    Keras 3.10-3.15. A data set with its cardinality set would replace it.
+    """
+    return _lengths.get(dataset, int(dataset.cardinality()))
+
+
+def _note_lengths_of_arrays() -> None:
+    adapter = keras_array_adapter.ArrayDataAdapter
+    original = adapter.get_tf_dataset
+
+    @functools.wraps(original)
+    def get_tf_dataset(self: Any) -> tf.data.Dataset:
+        dataset = original(self)
+        _lengths[dataset] = self.num_batches
+        return dataset
+
+    adapter.get_tf_dataset = get_tf_dataset
+
+
+def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None:
+    """Makes `model.fit`, `evaluate` and `predict` run inside `context(model, method name)`.
+
+    Why: what several processes need around a run (one answer to Ctrl-C, errors that name the rank
+    that failed) must not ask for a change of the user's script. Keras 3.10-3.15. A callback that
+    sees exceptions would replace it.
+    """
+    trainer = keras_tf_trainer.TensorFlowTrainer
+
+    def wrap(name: str) -> None:
+        original = getattr(trainer, name)
+
+        @functools.wraps(original)
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with context(self, name):
+                return original(self, *args, **kwargs)
+
+        setattr(trainer, name, run)
+
+    for name in ("fit", "evaluate", "predict"):
+        wrap(name)
+
+
+def hook_callbacks(hook: Callable[[keras.callbacks.CallbackList, keras.Model], bool]) -> None:
+    """Calls `hook(callback list, model)` before Keras gives the callbacks their model.
+
+    Where it answers True, Keras calls the callbacks in the training thread: collectives must come
+    in one order. Why: processes must agree on what callbacks decide, and one of them
+    writes files and progress. Keras 3.10-3.15. A public hook for default callbacks would
+    replace it.
+    """
+    original = keras.callbacks.CallbackList.set_model
+
+    @functools.wraps(original)
+    def set_model(self: Any, model: Any) -> None:
+        if model and hook(self, model):
+            self._async_train = self._async_test = self._async_predict = False
+        original(self, model)
+
+    keras.callbacks.CallbackList.set_model = set_model
+
+
+def initial_epoch(model: keras.Model) -> int:
+    """The epoch that a callback made `fit` start with, 0 for none. Keras 3.10-3.15.
+
+    BackupAndRestore communicates with `fit` by it; a public property would replace it.
+    """
+    return model._initial_epoch or 0
+
+
+def set_initial_epoch(model: keras.Model, epoch: int) -> None:
+    """Sets the epoch that `fit` starts with; see `initial_epoch`."""
+    model._initial_epoch = epoch or None
+
+
+def hook_reduce_per_replica(hook: Callable[[Any, Any, str], Any]) -> None:
+    """Makes Keras reduce what a step returns with `hook(strategy, values, reduction)`.
+
+    It answers None to leave it to Keras. Why: Keras reduces logs with a collective operation per
+    value and step under MultiWorkerMirrored (and fails for scalars), and knows no other strategy
+    of several processes. Keras 3.10-3.15. A public method of the strategy would replace it.
+    """
+    original = keras_tf_trainer.reduce_per_replica
+
+    @functools.wraps(original)
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        reduced = hook(strategy, values, reduction)
+        return original(values, strategy, reduction) if reduced is None else reduced
+
+    keras_tf_trainer.reduce_per_replica = reduce_per_replica
+
+
+def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -> None:
+    """Makes Keras call `hook(model, path, write)` where it writes a model or weights to `path`.
+
+    `write(path)` is Keras' own. Why: of several processes one must write, and whole files only, in
+    scripts and callbacks that know nothing of it. Keras 3.10-3.15. A public hook of the saving
+    library would replace it.
+    """
+
+    def wrap(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def save(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            return hook(model, filepath, lambda path: original(model, path, *args, **kwargs))
+
+        setattr(module, name, save)
+
+    wrap(keras_saving, "save_model")
+    wrap(keras_saving, "save_weights_only")
+    wrap(keras_legacy_saving, "save_model_to_hdf5")
+    wrap(keras.Model, "export")
+
+
+def hook_load_weights(hook: Callable[[keras.Model, Callable[[], None]], None]) -> None:
+    """Makes `model.load_weights(...)` call `hook(model, load)`; `load` is Keras' own, bound.
+
+    `load_weights` is public, replacing it is not. Why: a file may be seen by one process only.
+    """
+    original = keras.Model.load_weights
+
+    @functools.wraps(original)
+    def load_weights(self: Any, *args: Any, **kwargs: Any) -> None:
+        hook(self, functools.partial(original, self, *args, **kwargs))
+
+    keras.Model.load_weights = load_weights
 
 
 # --- Keras' optimizers ----------------------------------------------------------------------------
@@ -316,9 +477,242 @@ def _wrap_seed_generator() -> None:
     keras_seed_generator.SeedGenerator.next = next_for_replica
 
 
+# --- TensorFlow's distribution --------------------------------------------------------------------
+
+_local_end_of_data = threading.local()
+
+
+class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
+    """TensorFlow's multi-worker strategy with virtual CPU devices and an adjustable heartbeat.
+
+    TensorFlow takes one CPU device per worker and fixes the interval after which a silent worker
+    counts as lost. TensorFlow 2.20-2.21. Constructor arguments would replace it.
+
+    Args:
+        strategy: the `tf.distribute.Strategy` that this extends.
+        cluster_resolver: as in `tf.distribute.MultiWorkerMirroredStrategy`.
+        communication_options: as there.
+        heartbeat_timeout_seconds: a worker that is silent for so long counts as lost.
+    """
+
+    # TensorFlow starts a server per strategy; the strategies of one process share one.
+    _server_runs = False
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver,
+        communication_options: tf.distribute.experimental.CommunicationOptions,
+        heartbeat_timeout_seconds: float,
+    ):
+        self._heartbeat_milliseconds = int(1000 * heartbeat_timeout_seconds)
+        self._std_server_started = MultiWorkerExtended._server_runs
+        super().__init__(strategy, cluster_resolver, communication_options)
+        MultiWorkerExtended._server_runs = self._std_server_started
+
+    def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple:
+        devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        virtual = len(tf.config.get_logical_device_configuration(cpu) or [None])
+        if kind == "CPU":
+            devices = tuple(f"{worker_device}/device:CPU:{index}" for index in range(virtual))
+        return devices, kind
+
+    def _update_config_proto(self, config_proto: Any) -> Any:
+        config = super()._update_config_proto(config_proto)
+        coordination = config.experimental.coordination_config
+        coordination.heartbeat_timeout_in_ms = self._heartbeat_milliseconds
+        return config
+
+
+class OneReplicaExtended(mirrored_strategy.MirroredExtended):
+    """One replica on one local device, whose peers are other processes.
+
+    Subclasses say how processes meet, with `all_reduce`, `all_gather` and `broadcast`. TensorFlow
+    has no public way to write a strategy. TensorFlow 2.20-2.21.
+
+    Args:
+        strategy: the `tf.distribute.Strategy` that this extends.
+        device: the local device.
+        rank: this process among all, 0-based.
+        size: the number of processes.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, device: str, rank: int, size: int):
+        self._rank, self._size = rank, size
+        super().__init__(strategy, [device], tf.distribute.ReductionToOneDevice())
+
+    def all_reduce(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The sums of `tensors` over the processes."""
+        raise NotImplementedError
+
+    def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The processes' tensors one after the other; their first dimensions may differ."""
+        raise NotImplementedError
+
+    def broadcast(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor of process 0."""
+        raise NotImplementedError
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._size
+
+    def _in_multi_worker_mode(self) -> bool:
+        return self._size > 1
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return self._rank
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return 0
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process writes checkpoints."""
+        return self._rank == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process writes summaries."""
+        return self._rank == 0
+
+    def _distribute_datasets_from_function(self, dataset_fn: Callable, options: Any) -> Any:
+        context = tf.distribute.InputContext(self._size, self._rank, self._size)
+        return super()._distribute_datasets_from_function(lambda _: dataset_fn(context), options)
+
+    def _experimental_distribute_values_from_function(self, value_fn: Callable) -> Any:
+        context = tf.distribute.experimental.ValueContext(self._rank, self._size)
+        return distribute_utils.regroup((value_fn(context),), always_wrap=True)
+
+    def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
+        variable = super()._create_variable(next_creator, **kwargs)
+        if self._size > 1 and variable.dtype != tf.string:
+            with tf.init_scope():
+                local = variable.values[0]
+                local.assign(self.broadcast(local.read_value()))
+        return variable
+
+    def _local(self, value: Any) -> Any:
+        return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
+
+    def _reduced(self, reduce_op: Any, values: list) -> list:
+        """The values summed or averaged; sparse gradients stay sparse."""
+        dense = {i: v for i, v in enumerate(values) if not isinstance(v, tf.IndexedSlices)}
+        sums = dict(zip(dense, self.all_reduce([tf.convert_to_tensor(v) for v in dense.values()])))
+        for index, value in enumerate(values):
+            if index not in dense:
+                sums[index] = tf.IndexedSlices(
+                    self.all_gather(value.values), self.all_gather(value.indices), value.dense_shape
+                )
+        if reduce_op == tf.distribute.ReduceOp.MEAN:
+            sums = {i: v / tf.cast(self._size, v.dtype) for i, v in sums.items()}
+        return [sums[index] for index in range(len(values))]
+
+    def _batch_reduce_to(self, reduce_op: Any, pairs: Any, options: Any) -> list:
+        reduced = self._reduced(reduce_op, [self._local(value) for value, _ in pairs])
+        return [
+            distribute_utils.regroup((value,), wrap_class=tf_values.Mirrored, always_wrap=True)
+            for value in reduced
+        ]
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        if isinstance(value, tf_values.Mirrored) and reduce_op == tf.distribute.ReduceOp.MEAN:
+            return value
+        return self._reduced(reduce_op, [self._local(value)])[0]
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: Any, options: Any
+    ) -> Any:
+        value = tf.convert_to_tensor(self._local(value))
+        order = tf.concat([[axis], tf.range(axis), tf.range(axis + 1, tf.rank(value))], axis=0)
+        gathered = self.all_gather(tf.transpose(value, order))
+        return tf.transpose(gathered, tf.math.invert_permutation(order))
+
+
+def separate_collectives(strategy: tf.distribute.Strategy) -> None:
+    """Keeps the collective operations of several strategies of one process apart.
+
+    All strategies number their groups from the same base, so that those of the second one meet
+    those of the first. To be called before the strategy's constructor, in the same order in every
+    process. TensorFlow 2.20-2.21; separate numbers by default would replace it.
+    """
+    strategy._collective_key_base = 1000 * next(_key_bases)
+
+
+_key_bases = itertools.count(1)
+
+
+@functools.cache
+def install_collectives() -> None:
+    """Mends TensorFlow's collective operations for Keras' loops, once per process.
+
+    Two things. (1) With `steps_per_execution` > 1 Keras calls a function inside a loop; there
+    TensorFlow cannot number an operation at the time of the call, and crashes; it is numbered when
+    traced, which is the same in all processes, because Keras traces at its first step.
+    (2) The iterator of a data set whose length all processes know need not ask in each step
+    whether any of them has data left. TensorFlow 2.20-2.21; TensorFlow's fixes would replace them.
+    """
+    launcher = cross_device_utils.CollectiveReplicaLauncher
+    use_unique_instance_key = launcher._use_unique_instance_key
+    iterator = input_lib.DistributedIteratorBase
+    get_next_as_optional = iterator.get_next_as_optional
+    replicas_with_values = input_lib._calculate_replicas_with_values
+
+    @functools.wraps(use_unique_instance_key)
+    def _use_unique_instance_key(self: Any) -> bool:
+        return use_unique_instance_key(self) and not _in_function_in_loop()
+
+    @functools.wraps(get_next_as_optional)
+    def get_next_as_optional_of_known_length(self: Any) -> Any:
+        ours = isinstance(self._strategy.extended, (MultiWorkerExtended, OneReplicaExtended))
+        if not ours or self._enable_get_next_as_optional:
+            return get_next_as_optional(self)
+        _local_end_of_data.active = True
+        try:
+            return get_next_as_optional(self)
+        finally:
+            _local_end_of_data.active = False
+
+    @functools.wraps(replicas_with_values)
+    def _calculate_replicas_with_values(strategy: Any, workers: Any, optionals: list) -> Any:
+        if not getattr(_local_end_of_data, "active", False):
+            return replicas_with_values(strategy, workers, optionals)
+        flat = [optional for of_worker in optionals for optional in of_worker]
+        return tf.add_n([tf.cast(optional.has_value(), tf.int64) for optional in flat])
+
+    input_lib._calculate_replicas_with_values = _calculate_replicas_with_values
+    launcher._use_unique_instance_key = _use_unique_instance_key
+    iterator.get_next_as_optional = get_next_as_optional_of_known_length
+
+
+def traced_function() -> tf.Graph | None:
+    """The graph of the outermost function that is being traced, None outside of any.
+
+    Why: operations are numbered by it. TensorFlow 2.20-2.21; a public attribute would replace it.
+    """
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while getattr(getattr(graph, "outer_graph", None), "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    return graph
+
+
+def _in_function_in_loop() -> bool:
+    """Whether a function is being traced that is called inside a loop or a condition."""
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    while graph is not None:
+        if getattr(graph, "is_control_flow_graph", False):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 @functools.cache
 def install() -> None:
     """Puts all wrappers in place, once per process."""
+    _note_lengths_of_arrays()
     _wrap_optimizer()
     _wrap_losses()
     _wrap_mean_metric()

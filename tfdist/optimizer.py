@@ -145,8 +145,10 @@ class DistributedOptimizer(OptimizerWrapper):
             self.gradient_monitor.record(gradients)
         packing, packed = self._pack(gradients)
 
+        largest = getattr(context.strategy, "largest_message", None)
+
         def exchange_and_update(packed: list) -> None:
-            reduced = packing.unpack(exchange.all_reduce(packed))
+            reduced = packing.unpack(exchange.all_reduce(packed, largest))
             order = [self._get_variable_index(v) for v in variables]
             reduced = [None if gradients[i] is None else reduced[i] for i in order]
             update.apply_reduced(self._updater(), reduced, variables)
@@ -189,8 +191,9 @@ class DistributedOptimizer(OptimizerWrapper):
                 else tf.convert_to_tensor(gradient)
                 for gradient, variable in zip(gradients, self._trainable_variables)
             ]
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        pays = replicas > 1 or self.accumulator is not None
+        strategy = tf.distribute.get_strategy()
+        packs = strategy.num_replicas_in_sync > 1 and not _packs_itself(strategy)
+        pays = packs or self.accumulator is not None
         bucket_bytes = self.options.bucket_bytes if pays else None
         packing = exchange.Packing(gradients, self._specs(), bucket_bytes)
         packed = packing.pack(gradients)
@@ -230,7 +233,11 @@ class DistributedOptimizer(OptimizerWrapper):
             if accumulator is None:
                 run(lambda update, values: update(values), args=(update_replica, packed))
             else:
-                due, number = accumulator.count()
+                # At the end of data of unknown length a step runs into the end of the data set;
+                # without gradients nothing may be counted.
+                parts = [strategy.experimental_local_results(value) for value in packed]
+                with tf.control_dependencies([part for local in parts for part in local]):
+                    due, number = accumulator.count()
                 take = functools.partial(accumulator.take, number)
                 tf.cond(
                     due,
@@ -279,3 +286,8 @@ class DistributedOptimizer(OptimizerWrapper):
             config["inner_optimizer"], custom_objects=custom_objects
         )
         return cls(**{**config, "inner_optimizer": inner})
+
+
+def _packs_itself(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the strategy's engine packs small tensors by itself."""
+    return getattr(strategy, "packs_tensors_itself", False)

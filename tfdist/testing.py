@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import tensorflow as tf
+
+_DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
 
 
 def virtual_devices(count: int) -> list[str]:
@@ -45,3 +49,21 @@ def virtual_devices(count: int) -> list[str]:
                 f"Received: count={count}, and TensorFlow has {existing} CPU device(s)"
             ) from error
     return names
+
+
+def virtual_devices_of_environment() -> None:
+    """Makes the virtual devices that `tfdist run --devices-per-worker` asks for, if any.
+
+    Raises:
+        ValueError: when the environment variable TFDIST_DEVICES_PER_WORKER is no integer >= 1.
+        RuntimeError: when TensorFlow has been initialized with fewer devices.
+    """
+    text = os.environ.get(_DEVICES_VARIABLE, "")
+    if not text:
+        return
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(
+            f"The environment variable {_DEVICES_VARIABLE} must be an integer >= 1. "
+            f"Received: {_DEVICES_VARIABLE}={text!r}"
+        )
+    virtual_devices(int(text))

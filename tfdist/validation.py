@@ -115,3 +115,23 @@ def check_layers(layers: list[keras.layers.Layer], replicas: int) -> None:
             "only a part. Upgrade Keras to 3.14 or later, where they take the mean, or use one "
             f"replica. Received: layers {regularized} with Keras {keras.__version__}"
         )
+
+
+def check_not_empty(dataset: Any) -> None:
+    """Raises ValueError for a data set that is known to have no batches."""
+    if isinstance(dataset, tf.data.Dataset) and int(dataset.cardinality()) == 0:
+        raise ValueError(
+            "The data set has no batches. Give it at least one; with `drop_remainder=True` it "
+            f"needs a whole batch of samples. Received: {dataset} of cardinality 0"
+        )
+
+
+def check_exchangeable(variables: list[keras.Variable]) -> None:
+    """Raises ValueError for variables whose gradients processes cannot exchange."""
+    refused = [v.path for v in variables if v.dtype == "bfloat16"]
+    if refused:
+        raise ValueError(
+            "Processes cannot exchange gradients in bfloat16. Use the dtype policy "
+            "`mixed_bfloat16`, which keeps the variables and their gradients in float32. "
+            f"Received: bfloat16 variables {refused}"
+        )

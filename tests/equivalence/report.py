@@ -1,116 +1,119 @@
 """Writes the equivalence table of the README: tfdist beside plain Keras, from the same run.
 
-python -m tests.equivalence.report          # runs everything, about 20 minutes on 2 cores
+python -m tests.equivalence.report          # runs everything; docs/equivalence.md says how long
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import json
 import math
+import os
 import pathlib
-import platform
+import re
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
-import keras
-import tensorflow as tf
-
-import tfdist
 from benchmarks import readme
-from tests.equivalence import harness
-from tests.equivalence.features import THEMES
+from tests.equivalence import compare, harness, table
+from tests.equivalence.features import FEATURES, SAMPLE
+from tests.equivalence.job import Job
+from tests.equivalence.peers import PEERS, Peer
+from tests.equivalence.ranks import JobError, JobHangsError, Limits, Ranks
+from tests.equivalence.results import Result, Shared
 
-_PEER_TIMEOUT_SECONDS = 180
+# A peer that is much slower than this on two small epochs hangs.
+_LIMITS = Limits(start=120, feature=90, failures=len(FEATURES))
 
 
-def run_tfdist(names: list[str]) -> dict[str, float]:
-    """max |Δw| of each feature, the worst over the numbers of replicas; inf where a test failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = pathlib.Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"]
-        command += ["tests/equivalence/test_equivalence.py", f"--junitxml={report}"]
-        subprocess.run(command, check=False)
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    worst: dict[str, float] = {}
-    for case in cases:
+def run_tfdist(folder: pathlib.Path, arguments: list[str]) -> table.Ours:
+    """All cells of tfdist's columns, by the tests.
+
+    Args:
+        folder: where the tests leave results for others.
+        arguments: more arguments for pytest.
+    """
+    report = folder / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"]
+    command += ["-m", "full or not full", f"--junitxml={report}", *arguments]
+    command += ["tests/equivalence/test_equivalence.py"]
+    environ = {**os.environ, "TFDIST_EQUIVALENCE_RESULTS": str(folder)}
+    subprocess.run(command, env=environ, check=False)
+    cells: table.Ours = {}
+    for case in ElementTree.parse(report).iter("testcase"):
         properties = {p.get("name"): p.get("value") for p in case.iter("property")}
+        if case.find("skipped") is not None or "column" not in properties:
+            continue
         passed = case.find("failure") is None and case.find("error") is None
-        name = properties.get("feature")
-        if name:
-            difference = float(properties["weight_difference"]) if passed else math.inf
-            worst[name] = max(worst.get(name, 0.0), difference)
-    return {name: worst.get(name, math.inf) for name in names}
-
-
-def run_peer(name: str) -> dict:
-    """What plain Keras gives for a feature; see `tests.equivalence.peer`."""
-    command = [sys.executable, "-m", "tests.equivalence.peer", name]
-    try:
-        finished = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PEER_TIMEOUT_SECONDS, check=False
+        twin = properties.get("twin_difference")
+        cells.setdefault(properties["column"], {})[properties["feature"]] = table.Cell(
+            passed,
+            float(properties.get("weight_difference", math.inf)),
+            None if twin is None else float(twin),
         )
-    except subprocess.TimeoutExpired:
-        return {"error": "hangs"}
-    lines = [line for line in finished.stdout.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else {"error": f"exit status {finished.returncode}"}
+    return cells
 
 
-def describe_ours(difference: float) -> str:
-    return f"✓ {difference:.0e}" if difference <= harness.MAX_WEIGHT_DIFFERENCE else "✗"
+def run_peer(peer: Peer, features: list[str], folder: pathlib.Path) -> dict[str, table.PeerCell]:
+    """What Keras alone gives for the `features`, by name."""
+    ranks = Ranks(peer.name, peer.launcher, peer.processes)
+    running = Job(ranks, features, folder / peer.name, _LIMITS)
+    shared = Shared(folder)
+    cells = {}
+    for feature in (feature for feature in FEATURES if feature.name in features):
+        try:
+            cells[feature.name] = _compared(running.result(feature.name), feature, shared)
+        except JobHangsError:
+            cells[feature.name] = table.PeerCell("hang")
+        except JobError as error:
+            cells[feature.name] = table.PeerCell(_name_of_the_error(str(error)))
+        print(peer.name, "|", feature.name, "|", cells[feature.name], flush=True)
+    running.stop()
+    return cells
 
 
-def describe_peer(result: dict) -> str:
-    if "error" in result:
-        error = result["error"]
-        return f"✗ {error}" if error == "hangs" else f"✗ crashes ({error})"
-    difference = result["weight_difference"]
-    if difference > harness.MAX_WEIGHT_DIFFERENCE:
-        return "✗ wrong weights" + (f" ({difference:.0e})" if math.isfinite(difference) else "")
-    if result["history_difference"] > harness.MAX_HISTORY_DIFFERENCE:
-        return "✗ wrong loss or metrics reported"
-    return f"✓ {difference:.0e}"
+def _compared(ranks: list[Result], feature: harness.Feature, shared: Shared) -> table.PeerCell:
+    def compute() -> Result:
+        return Result(harness.train_on_one_device(feature), [])
+
+    expected = shared.get(("one device", feature.name), compute).outcome
+    histories = [compare.history_difference(rank.outcome, expected) for rank in ranks]
+    return table.PeerCell(
+        weight_difference=max(compare.weight_difference(r.outcome, expected) for r in ranks),
+        history_difference=max(histories) if feature.history else 0.0,
+        ranks_differ=bool(compare.differing_variables(ranks)),
+    )
 
 
-def table(ours: dict[str, float], peers: dict[str, dict]) -> str:
-    """The Markdown text between the README's markers."""
-    right = sum(value <= harness.MAX_WEIGHT_DIFFERENCE for value in ours.values())
-    peer_right = sum(describe_peer(result).startswith("✓") for result in peers.values())
-    lines = [
-        f"**tfdist: {right} of {len(ours)} features equal one device; "
-        f"plain Keras with `tf.distribute.MirroredStrategy`: {peer_right}.**",
-        "",
-        "Each cell trains at least two epochs and compares weights (max |Δw| ≤ 1e-6, the figure "
-        "shown), loss, metrics and validation (1e-5 relative) with one device. tfdist: the worst "
-        "of 1, 2, 3 and 4 virtual CPU devices, and all replicas identical to the bit; plain "
-        f"Keras: 2 devices. Python {platform.python_version()}, TensorFlow {tf.__version__}, "
-        f"Keras {keras.__version__}, tfdist {tfdist.__version__}. Made by `make equivalence`.",
-    ]
-    for theme in THEMES:
-        title = theme.__doc__.strip().splitlines()[0].rstrip(".")
-        lines += ["", f"<details><summary>{title}</summary>", ""]
-        lines += ["| feature | tfdist | Keras + tf.distribute |", "|---|---|---|"]
-        for feature in theme.FEATURES:
-            ours_text = describe_ours(ours[feature.name])
-            peer_text = describe_peer(peers[feature.name])
-            lines.append(f"| {feature.name} | {ours_text} | {peer_text} |")
-        lines += ["", "</details>"]
-    return "\n".join(lines)
+def _name_of_the_error(text: str) -> str:
+    """The class of the Python error that ended the first rank that reported one."""
+    first, *_ = re.split(r"^rank [1-9]", text, flags=re.MULTILINE)
+    names = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::|$)", first, re.MULTILINE)
+    return names[-1] if names else "crash"
 
 
 def main() -> None:
     """Runs both, prints the table and writes it into the README."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--readme", type=pathlib.Path, default=readme.README)
+    parser.add_argument("--features", metavar="EXPRESSION", help="some of them, as pytest's -k")
     arguments = parser.parse_args()
-    names = [feature.name for theme in THEMES for feature in theme.FEATURES]
-    ours = run_tfdist(names)
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        peers = dict(zip(names, pool.map(run_peer, names)))
-    content = table(ours, peers)
+    chosen = ["-k", arguments.features] if arguments.features else []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        ours = run_tfdist(folder, chosen)
+        trained = {feature for cells in ours.values() for feature in cells}
+        wanted = [feature.name for feature in FEATURES if feature.name in trained]
+        sample = [feature for feature in wanted if feature in SAMPLE]
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            running = {
+                peer.name: pool.submit(run_peer, peer, wanted if peer.complete else sample, folder)
+                for peer in PEERS
+            }
+            peers = {name: future.result() for name, future in running.items()}
+    content = table.table(ours, peers)
     readme.update(arguments.readme, "equivalence", content)
     print(content)
 

@@ -1,5 +1,8 @@
 """Keras callbacks for distributed training."""
 
+from tfdist.callbacks.broadcast import BroadcastGlobalVariables
+from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
+from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.terminate_on_nan import TerminateOnNaN
 
-__all__ = ["TerminateOnNaN"]
+__all__ = ["BroadcastGlobalVariables", "LearningRateWarmup", "MetricAverage", "TerminateOnNaN"]

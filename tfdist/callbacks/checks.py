@@ -19,6 +19,9 @@ class TrainingChecks(keras.callbacks.Callback):
         ValueError: from `fit`; for the model, before its first step.
     """
 
+    # The processes of a job need not agree after each batch because of this callback.
+    decides_in_batches = False
+
     def __init__(self, strategy: tf.distribute.Strategy):
         super().__init__()
         self._strategy = strategy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -95,10 +96,8 @@ class TerminateOnNaN(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Stops training at the first finding and prints it."""
-        monitor = self.model.optimizer.gradient_monitor
-        parts = self.model.distribute_strategy.experimental_local_results(monitor.first_steps)
-        for replica_id, part in enumerate(parts):
-            for variable, step in zip(self.model.optimizer.built_for, part.numpy()):
+        for replica_id, steps in enumerate(self._first_steps()):
+            for variable, step in zip(self.model.optimizer.built_for, steps):
                 if step:
                     self.findings.append((int(step), variable.path, replica_id))
         if self.findings:
@@ -111,6 +110,14 @@ class TerminateOnNaN(keras.callbacks.Callback):
                 replica_id,
             )
             self.model.stop_training = True
+
+    def _first_steps(self) -> np.ndarray:
+        """Per replica (of all processes) and variable, the first step that was not finite."""
+        strategy = self.model.distribute_strategy
+        monitor = self.model.optimizer.gradient_monitor
+        local = strategy.experimental_local_results(monitor.first_steps)
+        row = np.concatenate([part.numpy() for part in local])
+        return strategy.processes.all_gather(row).reshape(-1, len(self.model.optimizer.built_for))
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Stops watching."""

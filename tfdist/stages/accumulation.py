@@ -7,6 +7,8 @@ are no multiple of k, the remainder is completed by the first batches of the nex
 
 from __future__ import annotations
 
+import zlib
+
 import keras
 import tensorflow as tf
 
@@ -32,6 +34,8 @@ class GradientAccumulator(KerasSaveable, tf.Module):
         self.steps = steps
         self.buckets = buckets
         self._variables = variables
+        self._strategy = tf.distribute.get_strategy()
+        self._spread_state = 0
         self.micro_step = tf.Variable(
             0,
             dtype=tf.int64,
@@ -89,12 +93,52 @@ class GradientAccumulator(KerasSaveable, tf.Module):
     def _obj_type(self) -> str:
         return "Optimizer"
 
+    def spread(self) -> None:
+        """Gives every replica an equal part of the sums, so that one process can save them alone.
+
+        Called by all processes, between steps.
+        """
+        if not self._is_spread():
+            for total in self.sums:
+                self._set(total, tf.convert_to_tensor(total))
+            self.note_spread()
+
+    def note_spread(self) -> None:
+        """Notes that every replica has an equal part of the sums now."""
+        self._spread_state = self._local_state()
+
+    def _is_spread(self) -> bool:
+        return int(self.micro_step.numpy()) == 0 or self._local_state() == self._spread_state
+
+    def _local_state(self) -> int:
+        """A checksum of what this process has."""
+        state = int(self.micro_step.numpy())
+        for total in self.sums:
+            for local in self._strategy.experimental_local_results(total):
+                state = zlib.crc32(local.numpy().tobytes(), state)
+        return state
+
+    def _get(self, total: tf.Variable) -> tf.Tensor:
+        """The sum over the replicas."""
+        if not self._is_spread():
+            return tf.convert_to_tensor(total)
+        local = self._strategy.experimental_local_results(total)[0]
+        return local * tf.cast(self._strategy.num_replicas_in_sync, total.dtype)
+
+    def _set(self, total: tf.Variable, value: tf.Tensor) -> None:
+        """Sets the sum over the replicas, part by part.
+
+        TensorFlow's assignment to all asks the other processes for their sums.
+        """
+        part = value / tf.cast(self._strategy.num_replicas_in_sync, value.dtype)
+        for local in self._strategy.experimental_local_results(total):
+            local.assign(part)
+
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it."""
         store["micro_step"] = self.micro_step.numpy()
         for bucket, total in zip(self.buckets, self.sums):
-            value = tf.convert_to_tensor(total)
-            for index, part in zip(bucket.indices, unpack(bucket, value)):
+            for index, part in zip(bucket.indices, unpack(bucket, self._get(total))):
                 store[str(index)] = part.numpy()
 
     def load_own_variables(self, store: dict) -> None:
@@ -109,4 +153,5 @@ class GradientAccumulator(KerasSaveable, tf.Module):
         self.micro_step.assign(int(store["micro_step"][()]))
         parts = [keras.ops.convert_to_tensor(store[str(i)][()]) for i in range(self._variables)]
         for bucket, total in zip(self.buckets, self.sums):
-            total.assign(pack(bucket, parts))
+            self._set(total, pack(bucket, parts))
+        self.note_spread()

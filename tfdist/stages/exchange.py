@@ -16,6 +16,10 @@ import tensorflow as tf
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
+# TensorFlow's default for several processes is to pack all tensors into one, which takes 2 to 4
+# times as long (benchmarks/exchange.py); what arrives here is packed already.
+_ONE_BY_ONE = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
+
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
@@ -130,17 +134,38 @@ class Packing:
         return gradients
 
 
-def all_reduce(values: list) -> list:
+def all_reduce(values: list, largest: int | None = None) -> list:
     """The sum over all replicas of each of `values`; called in replica context.
 
     Args:
         values: tensors, of the same shapes on every replica, and `tf.IndexedSlices`, which are
             concatenated instead of made dense.
+        largest: vectors of more bytes travel in pieces of so many; None for no bound.
     """
     context = tf.distribute.get_replica_context()
     if not values or context.num_replicas_in_sync == 1:
         return values
+    cuts = [_cut(value, largest) for value in values]
     # TensorFlow takes one tensor object that all replicas hand in for one value, not for R equal
     # ones, and would not sum it.
-    own = tf.nest.map_structure(tf.identity, values, expand_composites=True)
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+    pieces = [
+        tf.nest.map_structure(tf.identity, piece, expand_composites=True)
+        for cut in cuts
+        for piece in cut
+    ]
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, pieces, options=_ONE_BY_ONE))
+    return [_joined([next(sums) for _ in cut]) for cut in cuts]
+
+
+def _cut(value: Any, largest: int | None) -> list:
+    """`value` in pieces of at most `largest` bytes."""
+    if largest is None or isinstance(value, tf.IndexedSlices) or value.shape.rank != 1:
+        return [value]
+    length, most = value.shape[0], max(1, largest // value.dtype.size)
+    if length is None or length <= most:
+        return [value]
+    return tf.split(value, [most] * (length // most) + [length % most] * (length % most > 0))
+
+
+def _joined(pieces: list) -> Any:
+    return pieces[0] if len(pieces) == 1 else tf.concat(pieces, axis=0)

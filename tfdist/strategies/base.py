@@ -17,25 +17,32 @@ from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.stages import weighting
 from tfdist.strategies import batches, keras_steps, wrapping
-from tfdist.validation import check_layers, check_model_scope, check_not_legacy
+from tfdist.strategies.processes import Processes
+from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
 
 
 class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # type: ignore[misc]
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
-    Subclasses say with `_sum_over_workers` how the processes meet.
-
     Attributes:
         options: the `tfdist.Options` that the strategy was made with.
+        processes: the processes that the replicas run in.
     """
 
     options: Options
+    processes: Processes
 
-    def _init_options(self, options: Options) -> None:
+    def _init_options(self, options: Options, processes: Processes) -> None:
         self.options = options
+        self.processes = processes
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet = weakref.WeakSet()
         self._batch_specs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files and progress: the only one, or rank 0 of several."""
+        return self.processes.is_chief
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
@@ -88,9 +95,31 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         model, name = keras_step
         if name == "train_step":
             self._prepare(model)
-        step = keras_steps.complete(fn, model, name)
+        return self._run_keras_step(fn, args, kwargs, options, model, name)
+
+    def _run_keras_step(
+        self,
+        fn: Callable,
+        args: tuple,
+        kwargs: dict | None,
+        options: tf.distribute.RunOptions | None,
+        model: keras.Model,
+        name: str,
+    ) -> Any:
+        step = keras_steps.complete(fn, model, name, keras_steps.weigh_logs)
         logs = self._run_with_shares(step, args, kwargs, options, model=model)
+        if self.num_replicas_in_sync == 1:
+            return logs
         return keras_steps.with_global_metrics(logs, model, name)
+
+    def reduce_per_replica(self, values: Any, reduction: str) -> Any:
+        """What Keras' trainer gets of a step's results `values`; None for Keras' own reduction.
+
+        Args:
+            values: a structure of what `run` returned.
+            reduction: "auto" for logs, "concat" for predictions.
+        """
+        return None
 
     def _prepare(self, model: keras.Model) -> None:
         """Checks and completes what the scope and `compile` could not yet see."""
@@ -112,16 +141,20 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
     ) -> Any:
         if self.num_replicas_in_sync == 1:
             return super().run(fn, args, kwargs, options)
+        global_size = None
         if model is not None and not batches.is_distributed(args):
-            args = batches.split(args, self)
-        shares = self._shares(args)
+            args = batches.as_tensors(args)
+            global_size = weighting.batch_size(args)
+            if global_size is not None:
+                args = batches.split(args, global_size, self)
+        share_of_local_replica = self._shares(args, global_size)
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
             replica_id = replica.static_id()
             step = replica.ReplicaStep(
                 replica_id=replica_id,
                 replicas=self.num_replicas_in_sync,
-                share=shares[replica_id % len(shares)],
+                share=share_of_local_replica(replica_id % len(self.extended.worker_devices)),
                 share_in_loss=model is None,
             )
             with replica.publish(step):
@@ -129,18 +162,37 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
 
         return super().run(step_of_replica, args, kwargs, options)
 
-    def _shares(self, args: Any) -> list[weighting.Share]:
-        """The shares of the local replicas."""
-        sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
-        if None in sizes or (all(isinstance(s, int) for s in sizes) and len(set(sizes)) == 1):
-            return [weighting.even_share(self.num_replicas_in_sync)] * len(sizes)
-        sizes = [tf.cast(size, tf.int64) for size in sizes]
-        total = self._sum_over_workers(tf.add_n(sizes))
-        return [weighting.share_of(size, total) for size in sizes]
+    def _shares(
+        self, args: Any, global_size: int | tf.Tensor | None
+    ) -> Callable[[int], weighting.Share]:
+        """The share of each local replica by its number; to be called once in each replica.
 
-    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
-        """The sum of `value` over the processes; in cross-replica context."""
-        raise NotImplementedError
+        Args:
+            args: the step's arguments.
+            global_size: the number of samples in the global batch, None where it is not known.
+        """
+        sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
+        if global_size is None:
+            is_even = None in sizes or self._known_to_be_even(sizes)
+        else:
+            is_even = isinstance(global_size, int) and global_size % self.num_replicas_in_sync == 0
+        if is_even:
+            share = weighting.even_share(self.num_replicas_in_sync)
+            return lambda index: share
+        counts = [tf.cast(size, tf.int64) for size in sizes]
+        if global_size is None:
+            return self._uneven_shares(counts)
+        total = tf.cast(global_size, tf.int64)
+        return lambda index: weighting.share_of(counts[index], total)
+
+    def _known_to_be_even(self, sizes: list) -> bool:
+        """Whether all replicas have as many samples; `sizes` are those of the local ones."""
+        return all(isinstance(s, int) for s in sizes) and len(set(sizes)) == 1
+
+    def _uneven_shares(self, sizes: list[tf.Tensor]) -> Callable[[int], weighting.Share]:
+        """The local replicas' shares, where they have `sizes` samples, int64 scalars."""
+        total = tf.add_n(sizes)
+        return lambda index: weighting.share_of(sizes[index], total)
 
     def _run_function(self, fn: Any, args: tuple, kwargs: dict | None, options: Any) -> Any:
         """Runs a `tf.function`, which has to be traced around the replicas, not inside each."""
@@ -155,11 +207,7 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         Raises:
             ValueError: when `dataset` is known to be empty.
         """
-        if isinstance(dataset, tf.data.Dataset) and int(dataset.cardinality()) == 0:
-            raise ValueError(
-                "The data set has no batches. Give it at least one; with `drop_remainder=True` it "
-                f"needs a whole batch of samples. Received: {dataset} of cardinality 0"
-            )
+        check_not_empty(dataset)
         if self.num_replicas_in_sync > 1:
             batches.warn_of_sparse_tensors(dataset.element_spec)
         distributed = super().experimental_distribute_dataset(dataset, options)
@@ -188,7 +236,12 @@ def _is_ours(strategy: Any) -> bool:
     return isinstance(strategy, SynchronousStrategy)
 
 
+def _reduce_per_replica(strategy: Any, values: Any, reduction: str) -> Any:
+    return strategy.reduce_per_replica(values, reduction) if _is_ours(strategy) else None
+
+
 _compat.install()
+_compat.hook_reduce_per_replica(_reduce_per_replica)
 _compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
 _compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
 _compat.hook_symbolic_build(

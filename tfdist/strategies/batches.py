@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.stages.weighting import batch_size
-
 
 def is_distributed(data: Any) -> bool:
     """Whether `data` holds a value per replica anywhere."""
@@ -32,40 +30,58 @@ def _as_tensor(leaf: Any) -> Any:
     return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-def split(data: Any, strategy: tf.distribute.Strategy) -> Any:
-    """Splits one global batch over the replicas the way a distributed data set does.
+def part(data: Any, size: int | tf.Tensor, replica_id: int, replicas: int) -> Any:
+    """One replica's part of a global batch, as a distributed data set cuts it.
 
     Args:
-        data: a structure of tensors and arrays whose first dimension is the batch; others (None,
-            scalars) go to every replica.
-        strategy: the strategy with its number of replicas.
+        data: a structure of tensors whose first dimension is the batch; others (None, scalars) are
+            returned as they are.
+        size: the number of samples in the batch.
+        replica_id: the replica.
+        replicas: the number of all replicas.
 
     Returns:
-        The structure with a value per replica: parts of ceil(batch / replicas) samples, the last
-        ones shorter or empty.
+        The structure with ceil(size / replicas) samples; the last parts are shorter or empty.
     """
-    data = tf.nest.map_structure(_as_tensor, data)
-    size = batch_size(data)
-    if size is None:
-        return data
-    replicas = strategy.num_replicas_in_sync
     length = -(-size // replicas)
+    start = tf.minimum(replica_id * length, size)
+    stop = tf.minimum((replica_id + 1) * length, size)
 
-    def part_of(leaf: Any, replica_id: int) -> Any:
-        start = tf.minimum(replica_id * length, size)
-        stop = tf.minimum((replica_id + 1) * length, size)
+    def cut(leaf: Any) -> Any:
         if isinstance(leaf, tf.SparseTensor):
             rest = leaf.dense_shape[1:]
             begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
             extent = tf.concat([[tf.cast(stop - start, tf.int64)], rest], 0)
             return tf.sparse.slice(leaf, begin, extent)
-        return leaf[start:stop] if len(leaf.shape) else leaf
+        return leaf[start:stop] if len(getattr(leaf, "shape", ())) else leaf
+
+    return tf.nest.map_structure(cut, data)
+
+
+def as_tensors(data: Any) -> Any:
+    """`data` with tensors in place of NumPy arrays."""
+    return tf.nest.map_structure(_as_tensor, data)
+
+
+def split(data: Any, size: int | tf.Tensor, strategy: tf.distribute.Strategy) -> Any:
+    """Splits one global batch over the replicas the way a distributed data set does.
+
+    Args:
+        data: a structure of tensors; see `part`.
+        size: the number of samples in the batch.
+        strategy: the strategy with its number of replicas.
+
+    Returns:
+        The structure with a value per replica.
+    """
 
     def distribute(leaf: Any) -> Any:
         if not hasattr(leaf, "shape"):
             return leaf
         return strategy.experimental_distribute_values_from_function(
-            lambda context: part_of(leaf, context.replica_id_in_sync_group)
+            lambda context: part(
+                leaf, size, context.replica_id_in_sync_group, context.num_replicas_in_sync
+            )
         )
 
     return tf.nest.map_structure(distribute, data)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster import choose_strategy
+from tfdist.strategies.horovod import HorovodStrategy, is_installed
 from tfdist.strategies.mirrored import MirroredStrategy
+from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
 
-_AVAILABLE = {"mirrored": MirroredStrategy}
-_PLANNED = ("multi_worker", "horovod", "parameter_server")
+_AVAILABLE = {
+    "mirrored": MirroredStrategy,
+    "multi_worker": MultiWorkerMirroredStrategy,
+    "horovod": HorovodStrategy,
+}
+_PLANNED = ("parameter_server",)
 
 
 def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
@@ -24,7 +30,8 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
         **options: the arguments of the strategy's class.
 
     Returns:
-        A `tfdist.MirroredStrategy`.
+        A `tfdist.MirroredStrategy`, `tfdist.MultiWorkerMirroredStrategy` or
+        `tfdist.HorovodStrategy`.
 
     Raises:
         ValueError: for an unknown name, for one that is not available yet, and for an option that
@@ -62,26 +69,5 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
 
 def _choose() -> tuple[str, str]:
     """The name of the strategy that fits this process, and the reason."""
-    for variable in ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"):
-        if variable in os.environ:
-            return "horovod", f"{variable} is set"
-    cluster = _cluster()
-    if cluster.get("ps"):
-        return "parameter_server", "TF_CONFIG has a `ps` job"
-    workers = len(cluster.get("worker", [])) + len(cluster.get("chief", []))
-    if workers > 1:
-        return "multi_worker", f"TF_CONFIG has {workers} workers"
-    gpus = len(tf.config.list_logical_devices("GPU"))
-    cpus = len(tf.config.list_logical_devices("CPU"))
-    return "mirrored", f"this is one process with {gpus} GPU(s) and {cpus} CPU device(s)"
-
-
-def _cluster() -> dict:
-    """The `cluster` of TF_CONFIG; empty without one."""
-    text = os.environ.get("TF_CONFIG") or "{}"
-    try:
-        return json.loads(text).get("cluster", {})
-    except (ValueError, AttributeError) as error:
-        raise ValueError(
-            f"The environment variable TF_CONFIG must be a JSON object. Received: {text!r}"
-        ) from error
+    devices = tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("CPU")
+    return choose_strategy(os.environ, len(devices), is_installed())

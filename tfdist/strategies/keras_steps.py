@@ -10,15 +10,20 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat, replica
-from tfdist.stages import moving_statistics
+from tfdist.stages import exchange, moving_statistics
 from tfdist.stages.weighting import weigh
 
 
-def complete(fn: Callable, model: keras.Model, name: str) -> Callable:
+def complete(
+    fn: Callable,
+    model: keras.Model,
+    name: str,
+    finish_logs: Callable[[Any, replica.ReplicaStep], Any],
+) -> Callable:
     """Returns `fn` with what must follow it in the same replica.
 
-    After a training step the statistics that layers took from their local batch are averaged.
-    Logs are weighted, so that Keras' mean over the replicas is the global one.
+    After a training step the statistics that layers took from their local batch are averaged. Logs
+    of training and evaluation go through `finish_logs`.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -32,7 +37,7 @@ def complete(fn: Callable, model: keras.Model, name: str) -> Callable:
                 moving_statistics.average(statistics, running.share)
             if running.weighted_gradients and running.share.nonempty is not None:
                 _warn_of_gradients_across_replicas(model)
-        return _weigh_logs(logs, running)
+        return finish_logs(logs, running)
 
     return step
 
@@ -49,7 +54,8 @@ def _warn_of_gradients_across_replicas(model: keras.Model) -> None:
         )
 
 
-def _weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:
+def weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:
+    """Weights a replica's logs, so that Keras' mean over the replicas is the global one."""
     weight = running.share.fraction * running.replicas
 
     def weigh_log(value: Any) -> Any:
@@ -60,13 +66,30 @@ def _weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:
     return tf.nest.map_structure(weigh_log, logs)
 
 
+def averaged_logs(logs: Any, running: replica.ReplicaStep) -> Any:
+    """The logs of the global batch, in each replica; one exchange for all of them."""
+    flat = tf.nest.flatten(logs)
+    numbers = {
+        index: tf.cast(value, tf.float32)
+        for index, value in enumerate(flat)
+        if tf.is_tensor(value) and value.dtype.is_floating and value.shape.rank == 0
+    }
+    if not numbers:
+        return logs
+    packed = weigh(tf.stack(list(numbers.values())), running.share.fraction)
+    means = tf.unstack(exchange.all_reduce([packed])[0])
+    for index, mean in zip(numbers, means):
+        flat[index] = tf.cast(mean, flat[index].dtype)
+    return tf.nest.pack_sequence_as(logs, flat)
+
+
 def with_global_metrics(logs: Any, model: keras.Model, name: str) -> Any:
     """Puts the metrics' results over all replicas in place of the local ones.
 
     Called in cross-replica context, where reading a metric sums its state over the replicas. In a
     step of the user's own, "loss" is taken for the loss of the batch, not for Keras' metric.
     """
-    if name == "predict_step" or not isinstance(logs, dict) or not _distributed(logs):
+    if name == "predict_step" or not isinstance(logs, dict):
         return logs
     results = model.get_metrics_result()
     if getattr(type(model), name) is not getattr(keras.Model, name):
@@ -80,11 +103,6 @@ def _replaced(logs: dict, results: dict) -> dict:
         key: _replaced(value, results) if isinstance(value, dict) else results.get(key, value)
         for key, value in logs.items()
     }
-
-
-def _distributed(logs: dict) -> bool:
-    leaves = tf.nest.flatten(logs)
-    return any(isinstance(leaf, tf.distribute.DistributedValues) for leaf in leaves)
 
 
 def warn_of_unsynchronized_layers(model: keras.Model) -> None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdist.options import Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.base import SynchronousStrategy
+from tfdist.strategies.processes import OneProcess
 
 
 class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
@@ -59,10 +60,7 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         if cross_device_ops is None and devices and all("CPU" in d.upper() for d in devices):
             cross_device_ops = tf.distribute.ReductionToOneDevice()
         super().__init__(devices, cross_device_ops)
-        self._init_options(options)
-
-    def _sum_over_workers(self, value: tf.Tensor) -> tf.Tensor:
-        return value
+        self._init_options(options, OneProcess())
 
 
 def _check_devices(devices: Sequence[str]) -> None:

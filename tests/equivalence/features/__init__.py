@@ -26,3 +26,38 @@ THEMES = (
     steps,
 )
 FEATURES = [feature for theme in THEMES for feature in theme.FEATURES]
+
+# What columns train that the default suite does not run completely: something of every theme, and
+# what is most likely to differ between one number of replicas and another.
+SAMPLE = (
+    "SGD",
+    "Adam",
+    "Adafactor",
+    "sample_weight",
+    "global_clipnorm",
+    "EMA, overwriting every 3 updates",
+    "accumulation, global_clipnorm",
+    "accumulation_steps=3, steps_per_execution=4, remainders",
+    "batch of 13 samples",
+    "last batch of 1 sample",
+    "last batch of 3 samples",
+    "batches of 1 sample",
+    "synchronized BatchNormalization, last batch of 3",
+    "predict and evaluate, uneven batches",
+    "loss reduction 'sum', last batch of 1",
+    "masked loss, 'mean_with_sample_weight'",
+    "Embedding (IndexedSlices), Adam",
+    "gradients that are None, accumulation",
+    "mixed_float16, overflow on the last replica, short batch",
+    "EarlyStopping, restoring the best",
+    "BackupAndRestore in the middle of an accumulation",
+    "tf.data of unknown length",
+    "Python generator",
+    "several inputs and outputs, loss_weights",
+    "two optimizers (GAN), last batch of 3",
+    "own train_step and test_step that track the loss",
+    "train_on_batch, test_on_batch, predict_on_batch",
+    "run_eagerly",
+    "a second fit continues",
+)
+assert set(SAMPLE) <= {feature.name for feature in FEATURES}

@@ -1,0 +1,262 @@
+"""`tfdist doctor` finds what is wrong and says it in lines, whatever fails on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.launching import python_path
+from tests.cluster.test_environments import kubeflow, open_mpi, srun
+from tfdist.cli.doctor import as_text
+from tfdist.cli.examination import examine, probe
+from tfdist.cluster.addresses import listen, reserved_ports
+
+HEALTHY = {
+    "tensorflow": {"version": "2.21.0", "devices": {"CPU": 1, "GPU": 0}},
+    "keras": {"version": "3.15.1", "backend": "tensorflow"},
+    "horovod": {
+        "version": "0.28.1",
+        "built_for": "2.21.0",
+        "gloo": True,
+        "mpi": False,
+        "nccl": False,
+    },
+}
+NO_HOROVOD = HEALTHY | {"horovod": {"missing": True}}
+
+
+def available(report):
+    return [name for name, found in report.strategies.items() if found["available"]]
+
+
+def worker(address, index=0):
+    task = {"type": "worker", "index": index}
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": [address, "a:1"]}, "task": task})}
+
+
+# --- what follows from what was found -------------------------------------------------------------
+
+
+def test_a_healthy_machine_has_no_problems():
+    report = examine({}, HEALTHY)
+    assert report.problems == []
+    assert available(report) == ["mirrored", "multi_worker", "horovod"]
+    assert report.strategies["parameter_server"]["reason"] == "not available yet in this version"
+    assert report.auto["strategy"] == "mirrored"
+    assert report.launch == {"launcher": "python", "rank": 0, "size": 1}
+    text = as_text(report)
+    assert "tensorflow        2.21.0" in text
+    assert "horovod           0.28.1, built with gloo\n" in text
+    assert '"auto" means mirrored here: this is one process with 1 local device' in text
+    assert text.endswith("Problems\n  none")
+
+
+def test_missing_horovod_is_no_problem_where_nobody_wants_it():
+    report = examine({}, NO_HOROVOD)
+    assert report.problems == []
+    assert available(report) == ["mirrored", "multi_worker"]
+    assert "make horovod" in report.strategies["horovod"]["reason"]
+    assert "horovod           not found" in as_text(report)
+
+
+@pytest.mark.parametrize(
+    ("environ", "found", "problem"),
+    [
+        ({}, {"tensorflow": {"missing": True, "error": "x"}}, "TensorFlow is not installed: `pip"),
+        ({}, {"tensorflow": {"error": "ImportError: x"}}, "TensorFlow cannot be imported. Rec"),
+        ({}, {"keras": {"missing": True, "error": "x"}}, "Keras is not installed: `pip install k"),
+        ({}, {"keras": {"error": "ValueError: x"}}, "Keras cannot be imported. Received: ValueE"),
+        ({}, {"tensorflow": {"version": "2.19.1"}}, "tfdist needs tensorflow >= 2.20, < 2.22."),
+        ({}, {"keras": {"version": "3.9.0"}}, "tfdist needs keras >= 3.10, < 3.16. Received"),
+        ({}, {"keras": {"version": "3.15.1", "backend": "jax"}}, "KERAS_BACKEND=tensorflow"),
+        ({"TF_CONFIG": "{"}, {}, "TF_CONFIG is not JSON"),
+        ({"HOROVOD_RANK": "0"}, {}, "HOROVOD_SIZE must be set"),
+        (open_mpi(0, 2), {}, "Horovod was built without MPI.*HOROVOD_WITH_MPI=1 make horovod"),
+        (open_mpi(0, 2), {"horovod": {"missing": True}}, "Open MPI .* Horovod is not installed"),
+        (
+            {},
+            {"horovod": {"version": "0.28.1", "built_for": "2.20.0", "error": "symbol"}},
+            "Horovod cannot be imported: .*make horovod.* symbol .built for TensorFlow 2.20.0, whi",
+        ),
+    ],
+)
+def test_a_problem_is_one_line(environ, found, problem):
+    report = examine(environ, HEALTHY | found)
+    assert len(report.problems) == 1
+    with pytest.raises(AssertionError, match=problem):
+        raise AssertionError(report.problems[0])
+    assert len(report.problems[0].splitlines()) == 1
+    assert report.problems[0] in as_text(report)
+
+
+@pytest.mark.parametrize("tensorflow", [{"missing": True, "error": "x"}, {"version": "2.19.1"}])
+def test_what_fails_for_the_same_reason_is_no_other_problem(tensorflow):
+    error = {"error": "ModuleNotFoundError: No module named 'tensorflow'"}
+    found = {"tensorflow": tensorflow, "horovod": {**HEALTHY["horovod"], **error}}
+    if "missing" in tensorflow:
+        found["keras"] = error
+    assert len(examine({}, HEALTHY | found).problems) == 1
+
+
+def test_without_tensorflow_nothing_runs():
+    report = examine({}, HEALTHY | {"tensorflow": {"missing": True, "error": "x"}})
+    assert available(report) == []
+    assert report.versions["tensorflow"] is None
+
+
+def test_a_broken_tf_config_keeps_the_workers_apart():
+    report = examine({"TF_CONFIG": "[]"}, HEALTHY)
+    assert available(report) == ["mirrored", "horovod"]
+    assert report.auto == {}
+
+
+def test_under_mpi_a_horovod_without_mpi_cannot_run():
+    report = examine(open_mpi(0, 2), HEALTHY)
+    assert available(report) == ["mirrored", "multi_worker"]
+    assert report.strategies["horovod"]["reason"] == report.problems[0]
+    built = {"horovod": HEALTHY["horovod"] | {"mpi": True}}
+    report = examine(open_mpi(0, 2), HEALTHY | built)
+    assert (report.problems, report.auto["strategy"]) == ([], "horovod")
+
+
+def test_a_port_in_use_is_a_problem():
+    with reserved_ports(1) as (port,):
+        environ = worker(f"localhost:{port}")
+        assert examine(environ, HEALTHY).problems == []
+        with listen(port):
+            report = examine(environ, HEALTHY)
+        assert f"Port {port} is in use by another process" in report.problems[0]
+        assert available(report) == ["mirrored", "horovod"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "devices", "name", "launcher"),
+    [
+        (kubeflow("worker", 1, worker=2), {"CPU": 1}, "multi_worker", "TF_CONFIG"),
+        (srun(1), {"CPU": 1}, "multi_worker", "Slurm"),
+        ({}, {"CPU": 1, "GPU": 4}, "mirrored", "python"),
+        ({"TFDIST_DEVICES_PER_WORKER": "3"}, {"CPU": 1}, "mirrored", "python"),
+    ],
+)
+def test_the_automatic_choice_is_explained(environ, devices, name, launcher):
+    tensorflow = {"version": "2.21.0", "devices": devices}
+    report = examine(environ, HEALTHY | {"tensorflow": tensorflow})
+    assert report.auto["strategy"] == name and report.launch["launcher"] == launcher
+    if "GPU" in devices:
+        assert "4 local devices" in report.auto["reason"]
+    if "TFDIST_DEVICES_PER_WORKER" in environ:
+        assert "3 local devices" in report.auto["reason"]
+
+
+def test_the_variables_that_are_read_are_shown():
+    environ = {**srun(1), "OMP_NUM_THREADS": "2", "HOME": "/root", "TFDIST_CONNECT_TIMEOUT": "5"}
+    report = examine(environ, HEALTHY)
+    assert report.environment["SLURM_STEP_NODELIST"] == "gnode[10,20]"
+    assert report.environment["TFDIST_CONNECT_TIMEOUT"] == "5"
+    assert "HOME" not in report.environment
+    assert "  OMP_NUM_THREADS=2\n" in as_text(report)
+
+
+# --- imports that fail ----------------------------------------------------------------------------
+
+WORKS = """
+__version__ = "2.21.0"
+class config:
+    list_physical_devices = staticmethod(lambda kind: [kind])
+    backend = staticmethod(lambda: "tensorflow")
+"""
+
+
+@pytest.fixture
+def modules(tmp_path):
+    """Stands in for TensorFlow, Keras and Horovod; each may be replaced."""
+    (tmp_path / "tensorflow.py").write_text(WORKS)
+    (tmp_path / "keras.py").write_text(WORKS.replace("2.21.0", "3.15.1"))
+    (tmp_path / "horovod.py").write_text("raise ModuleNotFoundError('x')")
+    return tmp_path
+
+
+def probe_with(modules):
+    return probe({**os.environ, "PYTHONPATH": python_path(modules)})
+
+
+def test_what_is_found_in_working_modules(modules):
+    found = probe_with(modules)
+    assert found["tensorflow"] == {"version": "2.21.0", "devices": {"CPU": 1, "GPU": 1}}
+    assert found["keras"] == {"version": "3.15.1", "backend": "tensorflow"}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("raise ImportError('first\\nsecond')", "ImportError: first second"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        (f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})", "crashed with SIGSEGV"),
+        (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "was killed, or took more"),
+        ("import os; os._exit(5)", "ended the process with exit status 5"),
+    ],
+)
+def test_an_import_that_fails_or_crashes_is_a_line(modules, code, error):
+    (modules / "tensorflow.py").write_text(code)
+    found = probe_with(modules)
+    assert error in found["tensorflow"]["error"]
+    report = examine({}, found)
+    assert "TensorFlow cannot be imported" in report.problems[0]
+    assert all(len(problem.splitlines()) == 1 for problem in report.problems)
+
+
+def test_a_missing_module_is_told_from_a_broken_one(modules):
+    missing = "raise ModuleNotFoundError('No module named x', name={!r})"
+    (modules / "tensorflow.py").write_text(missing.format("tensorflow"))
+    assert probe_with(modules)["tensorflow"]["missing"]
+    (modules / "tensorflow.py").write_text(missing.format("numpy"))
+    assert not probe_with(modules)["tensorflow"]["missing"]
+
+
+def test_a_horovod_that_crashes_is_known_by_its_version(modules):
+    (modules / "horovod.py").unlink()
+    package = modules / "horovod"
+    package.mkdir()
+    (package / "__init__.py").write_text("__version__ = '0.28.1'")
+    (package / "metadata.json").write_text('{"tensorflow": "2.19.0"}')
+    (package / "tensorflow.py").write_text("import os; os.kill(os.getpid(), 11)")
+    report = examine({}, probe_with(modules))
+    assert report.versions["horovod"] == "0.28.1"
+    assert "crashed with SIGSEGV (built for TensorFlow 2.19.0" in report.problems[0]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def doctor(*arguments, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "tfdist", "doctor", *arguments],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_prints_what_really_is_installed():
+    import keras
+    import tensorflow as tf
+
+    finished = doctor("--json", TF_CONFIG="")
+    report = json.loads(finished.stdout)
+    assert report["versions"]["tensorflow"] == tf.__version__
+    assert report["versions"]["keras"] == keras.__version__
+    assert report["strategies"]["mirrored"]["available"]
+    assert report["problems"] == [] and finished.returncode == 0
+
+
+def test_a_broken_tensorflow_is_no_traceback(modules):
+    (modules / "tensorflow.py").write_text("raise ImportError('no such library')")
+    finished = doctor(PYTHONPATH=python_path(modules), TF_CONFIG="{")
+    assert finished.returncode == 1
+    assert finished.stderr == ""
+    assert "TensorFlow cannot be imported. Received: ImportError: no such lib" in finished.stdout
+    assert "TF_CONFIG is not JSON" in finished.stdout

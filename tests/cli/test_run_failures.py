@@ -1,0 +1,345 @@
+"""However a rank or the launcher ends, nothing hangs, nothing is left, and it is said plainly."""
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.launching import all_end, messages
+
+# A rank that starts another process, and stays until somebody ends it.
+STAYS = """
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    note(f"child-{rank}", child.pid)
+    time.sleep(600)
+"""
+EVERYTHING = ("pid-0", "pid-1", "child-0", "child-1")
+
+
+def test_a_rank_that_fails_ends_the_others(launcher):
+    body = """
+    for i in range(20):
+        print("line", i)
+    if rank == 1:
+        wait_for("pid-0")
+        print("the reason", file=sys.stderr)
+        sys.exit(3)
+    time.sleep(600)
+    """
+    finished = launcher.run(body)
+    assert launcher.seconds_since("pid-0") < 10
+    assert finished.returncode == 3
+    said = messages(finished)
+    assert "rank 1 ended with exit status 3 after" in said[0]
+    assert "the other ranks were ended" in said[0]
+    assert str(launcher.temporary) in said[-1]
+    errors = finished.stderr.decode()
+    tail = errors.partition("the last lines of rank 1:\n")[2].partition("tfdist run: ")[0]
+    assert len(tail.splitlines()) == 15
+    assert "[1] line 19" in tail and "[1] the reason" in tail
+    assert "[1] line 5\n" not in tail
+    assert launcher.logs()["rank-0.log"].startswith(b"line 0\nline 1\n")
+    assert b"the reason\n" in launcher.logs()["rank-1.log"]
+    assert all_end(launcher.pids("pid-0", "pid-1"), within=0.1)
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT"])
+def test_a_rank_that_is_killed_is_named_with_the_signal(launcher, name):
+    number = signal.Signals[name]
+    body = f"""
+    signal.signal({number}, signal.SIG_DFL) if {number} != 9 else None
+    if rank == 1:
+        wait_for("pid-0")
+        os.kill(os.getpid(), {number})
+    time.sleep(600)
+    """
+    finished = launcher.run(body)
+    assert finished.returncode == 128 + number
+    assert f"rank 1 was killed by {name} ({number.value}" in messages(finished)[0]
+    assert "rank 1 printed nothing" in messages(finished)[1]
+
+
+def test_the_first_death_is_told_though_the_others_fail_too(launcher):
+    """As TensorFlow's workers do when one of them is killed."""
+    body = """
+    if rank == 2:
+        wait_for("pid-0", "pid-1")
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait_for("pid-2")
+    victim = int((here / "pid-2").read_text())
+    while Path(f"/proc/{victim}/stat").read_text().rpartition(") ")[2][0] != "Z":
+        time.sleep(0.001)
+    sys.exit("a peer is gone")
+    """
+    for _ in range(3):
+        finished = launcher.run(body, count=3)
+        assert finished.returncode == 137
+        assert "rank 2 was killed by SIGKILL" in messages(finished)[0]
+        assert "; ranks 0, 1 then failed too" in messages(finished)[0]
+        for rank in range(3):
+            (launcher.directory / f"pid-{rank}").unlink()
+
+
+def test_the_rank_whose_exception_came_first_is_told_though_it_ends_last(launcher):
+    """As under Horovod, which closes its connections while Python shuts down."""
+    body = """
+    import atexit
+    if rank == 1:
+        wait_for("pid-0")
+        atexit.register(lambda: (note("closed"), time.sleep(0.6)))
+        raise RuntimeError("the reason")
+    wait_for("closed")
+    time.sleep(0.2)
+    raise RuntimeError("lost connection")
+    """
+    finished = launcher.run(body)
+    assert "rank 1 ended with exit status 1" in messages(finished)[0]
+    assert "; rank 0 then failed too" in messages(finished)[0]
+    assert b"[1] RuntimeError: the reason\ntfdist run: all that" in finished.stderr
+
+
+def test_a_traceback_of_long_ago_is_no_failure(launcher):
+    body = """
+    if rank == 0:
+        print("Traceback (most recent call last):", flush=True)
+        note("printed")
+        wait_for("killed")
+        time.sleep(0.3)
+        os._exit(1)
+    wait_for("printed")
+    time.sleep(0.5)
+    note("killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    short = "from tfdist.cluster.launcher import rank; rank._TEARDOWN = 0.5"
+    main = "import sys; from tfdist.cli.main import main; sys.exit(main())"
+    command = launcher.command(body)
+    command[1:3] = ["-c", f"{short}\n{main}"]
+    finished = subprocess.run(command, env=launcher.environment(), capture_output=True, check=False)
+    assert "rank 1 was killed by SIGKILL" in messages(finished)[0]
+
+
+def test_a_rank_that_was_killed_is_told_also_when_several_are_found_dead_at_once(launcher):
+    body = """
+    note(f"ready-{rank}")
+    wait_for("stopped")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(1)
+    """
+    process = launcher.start(body, count=3)
+    launcher.wait_for("ready-0", "ready-1", "ready-2")
+    process.send_signal(signal.SIGSTOP)
+    (launcher.directory / "stopped").touch()
+    assert all_end(launcher.pids("pid-0", "pid-1", "pid-2"), within=10)
+    process.send_signal(signal.SIGCONT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 137
+    assert b"rank 1 was killed by SIGKILL" in errors
+
+
+def test_a_rank_that_is_done_early_ends_nobody(launcher):
+    body = """
+    if rank == 0:
+        wait_for("pid-1")
+        time.sleep(1.5)
+        # Its number is not given to another process while the job runs.
+        other = (here / "pid-1").read_text()
+        print(Path(f"/proc/{other}/stat").read_text().rpartition(") ")[2][0])
+    """
+    finished = launcher.run(body)
+    assert (finished.returncode, finished.stdout) == (0, b"Z\n")
+
+
+def test_a_failure_after_others_are_done_counts(launcher):
+    finished = launcher.run("sys.exit(7 if rank == 1 else 0)")
+    assert finished.returncode == 7
+    assert "ended" in messages(finished)[0] and "other" not in messages(finished)[0]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_ending_the_launcher_ends_everything(launcher, number, status):
+    process = launcher.start(STAYS)
+    launcher.wait_for(*EVERYTHING)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == status
+    assert f"ended by {number.name}, and all ranks with it" in errors.decode()
+    assert all_end(launcher.pids(*EVERYTHING), within=0.1)
+
+
+def test_killing_the_launcher_ends_everything(launcher):
+    process = launcher.start(STAYS, streams=subprocess.DEVNULL)
+    launcher.wait_for(*EVERYTHING)
+    process.kill()
+    process.wait()
+    assert all_end(launcher.pids(*EVERYTHING), within=3)
+
+
+def test_killing_the_launcher_while_it_starts_leaves_nothing(launcher):
+    for delay in (0, 0.005, 0.01, 0.02, 0.04, 0.08):
+        process = launcher.start(STAYS, count=4, streams=subprocess.DEVNULL)
+        launcher.wait_for("pid-0")
+        time.sleep(delay)
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 5
+        while left := launcher.processes():
+            assert time.monotonic() < end, left
+            time.sleep(0.05)
+        (launcher.directory / "pid-0").unlink()
+
+
+def test_ctrl_c_reaches_each_rank_once(launcher):
+    body = """
+    count = 0
+    def handler(*_):
+        global count
+        count += 1
+    signal.signal(signal.SIGINT, handler)
+    note(f"ready-{rank}")
+    end = time.monotonic() + 600
+    while not count and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    note(f"signals-{rank}", count)
+    """
+    process = launcher.start(body)
+    launcher.wait_for("ready-0", "ready-1")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "ended by SIGINT" in errors.decode()
+    assert [launcher.note(f"signals-{rank}") for rank in range(2)] == ["1", "1"]
+
+
+def test_a_rank_that_does_not_want_to_end_is_killed(launcher):
+    body = """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    note(f"ready-{rank}")
+    time.sleep(600)
+    """
+    process = launcher.start(body, "--grace-period", "1")
+    launcher.wait_for("ready-0", "ready-1")
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert 1 <= time.monotonic() - started < 4
+    assert all_end(launcher.pids("pid-0", "pid-1"), within=0.1)
+
+
+def test_a_second_ctrl_c_ends_the_patience(launcher):
+    body = """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    note(f"ready-{rank}")
+    time.sleep(600)
+    """
+    process = launcher.start(body, "--grace-period", "300")
+    launcher.wait_for("ready-0", "ready-1")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+
+
+def test_a_job_ends_at_its_timeout(launcher):
+    body = """
+    if rank != 1:
+        time.sleep(600)
+    """
+    finished = launcher.run(body, "--timeout", "2", count=3)
+    assert launcher.seconds_since("pid-0") < 8
+    assert finished.returncode == 124
+    assert "the job was ended after 2 s (--timeout); ranks 0, 2 still ran" in messages(finished)[0]
+
+
+def test_a_job_in_time_has_no_timeout(launcher):
+    assert launcher.run("time.sleep(0.5)", "--timeout", "30").returncode == 0
+
+
+def test_a_stopped_rank_ends_the_job(launcher):
+    body = """
+    def end(*_):
+        note(f"ended-{rank}")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    if rank == 1:
+        wait_for("pid-0")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+    """
+    finished = launcher.run(body, "--stall-timeout", "1")
+    assert launcher.seconds_since("pid-0") < 8
+    assert finished.returncode == 124
+    assert "rank 1 was stopped (SIGSTOP) for more than 1 s" in messages(finished)[0]
+    launcher.wait_for("ended-0", "ended-1", timeout=0)
+
+
+def test_a_rank_that_is_stopped_for_short_times_goes_on(launcher):
+    body = """
+    if rank == 0:
+        wait_for("pid-1")
+        other = int((here / "pid-1").read_text())
+        for _ in range(2):
+            os.kill(other, signal.SIGSTOP)
+            time.sleep(0.7)
+            os.kill(other, signal.SIGCONT)
+            time.sleep(0.7)
+        note("finish")
+    wait_for("finish")
+    print("done")
+    """
+    finished = launcher.run(body, "--stall-timeout", "1.3")
+    assert finished.returncode == 0
+    assert b"[1] done\n" in finished.stdout
+
+
+def test_what_a_rank_leaves_behind_is_ended_and_delays_nothing(launcher):
+    """Here a process that keeps the rank's output open."""
+    body = """
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    note(f"child-{rank}", child.pid)
+    """
+    finished = launcher.run(body)
+    assert finished.returncode == 0
+    assert launcher.seconds_since("pid-0") < 8
+    assert all_end(launcher.pids("child-0", "child-1"), within=0.1)
+
+
+def test_a_launcher_whose_output_nobody_reads_ends(launcher):
+    body = """
+    while True:
+        print("a line")
+        time.sleep(0.01)
+    """
+    process = launcher.start(body)
+    launcher.wait_for("pid-0", "pid-1")
+    assert process.stdout.readline().endswith(b"a line\n")
+    process.stdout.close()
+    process.wait(timeout=10)
+    process.stderr.close()
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert all_end(launcher.pids("pid-0", "pid-1"), within=0.1)
+
+
+def test_an_ignored_signal_stays_ignored(launcher):
+    """That is how nohup works."""
+    body = """
+    note(f"ready-{rank}")
+    wait_for("finish")
+    """
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = launcher.start(body)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    launcher.wait_for("ready-0", "ready-1")
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    (launcher.directory / "finish").touch()
+    process.communicate(timeout=10)
+    assert process.returncode == 0

@@ -1,0 +1,96 @@
+"""Processes for the tests of this folder, started as `python -m tests.cluster.workers NAME ...`."""
+
+import os
+import subprocess
+import sys
+import time
+
+from tfdist.cluster import wait_for_peers
+
+
+def start(name, *arguments, **environ):
+    """A process that runs the function `name` of this file."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.workers", name, *map(str, arguments)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(processes, timeout=60):
+    """Their exit statuses and outputs; none is left running."""
+    try:
+        outputs = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(p.returncode, out.strip(), err.strip()) for p, (out, err) in zip(processes, outputs)]
+
+
+def wait(rank, addresses, delay="0", timeout="30"):
+    """Waits for the peers, then takes its port as a server would."""
+    from tfdist.cluster.addresses import listen, split_address
+
+    time.sleep(float(delay))
+    addresses = addresses.split(",")
+    started = time.monotonic()
+    try:
+        wait_for_peers(addresses, int(rank), float(timeout))
+    except (OSError, ValueError) as error:
+        print(type(error).__name__, error)
+    else:
+        with listen(split_address(addresses[int(rank)])[1]):
+            print("all there")
+            time.sleep(1)  # those who still wait must find somebody
+    print(f"{time.monotonic() - started:.2f}")
+
+
+def serve_and_train(rank, *rounds):
+    """In each round a TensorFlow server on new ports; in the last one a real strategy."""
+    import random
+
+    import tensorflow as tf
+
+    from tfdist.cluster import Cluster
+
+    rank = int(rank)
+    servers = []
+    for addresses in (text.split(",") for text in rounds[:-1]):
+        time.sleep(random.random() / 20)
+        wait_for_peers(addresses, rank, 30)
+        cluster = {"worker": addresses}
+        servers.append(tf.distribute.Server(cluster, job_name="worker", task_index=rank))
+    addresses = rounds[-1].split(",")
+    wait_for_peers(addresses, rank, 30)
+    os.environ["TF_CONFIG"] = Cluster({"worker": addresses}, "worker", rank).to_tf_config()
+    train()
+
+
+def train():
+    """An all-reduce over the workers of TF_CONFIG."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    def step():
+        context = tf.distribute.get_replica_context()
+        rank = strategy.cluster_resolver.task_id
+        return context.all_reduce("SUM", tf.constant(float(rank + 1)))
+
+    print("sum", float(strategy.run(step)))
+
+
+def slurm():
+    """An all-reduce between the tasks of a Slurm step."""
+    from tfdist.cluster import slurm_cluster
+
+    cluster = slurm_cluster(os.environ)
+    wait_for_peers(cluster.workers, cluster.rank, 30)
+    os.environ["TF_CONFIG"] = cluster.to_tf_config()
+    train()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

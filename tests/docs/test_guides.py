@@ -1,0 +1,87 @@
+"""The scripts in the guides run as they stand; what a page continues is appended to its script."""
+
+import re
+import runpy
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from tests.callbacks import starting
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("from_horovod.md", "from_tf_distribute.md", "multi_process.md")
+
+
+def scripts(page):
+    """The page's Python blocks by their first line, such as "train.py" or "train.py, before"."""
+    found = {}
+    for block in re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.M):
+        title = re.match(r"# (.*)", block).group(1)
+        name = title.removesuffix(", continued")
+        assert (name in found) == (name != title), f"{page}: {title}"
+        found[name] = found.get(name, "") + block
+    return found
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Writes a script of a page into a directory of its own, which becomes the current one."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(page, name):
+        path = tmp_path / name
+        path.write_text(scripts(page)[name] + '\nprint("that was all")\n')
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_scripts_before_are_python_and_have_one_after(page):
+    found = scripts(page)
+    assert found
+    for name, text in found.items():
+        compile(text, name, "exec")
+        assert name.removesuffix(", before") in found
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("from_tf_distribute.md", "mirrored.py"), ("from_tf_distribute.md", "loop.py")],
+)
+def test_script_for_one_process_runs_on_four_devices(page, name, script):
+    variables = runpy.run_path(str(script(page, name)), run_name="__main__")
+    assert variables["strategy"].num_replicas_in_sync == 4
+    assert np.isfinite(variables["model"].get_weights()[0]).all()
+
+
+@pytest.mark.xdist_group("horovod")
+def test_script_for_horovod_runs(script, tmp_path):
+    output = starting.run("horovod", script("from_horovod.md", "train.py"), cwd=tmp_path)
+    (accuracy,) = re.findall(r"^test accuracy: ([\d.]+)$", output, re.M)
+    assert float(accuracy) > 0.8
+    assert "that was all\n" in output and "[1] that was all\n" in output
+    for name in ("model.keras", "checkpoint.keras"):
+        assert keras.saving.load_model(tmp_path / name).count_params() == 20 * 64 + 64 + 64 * 5 + 5
+
+
+@pytest.mark.xdist_group("multi_worker")
+def test_script_for_workers_runs(script, tmp_path):
+    output = starting.run(
+        "multi_worker", script("from_tf_distribute.md", "workers.py"), cwd=tmp_path
+    )
+    assert output.count("Epoch 3/3") == 1 and "[1] that was all\n" in output
+    for name in ("model.keras", "checkpoint.keras"):
+        assert keras.saving.load_model(tmp_path / name).optimizer.iterations == 3 * 16
+
+
+@pytest.mark.xdist_group("multi_worker")
+def test_script_for_several_processes_runs(script, tmp_path):
+    path = script("multi_process.md", "train.py")
+    path.write_text(path.read_text() + 'print("seen:", seen)\n')
+    output = starting.run("multi_worker", path, cwd=tmp_path)
+    assert re.findall(r"^rank .*", output, re.M) == ["rank 0 of 2 (100, 10)"]
+    assert output.count("seen: 40.0\n") == 2
+    assert (tmp_path / "model.keras").exists()

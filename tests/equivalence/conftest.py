@@ -1,0 +1,107 @@
+"""Results of all columns; cells that only `make equivalence` runs."""
+
+import functools
+import os
+import pathlib
+
+import pytest
+
+from tests.equivalence import columns, harness
+from tests.equivalence.job import Job
+from tests.equivalence.ranks import Ranks
+from tests.equivalence.results import Result, Shared
+
+FULL = "full"
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        f'{FULL}: cells of the equivalence table that run with -m "{FULL} or not {FULL}" only',
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves the marked cells out unless the command line says which marks it wants."""
+    if config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker(FULL)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker(FULL)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_keras_state():
+    """Stands in for the suite's fixture of this name: each training clears up after itself."""
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A folder that the processes of pytest-xdist have in common."""
+    if "TFDIST_EQUIVALENCE_RESULTS" in os.environ:
+        return pathlib.Path(os.environ["TFDIST_EQUIVALENCE_RESULTS"])
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = base / "equivalence"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared(folder):
+    return Shared(folder)
+
+
+class Results:
+    """The results of the columns; each is computed once in a test session.
+
+    Args:
+        folder: for files.
+        shared: for what is trained in this process.
+        wanted: the names of the features that the session tests, by column.
+    """
+
+    def __init__(self, folder, shared, wanted):
+        self._folder = folder
+        self._shared = shared
+        self._wanted = wanted
+        self._jobs = {}
+
+    def reference(self, feature):
+        """The outcome on one device."""
+
+        def compute():
+            try:
+                return Result(harness.train_on_one_device(feature), [])
+            finally:
+                harness.forget()
+
+        return self._shared.get(("one device", feature.name), compute).outcome
+
+    def of(self, column, feature):
+        """The results of the column's processes, by rank."""
+        if column.processes == 1:
+            compute = functools.partial(column.train, feature)
+            return [self._shared.get((column.name, feature.name), compute)]
+        if column.name not in self._jobs:
+            ranks = Ranks(column.name, column.strategy, column.processes, column.devices)
+            folder = self._folder / column.name
+            self._jobs[column.name] = Job(ranks, self._wanted[column.name], folder)
+        return self._jobs[column.name].result(feature.name)
+
+    def stop(self):
+        for started in self._jobs.values():
+            started.stop()
+
+
+@pytest.fixture(scope="session")
+def results(request, folder, shared):
+    harness.keep_imports_out_of_collections()
+    wanted = {name: [] for name in columns.BY_NAME}
+    for item in request.session.items:
+        parameters = getattr(item, "callspec", None) and item.callspec.params
+        if parameters and {"column", "feature"} <= set(parameters):
+            wanted[parameters["column"].name].append(parameters["feature"].name)
+    results = Results(folder, shared, wanted)
+    yield results
+    results.stop()

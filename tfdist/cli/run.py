@@ -1,0 +1,187 @@
+"""`tfdist run`: starts a script in several processes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from typing import Any
+
+import click
+
+from tfdist.cluster.launcher import job, output, ranks
+
+
+class _Seconds(click.ParamType):
+    name = "seconds"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """A number of seconds that is greater than 0."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            self.fail(f"must be a number of seconds > 0. Received: {value!r}", param, ctx)
+        return seconds
+
+
+_SECONDS = _Seconds()
+_EXAMPLE = """\b
+Example:
+  tfdist run -n 2 train.py --epochs 3
+  tfdist run -n 2 --strategy horovod train.py
+  tfdist run -n 2 --timeout 600 -m package.train --epochs 3
+"""
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="-n N [OPTIONS]",
+    no_args_is_help=True,
+    epilog=_EXAMPLE,
+)
+@click.option(
+    "-n",
+    "--processes",
+    "count",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="Number of processes, the ranks 0 to N-1.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(ranks.STRATEGIES),
+    default="multi_worker",
+    show_default=True,
+    help="How the processes exchange gradients: over TensorFlow (TF_CONFIG is set) or over "
+    "Horovod, which must be installed.",
+)
+@click.option(
+    "--devices-per-worker",
+    type=click.IntRange(min=1),
+    metavar="D",
+    help="Splits the CPU of each process into D virtual devices, for tests.",
+)
+@click.option(
+    "-m",
+    "--module",
+    is_flag=True,
+    help="SCRIPT is the name of a module, as with `python -m`.",
+)
+@click.option(
+    "--timeout",
+    type=_SECONDS,
+    help="Ends the job after so many seconds, with exit status 124.",
+)
+@click.option(
+    "--connect-timeout",
+    type=_SECONDS,
+    help="How long a process waits for the others at its start (60, or TFDIST_CONNECT_TIMEOUT).",
+)
+@click.option(
+    "--stall-timeout",
+    type=_SECONDS,
+    default=60,
+    show_default=True,
+    help="Ends the job when a process is stopped, as by SIGSTOP, for so many seconds.",
+)
+@click.option(
+    "--grace-period",
+    type=_SECONDS,
+    default=5,
+    show_default=True,
+    help="Processes that are told to end are killed after so many seconds.",
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(file_okay=False),
+    help="Keeps the output of each rank in DIRECTORY/rank-0.log and so on. Without it, the logs "
+    "are kept in a temporary directory, and only when something fails.",
+)
+@click.option("--verbose", is_flag=True, help="Tells what is started, and where the logs are.")
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]..."
+)
+@click.pass_context
+def run(
+    context: click.Context,
+    count: int,
+    strategy: str,
+    devices_per_worker: int | None,
+    module: bool,
+    timeout: float | None,
+    connect_timeout: float | None,
+    stall_timeout: float,
+    grace_period: float,
+    log_dir: str | None,
+    verbose: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Starts SCRIPT in N processes on this machine, which train together.
+
+    The script needs no change: `tfdist.Strategy("auto")` in it finds the other processes. All
+    ARGS belong to the script. The output of rank 0 is shown as it is, that of the others with
+    their rank, as in "[1] ...". When one process fails, the others are ended, and the exit status
+    is that of the first that failed, or 128 plus the number of the signal that killed it.
+    """
+    program = [sys.executable, *(["-m"] if module else []), *command]
+    if not module and not os.path.exists(command[0]):
+        context.fail(f"there is no such script. Received: {command[0]!r}")
+    directory, logs = None, []
+    try:
+        with ranks.environments(
+            strategy, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
+        ) as environments:
+            directory = _directory(log_dir)
+            logs = [output.Log(os.path.join(directory, f"rank-{r}.log")) for r in range(count)]
+            if verbose:
+                _say(f"{count} processes, strategy {strategy}, logs in {directory}")
+            limits = job.Limits(timeout, stall_timeout, grace_period)
+            outcome = job.Job(program, environments, logs, limits).run()
+    except (OSError, ImportError) as error:
+        outcome = job.Outcome(2, str(error))
+    for log in logs:
+        log.close()
+    keep = log_dir is not None or verbose or (outcome.status != 0 and logs)
+    if directory is not None and not keep:
+        shutil.rmtree(directory, ignore_errors=True)
+    _report(outcome, logs, directory)
+    return outcome.status
+
+
+def _directory(chosen: str | None) -> str:
+    if chosen is None:
+        return tempfile.mkdtemp(prefix="tfdist-")
+    os.makedirs(chosen, exist_ok=True)
+    return os.path.abspath(chosen)
+
+
+def _report(outcome: job.Outcome, logs: list[output.Log], directory: str | None) -> None:
+    """Says what went wrong, if anything, with the last lines of the rank."""
+    if not outcome.message:
+        return
+    _say(outcome.message)
+    if outcome.rank is not None:
+        lines = logs[outcome.rank].last_lines
+        _say(
+            f"the last lines of rank {outcome.rank}:"
+            if lines
+            else f"rank {outcome.rank} printed nothing"
+        )
+        for line in lines:
+            _echo(f"[{outcome.rank}] {line.decode(errors='replace')}")
+    if logs:
+        _say(f"all that the ranks printed is in {directory}/rank-*.log")
+
+
+def _say(message: str) -> None:
+    _echo(f"tfdist run: {message}")
+
+
+def _echo(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(line, err=True)

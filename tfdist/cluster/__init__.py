@@ -1,0 +1,19 @@
+"""Where a process runs: its cluster, its peers and the launcher that started it.
+
+Nothing here imports TensorFlow, so the command line uses it too.
+"""
+
+from tfdist.cluster.addresses import check_port_free
+from tfdist.cluster.config import Cluster
+from tfdist.cluster.environments import Launch, choose_strategy, describe, slurm_cluster
+from tfdist.cluster.peers import wait_for_peers
+
+__all__ = [
+    "Cluster",
+    "Launch",
+    "check_port_free",
+    "choose_strategy",
+    "describe",
+    "slurm_cluster",
+    "wait_for_peers",
+]

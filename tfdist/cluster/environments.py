@@ -1,0 +1,170 @@
+"""How a process was started, read from the environment variables that launchers set."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from tfdist.cluster import slurm
+from tfdist.cluster.config import Cluster
+from tfdist.cluster.slurm import slurm_cluster
+
+__all__ = ["Launch", "RANK_VARIABLES", "choose_strategy", "describe", "slurm_cluster"]
+
+# Launchers that number their processes with two variables, by what they are called here.
+_NUMBERED = {
+    "Horovod": ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "MPI": ("PMI_RANK", "PMI_SIZE"),
+}
+_HOROVOD_LAUNCHERS = tuple(_NUMBERED)
+
+# What tells a process its place: a launcher inside another one's process must not pass them on.
+RANK_VARIABLES = (
+    "TF_CONFIG",
+    *(variable for pair in _NUMBERED.values() for variable in pair),
+    "PMIX_RANK",
+    *slurm.VARIABLES,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How this process was started.
+
+    Attributes:
+        launcher: "Horovod", "Open MPI", "MPI" (MPICH, Intel MPI and others), "TF_CONFIG", "Slurm",
+            or "python" for a process on its own.
+        rank: the place of this process among those that train, from 0; None for a process of a
+            cluster that does not train, such as a parameter server.
+        size: the number of processes that train.
+        variables: the environment variables that told it, with their values.
+        cluster: the cluster, where TF_CONFIG or Slurm tells the addresses.
+    """
+
+    launcher: str
+    rank: int | None
+    size: int
+    variables: Mapping[str, str]
+    cluster: Cluster | None = None
+
+
+def describe(environ: Mapping[str, str] = os.environ) -> Launch:
+    """Tells how this process was started.
+
+    Horovod's and MPI's variables count more than TF_CONFIG, and TF_CONFIG more than Slurm's, for
+    `mpirun` in a Slurm job leaves the variables of both. A single process of MPI counts least.
+
+    Args:
+        environ: the environment variables.
+
+    Returns:
+        The launcher, the rank and the number of processes.
+
+    Raises:
+        ValueError: in one line, when the variables contradict each other or have a mistake.
+
+    Example:
+
+    >>> from tfdist.cluster import describe
+    >>> launch = describe({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
+    >>> launch.launcher, launch.rank, launch.size
+    ('Open MPI', 1, 4)
+    """
+    numbered = _numbered(environ)
+    if numbered is not None and (numbered.size > 1 or numbered.launcher == "Horovod"):
+        return numbered
+    return _clustered(environ) or numbered or Launch("python", 0, 1, {})
+
+
+def choose_strategy(
+    environ: Mapping[str, str], local_devices: int, horovod_installed: bool
+) -> tuple[str, str]:
+    """The strategy that fits where a process runs, for `tfdist.Strategy("auto")`.
+
+    Args:
+        environ: the environment variables.
+        local_devices: the number of devices that a strategy on this machine would use.
+        horovod_installed: whether Horovod can be imported.
+
+    Returns:
+        The name of the strategy and the reason, which completes "because".
+
+    Raises:
+        ValueError: in one line, when the variables have a mistake, and when MPI or Horovod started
+            several processes, but Horovod is not installed.
+
+    Example:
+
+    >>> from tfdist.cluster import choose_strategy
+    >>> choose_strategy({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, 1, horovod_installed=True)
+    ('horovod', 'Horovod started this process as rank 0 of 2 (HOROVOD_RANK is set)')
+    """
+    launch = describe(environ)
+    if launch.launcher in _HOROVOD_LAUNCHERS:
+        variable = _NUMBERED[launch.launcher][0]
+        if horovod_installed:
+            return "horovod", (
+                f"{launch.launcher} started this process as rank {launch.rank} of {launch.size} "
+                f"({variable} is set)"
+            )
+        # A script may make its TF_CONFIG from MPI's variables.
+        clustered = _clustered(environ)
+        if clustered is None and launch.size > 1:
+            raise ValueError(
+                f"{launch.launcher} started this process as one of {launch.size}, but Horovod is "
+                "not installed: install it with `make horovod` in a checkout of tfdist, or start "
+                "the script with `tfdist run` or with TF_CONFIG. "
+                f"Received: {variable}={environ[variable]!r}"
+            )
+        launch = clustered or Launch("python", 0, 1, {})
+    if launch.cluster is not None:
+        if launch.cluster.jobs.get("ps"):
+            return "parameter_server", f"{launch.launcher} has a `ps` job"
+        if launch.size > 1:
+            return "multi_worker", f"{launch.launcher} has {launch.size} workers"
+    devices = "device" if local_devices == 1 else "devices"
+    return "mirrored", f"this is one process with {local_devices} local {devices}"
+
+
+def _numbered(environ: Mapping[str, str]) -> Launch | None:
+    """What Horovod or MPI tells."""
+    for launcher, (rank_variable, size_variable) in _NUMBERED.items():
+        if rank_variable not in environ and size_variable not in environ:
+            continue
+        if launcher == "MPI" and slurm.is_step(environ):
+            continue  # srun sets them too, for programs that know no Slurm
+        variables = {
+            name: environ[name] for name in (rank_variable, size_variable) if name in environ
+        }
+        rank, size = (_number(environ, name) for name in (rank_variable, size_variable))
+        if not 0 <= rank < size:
+            raise ValueError(
+                f"{rank_variable} must be from 0 to {size_variable} - 1. Received: "
+                f"{rank_variable}={rank}, {size_variable}={size}"
+            )
+        return Launch(launcher, rank, size, variables)
+    return None
+
+
+def _clustered(environ: Mapping[str, str]) -> Launch | None:
+    """What TF_CONFIG or Slurm tells."""
+    cluster = Cluster.from_environment(environ)
+    if cluster is not None:
+        variables = {"TF_CONFIG": environ["TF_CONFIG"]}
+        return Launch("TF_CONFIG", cluster.rank, cluster.size, variables, cluster)
+    if slurm.is_step(environ):
+        cluster = slurm_cluster(environ)
+        variables = {name: environ[name] for name in slurm.VARIABLES if name in environ}
+        return Launch("Slurm", cluster.rank, cluster.size, variables, cluster)
+    return None
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name)
+    if text is None:
+        raise ValueError(f"{name} must be set when its partner is. Received: {name}=None")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(f"{name} must be an integer >= 0. Received: {name}={text!r}")
+    return int(text)

@@ -1,0 +1,266 @@
+"""Watches over the ranks: shows what they print, and ends all of them when it is time."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from tfdist.cluster.launcher import guardian, output, signals
+from tfdist.cluster.launcher.rank import Rank, ending
+
+TIMED_OUT = 124  # as timeout(1)
+
+# After the first failure, the others may end by themselves, and so say what they have seen.
+_SETTLE = 1.0
+# The states of stopped ranks are read this often.
+_LOOK = 0.5
+# After all ranks have ended, their output is read for this long at most.
+_DRAIN = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How long things may take, in seconds.
+
+    Attributes:
+        total: the whole job; None for no limit.
+        stall: a rank may be stopped, as by SIGSTOP.
+        grace: ranks that are told to end may take.
+    """
+
+    total: float | None = None
+    stall: float = 60.0
+    grace: float = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        status: the exit status for the launcher.
+        message: what happened, in one line; "" when all went well.
+        rank: whose last lines tell more, if any.
+    """
+
+    status: int = 0
+    message: str = ""
+    rank: int | None = None
+
+
+class Job:
+    """The ranks of one script, from their start to their end.
+
+    Args:
+        command: the program and its arguments.
+        environments: the environment of each rank.
+        logs: the log of each rank.
+        limits: how long things may take.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        logs: Sequence[output.Log],
+        limits: Limits | None = None,
+    ) -> None:
+        self._command = list(command)
+        self._environments = environments
+        self._logs = logs
+        self._limits = limits or Limits()
+        self._ranks: list[Rank] = []
+        self._selector = selectors.DefaultSelector()
+        self._screens: list[output.Screen] = []
+        self._terminal: int | None = None
+        self._outcome: Outcome | None = None
+        self._first_end: float | None = None
+        self._next_look = 0.0
+        # Signals still to be sent, with their times.
+        self._to_send: list[tuple[float, signal.Signals]] = []
+        self._started = time.monotonic()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process number of each rank that was started."""
+        return [rank.process.pid for rank in self._ranks]
+
+    def run(self) -> Outcome:
+        """Starts the ranks and returns when all of them and what they started have ended."""
+        with guardian.Guardian() as watcher, signals.received() as received, self._selector:
+            self._selector.register(received, selectors.EVENT_READ)
+            try:
+                self._start(watcher)
+                while any(rank.code is None for rank in self._ranks):
+                    self._step(received)
+            finally:
+                guardian.kill_sessions(self.pids)
+                self._drain(received)
+                for rank in self._ranks:
+                    rank.process.wait()
+        if self._first_end is not None:
+            return self._failure(self._first_end)
+        return self._outcome or Outcome()
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def _start(self, watcher: guardian.Guardian) -> None:
+        together = output.same_stream(1, 2)
+        screens = {1: output.Screen(1)}
+        screens[2] = screens[1] if together else output.Screen(2)
+        self._screens = list(screens.values())
+        for number, (environment, log) in enumerate(zip(self._environments, self._logs)):
+            prefix = f"[{number}] ".encode() if number else None
+            writers = {}
+            for fd in (1,) if together else (1, 2):
+                # Only rank 0 has a terminal where the launcher has one: the others' lines are
+                # shown one by one.
+                reader, writers[fd] = output.open_channel(fd) if number == 0 else os.pipe()
+                os.set_blocking(reader, False)
+                if number == 0 and os.isatty(reader):
+                    self._terminal = reader
+                stream = output.Stream(reader, screens[fd], log, prefix)
+                self._selector.register(reader, selectors.EVENT_READ, stream)
+            try:
+                process = watcher.start(
+                    self._command,
+                    env=environment,
+                    stdin=None if number == 0 else subprocess.DEVNULL,
+                    stdout=writers[1],
+                    stderr=subprocess.STDOUT if together else writers[2],
+                )
+            finally:
+                for writer in writers.values():
+                    os.close(writer)
+            self._ranks.append(Rank(number, process, log))
+
+    # --- watching -----------------------------------------------------------------------------
+
+    def _step(self, received: int) -> None:
+        ready = self._selector.select(self._pause())
+        now = time.monotonic()
+        # Before the output is read, which may tell what other ranks made of a death.
+        self._look_for_deaths(now)
+        for key, _ in ready:
+            if key.fd == received:
+                self._take_signals(received)
+            else:
+                self._read(key)
+        if now >= self._next_look:
+            self._next_look = now + _LOOK
+            self._look_for_stopped_ranks(now)
+        if any(screen.broken for screen in self._screens):
+            # Nobody reads the output any more. A single program would end so, too.
+            self._end(_ended_by(signal.SIGPIPE), now, signal.SIGTERM)
+        total = self._limits.total
+        if total is not None and now - self._started >= total:
+            self._end(self._timed_out(total), now, signal.SIGTERM)
+        while self._to_send and now >= self._to_send[0][0]:
+            _, number = self._to_send.pop(0)
+            for rank in self._ranks:
+                rank.signal(number)
+                if number == signal.SIGTERM:
+                    rank.signal(signal.SIGCONT)  # a stopped rank would not notice
+
+    def _pause(self) -> float:
+        """Seconds until something is to be done, if nothing happens."""
+        now = time.monotonic()
+        times = [now + _LOOK] + [at for at, _ in self._to_send[:1]]
+        if self._limits.total is not None and self._outcome is None:
+            times.append(self._started + self._limits.total)
+        return max(0.0, min(times) - now)
+
+    def _look_for_deaths(self, now: float) -> None:
+        for rank in self._ranks:
+            rank.look(now)
+        if self._outcome is None and any(rank.code for rank in self._ranks):
+            self._first_end = now
+            self._end(Outcome(), now + _SETTLE, signal.SIGTERM)
+
+    def _look_for_stopped_ranks(self, now: float) -> None:
+        for rank in self._ranks:
+            if rank.code is not None or guardian.state(rank.process.pid) != "T":
+                rank.stopped_since = None
+            elif rank.stopped_since is None:
+                rank.stopped_since = now
+            elif now - rank.stopped_since >= self._limits.stall:
+                message = (
+                    f"rank {rank.number} was stopped (SIGSTOP) for more than "
+                    f"{self._limits.stall:g} s, so the job was ended"
+                )
+                self._end(Outcome(TIMED_OUT, message, rank.number), now, signal.SIGTERM)
+
+    def _take_signals(self, received: int) -> None:
+        for number in os.read(received, 4096):
+            if number == signal.SIGWINCH:
+                if self._terminal is not None:
+                    output.copy_size(1, self._terminal)
+            elif number != signal.SIGCHLD:
+                self._interrupt(signal.Signals(number))
+
+    def _interrupt(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if self._outcome is not None:  # asked twice, or while the job ends: no more patience
+            self._to_send = [(now, signal.SIGKILL)]
+        else:
+            passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+            self._end(_ended_by(number), now, passed_on)
+
+    def _end(self, outcome: Outcome, when: float, number: signal.Signals) -> None:
+        """Ends the job, with the signal `number` at the time `when`, unless it ends already."""
+        if self._outcome is None:
+            self._outcome = outcome
+            self._to_send = [(when, number), (when + self._limits.grace, signal.SIGKILL)]
+
+    # --- what happened ------------------------------------------------------------------------
+
+    def _failure(self, first_end: float) -> Outcome:
+        """What to say when a rank has failed, once all have ended."""
+        failed = [rank for rank in self._ranks if rank.code]
+        by_themselves = [rank for rank in failed if rank.ended < first_end + _SETTLE]
+        first = min(by_themselves, key=lambda rank: rank.failed_at)
+        code = first.code or 0
+        message = f"rank {first.number} {ending(code)} after {first.ended - self._started:.1f} s"
+        too = [rank.number for rank in by_themselves if rank is not first]
+        if too:
+            message += f"; {_named(too)} then failed too"
+        if len(failed) > len(by_themselves):
+            message += "; the other ranks were ended"
+        return Outcome(code if code > 0 else 128 - code, message, first.number)
+
+    def _timed_out(self, total: float) -> Outcome:
+        running = [rank.number for rank in self._ranks if rank.code is None]
+        message = f"the job was ended after {total:g} s (--timeout); {_named(running)} still ran"
+        return Outcome(TIMED_OUT, message, running[0] if len(running) == 1 else None)
+
+    # --- output -------------------------------------------------------------------------------
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        if not key.data.read():
+            self._selector.unregister(key.fileobj)
+            key.data.close()
+
+    def _drain(self, received: int) -> None:
+        """Reads what the ranks have left, until the ends of their streams."""
+        self._selector.unregister(received)
+        end = time.monotonic() + _DRAIN
+        while self._selector.get_map() and time.monotonic() < end:
+            for key, _ in self._selector.select(0.1):
+                self._read(key)
+        for key in list(self._selector.get_map().values()):
+            key.data.close()
+        for screen in self._screens:
+            screen.end_line()
+
+
+def _ended_by(number: signal.Signals) -> Outcome:
+    return Outcome(128 + number, f"ended by {number.name}, and all ranks with it")
+
+
+def _named(ranks: list[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"

@@ -1,0 +1,216 @@
+"""Waits until all workers are there, before TensorFlow's own server starts.
+
+TensorFlow waits for missing peers too, but for an hour, and does not say which ones are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tfdist.cluster.addresses import listen, port_error, split_address
+
+DEFAULT_TIMEOUT = 60.0
+TIMEOUT_VARIABLE = "TFDIST_CONNECT_TIMEOUT"
+
+# Seconds between attempts to reach a peer, at first and at most.
+_SOON = 0.05
+_LATE = 0.5
+# Seconds after which an attempt without answer is given up.
+_ATTEMPT = 5.0
+_MOST_NAMED = 8
+
+
+def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = None) -> None:
+    """Returns when every worker has been reached; raises when some are missing for too long.
+
+    All workers call it, before they start TensorFlow's server. Each listens on its own port
+    meanwhile and connects to the others' ports; nothing is sent, so a peer whose TensorFlow server
+    runs already counts as well. When it returns, the own port is free for that server.
+
+    Args:
+        addresses: the workers' addresses "host:port", in the order of their ranks.
+        rank: the own place in `addresses`.
+        timeout: seconds to wait. None for the environment variable TFDIST_CONNECT_TIMEOUT, which
+            is 60 where it is not set.
+
+    Raises:
+        TimeoutError: in one line, with the rank and address of each peer that is missing.
+        OSError: in one line, when the own port is in use.
+        ValueError: when `timeout` or TFDIST_CONNECT_TIMEOUT is no positive number, and when
+            `rank` or an address is not valid.
+
+    Example:
+
+    >>> from tfdist.cluster import wait_for_peers
+    >>> from tfdist.cluster.addresses import free_ports
+    >>> wait_for_peers([f"localhost:{free_ports(1)[0]}"], rank=0)  # nobody to wait for
+    """
+    timeout = connect_timeout(timeout)
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(addresses):
+        raise ValueError(
+            f"`rank` must be the place of this worker among {len(addresses)}. Received: rank={rank}"
+        )
+    peers = [_Peer(i, a, *split_address(a)) for i, a in enumerate(addresses) if i != rank]
+    _, port = split_address(addresses[rank])
+    try:
+        server = listen(port)
+    except OSError as error:
+        raise OSError(port_error(addresses[rank], error)) from error
+    with server, selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        for peer in peers:
+            stack.callback(peer.give_up, selector, "")
+        selector.register(server, selectors.EVENT_READ)
+        missing = _reach(peers, selector, time.monotonic() + timeout)
+    if missing:
+        raise TimeoutError(_message(missing, rank, addresses, timeout))
+
+
+def connect_timeout(timeout: float | None = None) -> float:
+    """The seconds to wait for peers.
+
+    Args:
+        timeout: the wish of the caller; None for TFDIST_CONNECT_TIMEOUT, or else 60.
+
+    Returns:
+        The number of seconds.
+
+    Raises:
+        ValueError: when it is no positive number.
+
+    Example:
+
+    >>> from tfdist.cluster.peers import connect_timeout
+    >>> connect_timeout(5)
+    5.0
+    """
+    name = "timeout"
+    given: float | str = timeout if timeout is not None else DEFAULT_TIMEOUT
+    if timeout is None and os.environ.get(TIMEOUT_VARIABLE):
+        name, given = TIMEOUT_VARIABLE, os.environ[TIMEOUT_VARIABLE]
+    try:
+        seconds = float(given)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{name} must be a number of seconds > 0. Received: {name}={given!r}")
+    return seconds
+
+
+@dataclasses.dataclass
+class _Peer:
+    """One of the others, and the attempt to reach it."""
+
+    rank: int
+    address: str
+    host: str
+    port: int
+    problem: str = "no answer"
+    reached: bool = False
+    next_attempt: float = 0.0
+    pause: float = _SOON
+    attempt: socket.socket | None = None
+    # What the host's name means, found once; the addresses are tried in turn.
+    found: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
+
+    def start(self, selector: selectors.BaseSelector, now: float) -> None:
+        """Begins to connect; `selector` tells how that ended."""
+        self.next_attempt = now + _ATTEMPT
+        try:
+            if not self.found:
+                kind = socket.SOCK_STREAM
+                infos = socket.getaddrinfo(self.host, self.port, type=kind)
+                self.found = [(family, address) for family, _, _, _, address in infos]
+            family, address = self.found[0]
+            self.found.append(self.found.pop(0))
+            self.attempt = socket.socket(family, socket.SOCK_STREAM)
+            self.attempt.setblocking(False)
+            # Should the system give it the very port that a server here is about to bind.
+            self.attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(BlockingIOError):
+                self.attempt.connect(address)
+            selector.register(self.attempt, selectors.EVENT_WRITE, self)
+        except (OSError, UnicodeError) as error:
+            self.give_up(selector, _reason(error))
+
+    def finish(self, selector: selectors.BaseSelector) -> None:
+        """Takes note of how the attempt ended."""
+        assert self.attempt is not None
+        code = self.attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            return self.give_up(selector, os.strerror(code).lower())
+        try:
+            # While nobody listens, Linux may connect a socket to itself.
+            self.reached = self.attempt.getsockname() != self.attempt.getpeername()
+        except OSError:
+            self.reached = False
+        self.give_up(selector, "connection refused")
+
+    def give_up(self, selector: selectors.BaseSelector, problem: str) -> None:
+        """Ends the attempt, if there is one."""
+        if self.attempt is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                selector.unregister(self.attempt)
+            self.attempt.close()
+            self.attempt = None
+        self.problem = problem or self.problem
+        self.next_attempt = time.monotonic() + self.pause
+        self.pause = min(2 * self.pause, _LATE)
+
+
+def _reach(peers: list[_Peer], selector: selectors.BaseSelector, end: float) -> list[_Peer]:
+    """Tries to reach all of `peers` until the time `end`; returns those that are missing."""
+    while True:
+        now = time.monotonic()
+        missing = [peer for peer in peers if not peer.reached]
+        if not missing or now >= end:
+            return missing
+        for peer in missing:
+            if now >= peer.next_attempt:
+                if peer.attempt is not None:
+                    peer.give_up(selector, "no answer")
+                peer.start(selector, now)
+        soonest = min(end, *(peer.next_attempt for peer in missing))
+        for key, _ in selector.select(max(0.0, soonest - time.monotonic())):
+            if isinstance(key.data, _Peer):
+                key.data.finish(selector)
+            else:
+                _turn_away(key.fileobj)
+
+
+def _turn_away(server: Any) -> None:
+    """Accepts and closes the connections of peers: they only want to know that we are here."""
+    with contextlib.suppress(OSError):
+        while True:
+            server.accept()[0].close()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, (socket.gaierror, UnicodeError)):
+        return "the name is not known"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).lower()
+
+
+def _message(missing: list[_Peer], rank: int, addresses: Sequence[str], timeout: float) -> str:
+    named = [f"{peer.rank} ({peer.address}: {peer.problem})" for peer in missing[:_MOST_NAMED]]
+    if len(missing) > _MOST_NAMED:
+        named.append(f"{len(missing) - _MOST_NAMED} more")
+    workers = "Worker" if len(missing) == 1 else "Workers"
+    return (
+        f"{workers} {', '.join(named)} could not be reached within {timeout:g} s by worker {rank} "
+        f"({addresses[rank]}), which is one of {len(addresses)}. Start all workers, check their "
+        f"addresses and the firewalls between them, or set {TIMEOUT_VARIABLE} to wait longer. "
+        f"Received: addresses={_shortened(addresses)}"
+    )
+
+
+def _shortened(addresses: Sequence[str]) -> str:
+    shown = list(addresses[:_MOST_NAMED])
+    return f"{shown[:-1]} and more" if len(addresses) > _MOST_NAMED else f"{shown}"

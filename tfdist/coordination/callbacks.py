@@ -1,0 +1,184 @@
+"""The two callbacks that stand before and after the user's in every process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfdist.coordination import runs
+from tfdist.coordination.agreement import (
+    Agreement,
+    accumulators,
+    all_variables,
+    learning_rates,
+)
+from tfdist.coordination.files import CallbackFiles
+
+# Keras' callbacks that neither decide nor change anything at the end of a batch.
+_PASSIVE = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.History,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.TensorBoard,
+)
+
+
+def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
+    """Puts the two callbacks around those of the list; progress is shown by the chief only.
+
+    Args:
+        strategy: the strategy of several processes.
+        callback_list: the callbacks of one `fit`, `evaluate` or `predict`.
+    """
+    callbacks = callback_list.callbacks
+    if callbacks and isinstance(callbacks[0], First):
+        return
+    if not (strategy.is_chief or strategy.log_all_ranks):
+        callbacks[:] = [c for c in callbacks if not isinstance(c, keras.callbacks.ProgbarLogger)]
+        for callback in callbacks:
+            if getattr(callback, "verbose", 0):
+                callback.verbose = 0
+    shared = _Shared(strategy, list(callbacks))
+    callbacks[:] = [First(shared), *callbacks, Last(shared)]
+
+
+class _Shared:
+    """What the first and the last callback know in common."""
+
+    def __init__(self, strategy: Any, callbacks: list[keras.callbacks.Callback]):
+        self.strategy = strategy
+        self.callbacks = callbacks
+        self.questions = runs.Questions(strategy.processes)
+        self.files = CallbackFiles(callbacks, strategy.is_chief)
+        strategy.callback_files.append(self.files)
+        self.asks_each_batch = False
+        self.whole: Agreement
+        self.in_batches: Agreement
+
+    def start(self, model: keras.Model) -> None:
+        """Begins a training; all processes look into every batch if the callbacks of one do."""
+        self.whole = Agreement(model, self.strategy, all_variables)
+        self.in_batches = Agreement(model, self.strategy, learning_rates)
+        looks = any(_acts_in_batches(callback) for callback in self.callbacks)
+        self.asks_each_batch = bool(self.strategy.processes.all_gather([int(looks)]).any())
+
+
+def _acts_in_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether the processes must agree after each batch on what `callback` did.
+
+    A callback that does the same in all of them may say so: `decides_in_batches = False`.
+    """
+    if isinstance(callback, _PASSIVE) or not getattr(callback, "decides_in_batches", True):
+        return False
+    names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+    own = [getattr(type(callback), n) is not getattr(keras.callbacks.Callback, n) for n in names]
+    instance = [name in vars(callback) for name in names]
+    return any(own) or any(instance)
+
+
+class First(keras.callbacks.Callback):
+    """Stands before the user's callbacks and notes the state that they find."""
+
+    def __init__(self, shared: _Shared):
+        super().__init__()
+        self._shared = shared
+        self._compared = False
+
+    def _begin(self) -> None:
+        for accumulator in accumulators(self.model):
+            accumulator.spread()
+        self._shared.strategy.callbacks_run = True
+        self._shared.whole.begin()
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Mends what a killed process left, and starts to watch."""
+        optimizer = self.model.optimizer
+        variables = self.model.trainable_variables
+        if optimizer is not None and not optimizer.built and variables:
+            with self._shared.strategy.scope():
+                optimizer.build(variables)
+        self._shared.start(self.model)
+        self._shared.files.recover()
+        self._begin()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes the state."""
+        self._begin()
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Stops everywhere after Ctrl-C in one process; compares the processes' data once."""
+        self._shared.questions.ask_now_and_then()
+        if batch > 0 and not self._compared:
+            self._compare_data()
+
+    def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Stops everywhere after Ctrl-C in one process."""
+        self._shared.questions.ask_now_and_then()
+
+    def on_predict_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Stops everywhere after Ctrl-C in one process."""
+        self._shared.questions.ask_now_and_then()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Gives callbacks that look into batches the metrics of all processes."""
+        if self._shared.asks_each_batch:
+            results = self.model.get_metrics_result()
+            if logs is not None:
+                logs.update({name: float(results[name]) for name in logs if name in results})
+            self._shared.in_batches.begin()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes the state."""
+        if not self._compared:
+            self._compare_data()
+        self._begin()
+
+    def _compare_data(self) -> None:
+        self._compared = True
+        self._shared.strategy.compare_first_batches()
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Lets the chief's callbacks clean up where they wrote."""
+        if self._shared.strategy.is_chief:
+            self._shared.files.restore()
+        self._begin()
+
+
+class Last(keras.callbacks.Callback):
+    """Stands after the user's callbacks and makes one decision of all processes'."""
+
+    def __init__(self, shared: _Shared):
+        super().__init__()
+        self._shared = shared
+
+    def _end(self) -> None:
+        self._shared.strategy.callbacks_run = False
+        self._shared.whole.end()
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Adopts what one process restored; from now on backups become visible when whole."""
+        self._end()
+        self._shared.files.stage()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Adopts what one process changed."""
+        self._end()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Completes backups; stops everywhere when one process stops."""
+        self._shared.files.commit()
+        if self._shared.asks_each_batch:
+            self._shared.in_batches.end()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Completes backups and adopts what one process changed or decided."""
+        self._shared.files.commit()
+        self._end()
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Adopts what one process restored."""
+        self._end()
+        self._shared.files.restore()

@@ -1,0 +1,111 @@
+"""Files of callbacks and models: one process writes them, and only whole ones are seen.
+
+Keras' BackupAndRestore writes the weights first and the epoch that they belong to next; a process
+killed in between, or in the middle of a file, would leave a pair that does not belong together. So
+it writes into a folder of its own, whose files are moved when both are whole: the weights first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+_STAGING = ".incomplete"
+
+
+class CallbackFiles:
+    """Where the callbacks of one `fit` write.
+
+    Args:
+        callbacks: the callbacks.
+        is_chief: whether this process writes files that stay.
+    """
+
+    def __init__(self, callbacks: list[keras.callbacks.Callback], is_chief: bool):
+        self._is_chief = is_chief
+        self._backups = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
+        self._folders = [pathlib.Path(backup.backup_dir) for backup in self._backups]
+        self._undo: list[Callable[[], None]] = []
+        if not is_chief:
+            self._elsewhere = tempfile.TemporaryDirectory(prefix="tfdist-")
+            for callback in callbacks:
+                self._turn_aside(callback)
+
+    def _turn_aside(self, callback: keras.callbacks.Callback) -> None:
+        """Lets a callback of a process that is not the chief write where nobody looks."""
+        aside = pathlib.Path(self._elsewhere.name, str(len(self._undo)))
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            self._redirect(callback, callback.filename, str(aside))
+        elif isinstance(callback, keras.callbacks.TensorBoard):
+            self._redirect(callback, callback.log_dir, str(aside))
+        elif isinstance(callback, keras.callbacks.BackupAndRestore):
+            self._redirect(callback, callback.backup_dir, str(aside))
+
+    def _redirect(self, callback: keras.callbacks.Callback, old: str, new: str) -> None:
+        """Replaces `old` by `new` in all paths that `callback` keeps."""
+        paths = {
+            n: p for n, p in vars(callback).items() if isinstance(p, str) and p.startswith(old)
+        }
+        vars(callback).update({name: new + path[len(old) :] for name, path in paths.items()})
+        self._undo.append(lambda: vars(callback).update(paths))
+
+    def recover(self) -> None:
+        """Completes a backup that was whole, but not yet in its place, when the chief died."""
+        if self._is_chief:
+            for folder in self._folders:
+                staging = folder / _STAGING
+                if staging.exists() and not list(staging.glob("*.weights.h5")):
+                    self._commit(folder)
+                shutil.rmtree(staging, ignore_errors=True)
+
+    def stage(self) -> None:
+        """From now on backups become visible with `commit` only."""
+        if self._is_chief:
+            for backup, folder in zip(self._backups, self._folders):
+                self._redirect(backup, backup.backup_dir, str(folder / _STAGING))
+
+    def commit(self) -> None:
+        """Puts the backups written since the last time in their places."""
+        if self._is_chief:
+            for folder in self._folders:
+                self._commit(folder)
+
+    def _commit(self, folder: pathlib.Path) -> None:
+        staged = list((folder / _STAGING).glob("*"))
+        for path in sorted(staged, key=lambda path: path.suffix != ".h5"):
+            os.replace(path, folder / path.name)
+
+    def restore(self) -> None:
+        """Gives the callbacks their own paths back."""
+        while self._undo:
+            self._undo.pop()()
+        for folder in self._folders if self._is_chief else ():
+            with contextlib.suppress(OSError):  # there is none, or it holds what is to be recovered
+                (folder / _STAGING).rmdir()
+
+
+@contextlib.contextmanager
+def whole_file(path: Any) -> Iterator[Any]:
+    """A path to write to instead of `path`, which it replaces when it is whole.
+
+    Folders and open files are written directly.
+    """
+    is_path = isinstance(path, (str, os.PathLike))
+    if not is_path or not str(path).endswith((".h5", ".keras")) or os.path.isdir(path):
+        yield path
+        return
+    path = pathlib.Path(path)
+    suffix = "".join(path.suffixes[-2:])
+    partial = path.with_name(f".{path.name.removesuffix(suffix)}.incomplete{suffix}")
+    try:
+        yield str(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,116 @@
+"""What surrounds `fit`, `evaluate` and `predict`: Ctrl-C for all, and errors that name the rank."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.strategies.processes import Processes
+
+# About how often, in seconds, the processes ask each other whether someone pressed Ctrl-C.
+_SECONDS_BETWEEN_QUESTIONS = 1.0
+
+
+class _Interruption:
+    """Whether Ctrl-C was pressed in this process during a run."""
+
+    requested = False
+
+
+@contextlib.contextmanager
+def coordinated(strategy: Any) -> Iterator[None]:
+    """Surrounds a run of several processes.
+
+    The first Ctrl-C stops all of them at one step, with KeyboardInterrupt; a second one stops this
+    process at once.
+
+    Raises:
+        ConnectionError: when another process is lost; it names its rank where it is known.
+    """
+    processes = strategy.processes
+    outermost = not getattr(_running, "active", False)
+    _running.active = True
+    try:
+        with _one_interrupt() if outermost else contextlib.nullcontext():
+            yield
+    except tf.errors.OpError as error:
+        lost = processes.lost(error)
+        if lost is None:
+            raise
+        raise ConnectionError(
+            f"Rank {processes.rank} lost its connection to "
+            f"{', '.join(map(processes.name, lost)) or 'another rank'}: it has ended or gives no "
+            "sign of life. Look at what it printed last, and start the job again (with "
+            "keras.callbacks.BackupAndRestore it goes on from its last backup)."
+        ) from error
+    finally:
+        if outermost:
+            _running.active = False
+            strategy.callbacks_run = False
+            while strategy.callback_files:
+                strategy.callback_files.pop().restore()
+
+
+_running = threading.local()
+
+
+@contextlib.contextmanager
+def _one_interrupt() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, previous)
+        _Interruption.requested = True
+
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        _Interruption.requested = False
+
+
+class Questions:
+    """Asks the other processes now and then whether someone pressed Ctrl-C.
+
+    All of them ask at the same steps, about one second apart: the answers say how long the steps
+    take, from which all compute the same next one.
+
+    Args:
+        processes: the processes.
+    """
+
+    def __init__(self, processes: Processes):
+        self._processes = processes
+        self._steps_between = 1
+        self._steps_left = 1
+        self._asked_at = time.monotonic()
+
+    def ask_now_and_then(self) -> None:
+        """Called by all processes before each step.
+
+        Raises:
+            KeyboardInterrupt: in all processes, when Ctrl-C was pressed in one.
+        """
+        self._steps_left -= 1
+        if self._steps_left > 0:
+            return
+        milliseconds = int(1000 * (time.monotonic() - self._asked_at))
+        rows = self._processes.all_gather([int(_Interruption.requested), milliseconds])
+        if rows[:, 0].any():
+            ranks = [rank for rank, requested in enumerate(rows[:, 0]) if requested]
+            raise KeyboardInterrupt(f"Ctrl-C in rank {', '.join(map(str, ranks))}")
+        seconds_per_step = max(int(rows[:, 1].max()), 1) / 1000 / self._steps_between
+        wanted = int(_SECONDS_BETWEEN_QUESTIONS / seconds_per_step)
+        self._steps_between = min(max(wanted, 1), 2 * self._steps_between)
+        self._steps_left = self._steps_between
+        self._asked_at = time.monotonic()

@@ -1,0 +1,220 @@
+"""One replica per process; the processes meet in Horovod's operations."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import weakref
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _compat
+from tfdist.cluster import describe
+from tfdist.options import Options
+from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.strategies.multi_process import MultiProcessStrategy
+from tfdist.strategies.processes import Processes
+
+HOW_TO_INSTALL = (
+    "build it with `make horovod` in a checkout of tfdist (docs/horovod_install.md): a plain `pip "
+    "install horovod` fails with this TensorFlow"
+)
+
+
+def is_installed() -> bool:
+    """Whether Horovod can be found; it is not imported."""
+    return importlib.util.find_spec("horovod") is not None
+
+
+class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
+    """Synchronous training with one process per device, which Horovod connects.
+
+    The processes are started by `horovodrun`, `mpirun` or `tfdist run --strategy horovod`. Keras
+    3's `fit`, `evaluate` and `predict` run unchanged and give what one device gives. Each process
+    trains on the GPU of its local rank or, where there are no GPUs, on its CPU.
+
+    Args:
+        accumulation_steps: number of micro-batches whose gradients are averaged on each replica
+            before one exchange and one update.
+        bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes. What
+            travels is packed by Horovod itself (environment variable HOROVOD_FUSION_THRESHOLD).
+        log_all_ranks: whether other ranks than 0 show progress too.
+
+    Raises:
+        ImportError: when Horovod is not installed or was built for another TensorFlow.
+        ValueError: for options out of range, and where a launcher that Horovod does not know
+            started several processes.
+
+    Example:
+
+    >>> import tfdist
+    >>> tfdist.Strategy("horovod").num_replicas_in_sync  # not started by horovodrun: alone
+    1
+    """
+
+    # Horovod gathers tensors in a buffer of its own; packed before, they would be copied twice.
+    packs_tensors_itself = True
+    # The strategies of one process number their collective operations from this; see _compat.
+    _collective_key_base = 0
+
+    def __init__(
+        self,
+        *,
+        accumulation_steps: int = 1,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        log_all_ranks: bool = False,
+    ):
+        options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
+        _check_launcher()
+        hvd = _horovod()
+        hvd.init()
+        _check_size(hvd)
+        _compat.install_collectives()
+        _compat.separate_collectives(self)
+        super().__init__(HorovodExtended(self, _device(hvd), hvd))
+        self._init_processes(options, _Ranks(hvd), log_all_ranks)
+
+
+class HorovodExtended(_compat.OneReplicaExtended):
+    """What `tf.distribute` asks of a strategy, done by Horovod.
+
+    Args:
+        strategy: the strategy.
+        device: the device of this process.
+        hvd: the module `horovod.tensorflow`, initialized.
+    """
+
+    def __init__(self, strategy: HorovodStrategy, device: str, hvd: ModuleType):
+        self._hvd = hvd
+        self._operations: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        with tf.device("CPU:0"):  # keeps Horovod's operations in the graph
+            self._zero = tf.Variable(0, trainable=False, name="zero")
+            self._sink = tf.Variable(0.0, trainable=False, name="sink")
+        super().__init__(strategy, device, hvd.rank(), hvd.size())
+
+    def _identity(self) -> dict[str, Any]:
+        """How the ranks recognize the next operation of the function that is being traced.
+
+        Horovod matches operations by name, and takes the tensor's otherwise. That depends on what
+        is known of its shape, which differs where ranks trace at different times.
+        """
+        graph = _compat.traced_function()
+        if graph is None:
+            return {}
+        self._operations[graph] = number = self._operations.get(graph, 0) + 1
+        function = re.sub(r"\W", "_", getattr(graph, "name", "graph"))
+        return {"name": f"tfdist.{function}.{number}", "ignore_name_scope": True}
+
+    def _entered(self, tensor: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+        """`tensor` in `shape`, a vector, such that TensorFlow cannot know that it is a constant.
+
+        Horovod's operations are not marked as stateful. Given a constant (the static size of a
+        batch, the gradient of none), TensorFlow runs them once, while it optimizes the graph, and
+        a rank that traces alone waits for the others. A reshape copies nothing.
+        """
+        return tf.reshape(tensor, shape + self._zero.read_value())
+
+    def _left(self, result: tf.Tensor) -> None:
+        """Makes an operation needed: TensorFlow drops what is only multiplied by a constant zero.
+
+        A control dependency would not keep it, but a value that goes into a variable does.
+        """
+        first = tf.reshape(result, [-1])[:1]
+        self._sink.assign(tf.reduce_sum(tf.cast(first, tf.float32)))
+
+    def all_reduce(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The sums over the ranks, in one negotiation."""
+        if self._size == 1 or not tensors:
+            return tensors
+        first, *others = tensors
+        entered = [self._entered(first, tf.size(first)[None]), *others]
+        if others:
+            sums = self._hvd.grouped_allreduce(entered, op=self._hvd.Sum, **self._identity())
+        else:
+            sums = [self._hvd.allreduce(entered[0], op=self._hvd.Sum, **self._identity())]
+        self._left(sums[0])
+        return [tf.reshape(sums[0], tf.shape(first)), *sums[1:]]
+
+    def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The ranks' tensors, one after the other."""
+        if self._size == 1:
+            return tensor
+        entered = self._entered(tensor, tf.shape(tensor))
+        gathered = self._hvd.allgather(entered, **self._identity())
+        self._left(gathered)
+        return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
+
+    def broadcast(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Rank 0's tensor."""
+        return self._hvd.broadcast(tensor, root_rank=0)
+
+
+class _Ranks(Processes):
+    """Horovod's processes."""
+
+    def __init__(self, hvd: ModuleType):
+        super().__init__(hvd.rank(), hvd.size())
+        self._hvd = hvd
+
+    def lost(self, error: tf.errors.OpError) -> list[int] | None:
+        """No rank: Horovod knows that a peer is gone, but not which one."""
+        return [] if "Horovod" in error.message else None
+
+    def sum(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum of `value` over the ranks."""
+        return value if self.size == 1 else self._hvd.allreduce(value, op=self._hvd.Sum)
+
+
+def _horovod() -> ModuleType:
+    if not is_installed():
+        raise ImportError(
+            "The strategy 'horovod' needs Horovod 0.28.1, which is not installed: "
+            f"{HOW_TO_INSTALL}."
+        )
+    try:
+        import horovod.tensorflow as hvd
+    except (ImportError, tf.errors.NotFoundError) as error:
+        raise ImportError(
+            f"Horovod is installed, but does not work with TensorFlow {tf.__version__}: "
+            f"{HOW_TO_INSTALL}. The error was: {str(error).splitlines()[0]}"
+        ) from error
+    return hvd
+
+
+def _check_launcher() -> None:
+    launch = describe()
+    if launch.size > 1 and launch.launcher in ("TF_CONFIG", "Slurm"):
+        raise ValueError(
+            f"{launch.launcher} started this process as one of {launch.size}, of which Horovod "
+            "would know nothing: they would train apart. Start the script with `horovodrun`, "
+            "`mpirun` or `tfdist run --strategy horovod`, or use "
+            "`tfdist.Strategy('multi_worker')`. "
+            f"Received: {sorted(launch.variables)}"
+        )
+
+
+def _check_size(hvd: ModuleType) -> None:
+    launch = describe()
+    if launch.launcher in ("Open MPI", "MPI") and launch.size != hvd.size():
+        raise ValueError(
+            f"{launch.launcher} started {launch.size} processes, of which this Horovod knows "
+            f"{hvd.size()}: it was built without MPI, so they would train apart. Build it with "
+            "`HOROVOD_WITH_MPI=1 make horovod`, or start the script with `horovodrun --gloo`. "
+            f"Received: {dict(launch.variables)}"
+        )
+
+
+def _device(hvd: Any) -> str:
+    """The device of this process: the GPU of its local rank, or the CPU."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return "CPU:0"
+    if hvd.local_rank() >= len(gpus):
+        raise ValueError(
+            "Each process on a machine needs a GPU of its own. Start no more processes than there "
+            f"are GPUs. Received: local rank {hvd.local_rank()} with {len(gpus)} GPU(s)"
+        )
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    return "GPU:0"

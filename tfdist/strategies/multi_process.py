@@ -1,0 +1,280 @@
+"""What the strategies of several processes share: data, logs, predictions and one random seed."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import _compat, replica
+from tfdist.coordination import hooks
+from tfdist.coordination.files import CallbackFiles
+from tfdist.options import Options
+from tfdist.stages import exchange, weighting
+from tfdist.strategies import batches, keras_steps, shards
+from tfdist.strategies.base import SynchronousStrategy
+from tfdist.strategies.processes import Processes
+from tfdist.validation import check_exchangeable, check_not_empty
+
+_UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
+_INFINITE = int(tf.data.INFINITE_CARDINALITY)
+# What tf.compat.v1.random.get_seed answers for the global seed as long as nobody has set it.
+_UNSET_SEED = 87654321
+
+
+class MultiProcessStrategy(SynchronousStrategy):
+    """Mixed in before a `tf.distribute.Strategy` whose replicas live in several processes.
+
+    All processes run the same script. Data sets and arrays are global: each process takes its part
+    of every batch.
+
+    Attributes:
+        log_all_ranks: whether other processes than the chief show progress too.
+        callbacks_run: whether Keras runs its callbacks, after which the processes agree.
+        callback_files: where the callbacks of the present run write.
+    """
+
+    log_all_ranks: bool
+    callbacks_run: bool
+    callback_files: list[CallbackFiles]
+
+    def _init_processes(self, options: Options, processes: Processes, log_all_ranks: bool) -> None:
+        self._init_options(options, processes)
+        self.log_all_ranks = log_all_ranks
+        self.callbacks_run = False
+        self.callback_files = []
+        self._even_sizes: set[int] = set()
+        self._has_own_shards = False
+        # TensorFlow takes iterators with the same options for one type, for which a function is
+        # traced once; but it must ask for the end of the data where the length is not known.
+        self._input_options = [
+            tf.distribute.InputOptions(experimental_fetch_to_device=True) for _ in range(2)
+        ]
+        self._first_batches: list[shards.FirstBatch] = []
+        _agree_on_seed(processes)
+
+    def _prepare(self, model: keras.Model) -> None:
+        if self.processes.size > 1:
+            check_exchangeable(model.trainable_variables)
+        super()._prepare(model)
+
+    # Data
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """Distributes a data set of global batches; see `tf.distribute.Strategy`.
+
+        Every process reads the whole data set and keeps its replicas' parts of each batch, so the
+        batches are those of one device. Where reading everything is too much, divide the data
+        with `distribute_datasets_from_function`.
+
+        Raises:
+            ValueError: when `dataset` is known to be empty, when its auto-shard policy asks for
+                other parts than of global batches, and when the processes' data sets differ in
+                length.
+        """
+        if self.processes.size == 1:
+            return super().experimental_distribute_dataset(dataset, options)
+        if dataset in self._batch_specs:
+            return dataset
+        check_not_empty(dataset)
+        _check_auto_shard(dataset)
+        length = self._agreed_length(dataset)
+        replicas, local = self.num_replicas_in_sync, len(self.extended.worker_devices)
+        size = shards.static_batch_size(dataset.element_spec)
+        if size is not None and size % replicas == 0:
+            self._even_sizes.add(size // replicas)
+        first_batch = shards.FirstBatch()
+        self._first_batches.append(first_batch)
+        dataset_spec = dataset.element_spec
+        dataset = first_batch.watch(dataset)
+        parts = shards.of_global_batches(dataset, self.processes.rank, local, replicas)
+        return self._distribute(parts, options, length, dataset_spec)
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
+        """Distributes data that the user divides; see `tf.distribute.Strategy`.
+
+        Args:
+            dataset_fn: called with a `tf.distribute.InputContext`; returns this worker's data set,
+                with batches of the size of a replica's. The workers' may differ in length and in
+                the sizes of batches: a step's loss is the mean over the samples that there are,
+                and the data end with the longest worker's.
+            options: a `tf.distribute.InputOptions`.
+        """
+        if self.processes.size == 1:
+            return super().distribute_datasets_from_function(dataset_fn, options)
+        self._has_own_shards = True
+        context = tf.distribute.InputContext(
+            self.processes.size, self.processes.rank, self.num_replicas_in_sync
+        )
+        dataset = dataset_fn(context)
+        length = self._longest(int(dataset.cardinality()))
+        data = shards.with_unknown_sizes(shards.padded(dataset, length))
+        return self._distribute(data, options, length, dataset.element_spec)
+
+    def _distribute(self, data: tf.data.Dataset, options: Any, length: int, spec: Any) -> Any:
+        """Distributes this process' `data`, one element per local replica and step.
+
+        Args:
+            data: this process' data set.
+            options: a `tf.distribute.InputOptions`.
+            length: the number of elements, equal in all processes; -1 for no end, -2 for unknown:
+                then the processes ask each other in each step whether there are data left.
+            spec: the type specs of a batch.
+        """
+        if length == _UNKNOWN or len(self.extended.worker_devices) > 1:
+            data = data.filter(lambda *batch: True)
+        self.extended.experimental_enable_get_next_as_optional = length == _UNKNOWN
+        options = options or self._input_options[length == _UNKNOWN]
+        distributed = super().distribute_datasets_from_function(lambda _: data, options)
+        self._batch_specs[distributed] = spec
+        return distributed
+
+    def compare_first_batches(self) -> None:
+        """Warns when the processes read different data; called by all of them, after a step.
+
+        Only data sets that have given a batch in every process are compared, once.
+        """
+        if not self._first_batches:
+            return
+        checksums = [int(first.checksum.numpy()) for first in self._first_batches]
+        columns = self.processes.all_gather(checksums).T
+        if any(column.all() and len(set(column)) > 1 for column in columns):
+            tf.get_logger().warning(
+                "tfdist: the ranks do not read the same data. Every rank must be given the same "
+                "global batches, of which it takes its part; where each was given a part of its "
+                "own, most samples are left out: hand such data in with "
+                "`strategy.distribute_datasets_from_function`. (Where only random augmentation "
+                "differs, this does no harm.)"
+            )
+        self._first_batches = [
+            first for first, column in zip(self._first_batches, columns) if not column.all()
+        ]
+
+    def _agreed_length(self, dataset: tf.data.Dataset) -> int:
+        spec = zlib.crc32(str(dataset.element_spec).encode())
+        length = _compat.number_of_batches(dataset)
+        rows = self.processes.all_gather([length, spec])
+        if len(np.unique(rows, axis=0)) > 1:
+            raise ValueError(
+                "Every process must be given the same global batches, of which it takes its part; "
+                "data that you divide yourself are handed in with "
+                "`strategy.distribute_datasets_from_function`. Received: data sets of "
+                f"{rows[:, 0].tolist()} batches by rank, of "
+                f"{'equal' if len(set(rows[:, 1])) == 1 else 'different'} types; here "
+                f"{dataset.element_spec}"
+            )
+        return length
+
+    def _longest(self, own: int) -> int:
+        """The number of elements of the longest process' data set, a multiple of the replicas'."""
+        lengths = self.processes.all_gather([own])[:, 0].tolist()
+        for special in (_UNKNOWN, _INFINITE):
+            if special in lengths:
+                return special
+        local = len(self.extended.worker_devices)
+        return -(-max(lengths) // local) * local
+
+    # Steps
+
+    def _known_to_be_even(self, sizes: list) -> bool:
+        if self.processes.size == 1:
+            return super()._known_to_be_even(sizes)
+        if self._has_own_shards or tf.executing_eagerly():
+            return False
+        return super()._known_to_be_even(sizes) and sizes[0] in self._even_sizes
+
+    def _uneven_shares(self, sizes: list[tf.Tensor]) -> Callable[[int], weighting.Share]:
+        def share(index: int) -> weighting.Share:
+            return weighting.share_of(sizes[index], exchange.all_reduce([sizes[index]])[0])
+
+        return share
+
+    def _run_keras_step(
+        self,
+        fn: Callable,
+        args: tuple,
+        kwargs: dict | None,
+        options: tf.distribute.RunOptions | None,
+        model: keras.Model,
+        name: str,
+    ) -> Any:
+        if self.processes.size == 1:
+            return super()._run_keras_step(fn, args, kwargs, options, model, name)
+        whole_batch = not batches.is_distributed(args)
+        own_logs = False
+
+        def finish_logs(logs: Any, running: replica.ReplicaStep) -> Any:
+            nonlocal own_logs
+            own_logs = not isinstance(logs, dict) or set(logs) != set(model.get_metrics_result())
+            return keras_steps.averaged_logs(logs, running) if own_logs else logs
+
+        step = keras_steps.complete(fn, model, name, finish_logs)
+        logs = self._run_with_shares(step, args, kwargs, options, model=model)
+        if name != "predict_step" and (own_logs or whole_batch):
+            return keras_steps.with_global_metrics(logs, model, name)
+        return logs
+
+    def reduce_per_replica(self, values: Any, reduction: str) -> Any:
+        """Reduces what Keras gets of a step: logs over the local replicas, predictions over all.
+
+        Logs are global already, or are those of metrics, of which Keras reads the global result at
+        the end of an epoch: that saves an exchange per step.
+
+        Raises:
+            ValueError: for predictions that processes cannot exchange (sparse, ragged, strings).
+        """
+        if self.processes.size == 1:
+            return super().reduce_per_replica(values, reduction)
+        reduce = self._all_predictions if reduction == "concat" else self._first
+        return tf.nest.map_structure(reduce, values)
+
+    def _first(self, value: Any) -> Any:
+        return self.experimental_local_results(value)[0]
+
+    def _all_predictions(self, value: Any) -> tf.Tensor:
+        for part in self.experimental_local_results(value):
+            if not isinstance(part, tf.Tensor) or part.dtype == tf.string:
+                raise ValueError(
+                    "Processes can exchange predictions that are dense numbers only; predict the "
+                    f"rest in one process. Received: predictions {part}"
+                )
+        return self.gather(value, axis=0)
+
+
+def _agree_on_seed(processes: Processes) -> None:
+    """Gives all processes one global random seed, unless the user has set one.
+
+    Without it, `shuffle` would give each process other global batches to take its part of.
+    """
+    if processes.size == 1:
+        return
+    own, _ = tf.compat.v1.random.get_seed(0)
+    rows = processes.all_gather([own, secrets.randbits(31)])
+    if len(set(rows[:, 0])) > 1:
+        raise ValueError(
+            "The processes must have one random seed, as a shuffled data set must have the same "
+            "order in all of them. Call `keras.utils.set_random_seed` with the same number "
+            f"everywhere, or nowhere. Received: seeds {rows[:, 0].tolist()} by rank"
+        )
+    if own == _UNSET_SEED:
+        tf.random.set_seed(int(rows[0, 1]))
+
+
+def _check_auto_shard(dataset: tf.data.Dataset) -> None:
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    allowed = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA)
+    if policy not in allowed:
+        raise ValueError(
+            "tfdist divides global batches, so that training equals one device's. Leave the "
+            "auto-shard policy at AUTO or DATA, or divide the data yourself and hand them in with "
+            "`strategy.distribute_datasets_from_function`. Received: a data set with "
+            f"auto_shard_policy={policy.name}"
+        )
+
+
+hooks.install(MultiProcessStrategy)

@@ -1,0 +1,200 @@
+"""Replicas in several processes that meet in TensorFlow's collective operations."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import tensorflow as tf
+
+from tfdist import _compat, testing
+from tfdist.cluster import Cluster, describe, wait_for_peers
+from tfdist.cluster.addresses import without_proxy
+from tfdist.options import Options
+from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.strategies.multi_process import MultiProcessStrategy
+from tfdist.strategies.processes import OneProcess, Processes
+
+
+class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorkerMirroredStrategy):
+    """Synchronous training on the devices of several processes, on one machine or several.
+
+    A drop-in for `tf.distribute.MultiWorkerMirroredStrategy` under which Keras 3's `fit`,
+    `evaluate` and `predict` run and give what one device gives. The processes find each other by
+    the environment variable TF_CONFIG, which `tfdist run` and cluster managers set, or by Slurm's
+    variables. Without any, this process is the only one.
+
+    Make the strategy before TensorFlow runs anything.
+
+    Args:
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`; None for the
+            environment variables.
+        communication_options: a `tf.distribute.experimental.CommunicationOptions`, such as the
+            choice between NCCL and ring; its `bytes_per_pack` has no use here.
+        accumulation_steps: number of micro-batches whose gradients are averaged on each replica
+            before one exchange and one update.
+        bucket_bytes: gradients are packed into buckets of at most this many bytes.
+        heartbeat_timeout: seconds; a worker that gives no sign of life for so long counts as lost,
+            and training ends with an error that names it.
+        log_all_ranks: whether other workers than the chief show progress too.
+
+    Raises:
+        ValueError: for a TF_CONFIG that is not valid, and options out of range.
+        TimeoutError: when peers cannot be reached within 60 seconds, or what the environment
+            variable TFDIST_CONNECT_TIMEOUT says; with their ranks and addresses.
+        OSError: when the port of this worker is in use.
+
+    Example:
+
+    >>> import keras, numpy as np, tfdist
+    >>> strategy = tfdist.MultiWorkerMirroredStrategy()  # this process alone
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    ...     model.compile(optimizer="adam", loss="mse")
+    >>> x, y = np.ones((32, 4)), np.ones((32, 1))
+    >>> history = model.fit(x, y, epochs=1, verbose=0, callbacks=strategy.callbacks())
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
+        communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
+        *,
+        accumulation_steps: int = 1,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        heartbeat_timeout: float = 10.0,
+        log_all_ranks: bool = False,
+    ):
+        options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
+        _check_heartbeat(heartbeat_timeout)
+        testing.virtual_devices_of_environment()
+        cluster = _cluster() if cluster_resolver is None else _cluster_of(cluster_resolver)
+        if cluster is not None and cluster.size > 1:
+            os.environ.update(without_proxy(os.environ, cluster.workers))
+            _join(cluster)
+        _compat.install_collectives()
+        _compat.separate_collectives(self)
+        extended = _compat.MultiWorkerExtended(
+            self,
+            cluster_resolver or _resolver(cluster),
+            communication_options or tf.distribute.experimental.CommunicationOptions(),
+            heartbeat_timeout,
+        )
+        tf.distribute.Strategy.__init__(self, extended)
+        # TensorFlow's ring is slow with tensors of many megabytes.
+        self.largest_message = bucket_bytes
+        processes = OneProcess() if cluster is None else _Workers(self, cluster)
+        self._init_processes(options, processes, log_all_ranks)
+
+
+# What TensorFlow's errors contain when a worker is gone.
+_SIGNS_OF_LOSS = (
+    "Collective ops is aborted",
+    "Collective has timed out",
+    "GRPC error",
+    "heartbeats",
+    "Socket closed",
+)
+
+
+class _Workers(Processes):
+    """The workers of a cluster."""
+
+    def __init__(self, strategy: MultiWorkerMirroredStrategy, cluster: Cluster):
+        super().__init__(_rank(cluster), cluster.size)
+        self._strategy = strategy
+        self._addresses = cluster.workers
+        self._chiefs = len(cluster.jobs.get("chief", ()))
+
+    def sum(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum of `value` over the workers."""
+        if self.size == 1:
+            return value
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
+
+    def lost(self, error: tf.errors.OpError) -> list[int] | None:
+        """The workers that TensorFlow names as unhealthy, or as the end of a broken connection."""
+        if not any(sign in error.message for sign in _SIGNS_OF_LOSS):
+            return None
+        _, _, unhealthy = error.message.partition("stopped sending heartbeats")
+        if self.rank and "CoordinationService" in error.message:
+            return [0]  # it coordinates the others
+        named = re.findall(r"/job:(\w+)/replica:\d+/task:(\d+)", unhealthy or error.message)
+        return sorted({self._rank(job, int(task)) for job, task in named} - {self.rank})
+
+    def _rank(self, job: str, task: int) -> int:
+        return task if job == "chief" else task + self._chiefs
+
+    def name(self, rank: int) -> str:
+        """What a worker is called in messages: its rank and address."""
+        return f"rank {rank} ({self._addresses[rank]})"
+
+
+_joined: list[Cluster] = []
+
+
+def _join(cluster: Cluster) -> None:
+    """Waits for the other workers, the first time; the strategies of a process share a cluster."""
+    if not _joined:
+        wait_for_peers(cluster.workers, _rank(cluster))
+        _joined.append(cluster)
+    if cluster != _joined[0]:
+        raise ValueError(
+            "All strategies of a process must be in one cluster. "
+            f"Received: {cluster}, after {_joined[0]}"
+        )
+
+
+def _cluster() -> Cluster | None:
+    """The cluster of the environment; None for a process on its own."""
+    launch = describe()
+    cluster = launch.cluster or Cluster.from_environment()
+    if cluster is None and launch.size > 1:
+        raise ValueError(
+            f"{launch.launcher} started this process as one of {launch.size}, but without "
+            "TF_CONFIG they would train apart. Use `tfdist.Strategy('horovod')`, or start the "
+            f"script with `tfdist run` or with TF_CONFIG. Received: {dict(launch.variables)}"
+        )
+    return cluster
+
+
+def _cluster_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Cluster | None:
+    jobs = resolver.cluster_spec().as_dict()
+    if not jobs:
+        return None
+    if resolver.task_type is None or resolver.task_id is None:
+        raise ValueError(
+            "The cluster resolver must say which task this process is. "
+            f"Received: task_type={resolver.task_type!r}, task_id={resolver.task_id!r}"
+        )
+    tasks = {job: tuple(addresses) for job, addresses in jobs.items()}
+    return Cluster(tasks, resolver.task_type, resolver.task_id)
+
+
+def _rank(cluster: Cluster) -> int:
+    if cluster.rank is None:
+        raise ValueError(
+            "Synchronous training is done by the tasks `chief` and `worker`. "
+            f"Received: a process that is {cluster.task_type} {cluster.task_index}"
+        )
+    return cluster.rank
+
+
+def _resolver(cluster: Cluster | None) -> tf.distribute.cluster_resolver.ClusterResolver:
+    if cluster is None:
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({}))
+    jobs = {job: cluster.jobs[job] for job in ("chief", "worker") if job in cluster.jobs}
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(jobs),
+        task_type=cluster.task_type,
+        task_id=cluster.task_index,
+        num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
+    )
+
+
+def _check_heartbeat(seconds: float) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 1:
+        raise ValueError(
+            "`heartbeat_timeout` must be a number of seconds >= 1. "
+            f"Received: heartbeat_timeout={seconds!r}"
+        )

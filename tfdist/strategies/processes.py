@@ -1,0 +1,84 @@
+"""How the processes of a job talk to each other outside of training steps.
+
+Decisions, lengths of data sets and weights read from a file must be the same in all processes. What
+travels here is small or rare, so one operation is enough: the sum over the processes.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+
+class Processes(abc.ABC):
+    """The processes of a job, from the view of one of them.
+
+    Every method is a collective operation: all processes call it, in the same order.
+
+    Attributes:
+        rank: this process, 0-based.
+        size: the number of processes.
+    """
+
+    def __init__(self, rank: int, size: int):
+        self.rank = rank
+        self.size = size
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is process 0, which writes files and progress."""
+        return self.rank == 0
+
+    @abc.abstractmethod
+    def sum(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum of `value`, int32 or int64, over the processes; outside of a `tf.function`."""
+
+    def name(self, rank: int) -> str:
+        """What a process is called in messages."""
+        return f"rank {rank}"
+
+    def lost(self, error: tf.errors.OpError) -> list[int] | None:
+        """The ranks that `error` says are gone, as far as it does; None for another error."""
+        return None
+
+    def all_gather(self, row: Sequence[int]) -> np.ndarray:
+        """Every process' `row` of integers, as int64 of shape `[size, len(row)]`."""
+        table = np.zeros((self.size, len(row)), np.int64)
+        table[self.rank] = row
+        if not table.size:  # TensorFlow's operation crashes the process
+            return table
+        return self.sum(tf.constant(table)).numpy()
+
+    def all_gather_texts(self, text: str) -> list[str]:
+        """Every process' `text`, by rank."""
+        encoded = text.encode()
+        longest = int(self.all_gather([len(encoded)]).max())
+        rows = self.all_gather(list(encoded) + [-1] * (longest - len(encoded)))
+        return [bytes(int(b) for b in row if b >= 0).decode() for row in rows]
+
+    def broadcast(self, values: Sequence[np.ndarray], root: int) -> list[np.ndarray]:
+        """The `values` of process `root`, bit by bit; all processes hand in equal shapes."""
+        return [self._broadcast(np.asarray(value), root) for value in values]
+
+    def _broadcast(self, value: np.ndarray, root: int) -> np.ndarray:
+        if self.size == 1 or not value.size:
+            return value
+        data = np.frombuffer(value.tobytes(), np.uint8)
+        words = np.frombuffer(np.pad(data, (0, -len(data) % 4)).tobytes(), np.int32)
+        sent = words if self.rank == root else np.zeros_like(words)
+        received = self.sum(tf.constant(sent)).numpy().tobytes()[: len(data)]
+        return np.frombuffer(received, value.dtype).reshape(value.shape)
+
+
+class OneProcess(Processes):
+    """A job of one process."""
+
+    def __init__(self) -> None:
+        super().__init__(rank=0, size=1)
+
+    def sum(self, value: tf.Tensor) -> tf.Tensor:
+        """`value` itself."""
+        return value

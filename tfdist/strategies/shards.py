@@ -1,0 +1,141 @@
+"""A process' part of a data set: of global batches, or of data that the user divided himself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.stages.weighting import batch_size
+from tfdist.strategies import batches
+
+
+def of_global_batches(
+    dataset: tf.data.Dataset, rank: int, local_replicas: int, replicas: int
+) -> tf.data.Dataset:
+    """The parts of this process' replicas of every batch of `dataset`, one after the other.
+
+    Every process reads all of the data and keeps its part, so that the global batches are those of
+    one device.
+
+    Args:
+        dataset: the global batches.
+        rank: this process.
+        local_replicas: the number of replicas in each process.
+        replicas: the number of all replicas.
+    """
+    is_tuple = isinstance(dataset.element_spec, tuple)
+
+    def part_of(index: int | tf.Tensor, *components: Any) -> Any:
+        batch = components if is_tuple else components[0]
+        size = batch_size(batch)
+        if size is None:
+            return batch
+        return batches.part(batch, size, rank * local_replicas + index, replicas)
+
+    if local_replicas == 1:
+        return dataset.map(lambda *batch: part_of(0, *batch)).prefetch(tf.data.AUTOTUNE)
+    return dataset.flat_map(lambda *batch: _in_turn(part_of, local_replicas, batch)).prefetch(
+        local_replicas
+    )
+
+
+def _in_turn(part_of: Any, local_replicas: int, batch: tuple) -> tf.data.Dataset:
+    """The parts of one batch as a data set; with static shapes where the batch has them."""
+    parts = tf.data.Dataset.from_tensors(part_of(0, *batch))
+    for index in range(1, local_replicas):
+        parts = parts.concatenate(tf.data.Dataset.from_tensors(part_of(index, *batch)))
+    return parts
+
+
+class FirstBatch:
+    """A checksum of the first batch that a data set gave, by which processes compare their data.
+
+    Attributes:
+        checksum: an int64 variable, 0 until there was a batch.
+    """
+
+    def __init__(self) -> None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            self.checksum = tf.Variable(0, dtype=tf.int64, trainable=False, name="first_batch")
+
+    def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """`dataset`, whose first batch is noted when it passes for the first time."""
+
+        def note(number: tf.Tensor, batch: Any) -> Any:
+            first = tf.logical_and(tf.equal(number, 0), tf.equal(self.checksum, 0))
+            noted = tf.cond(
+                first,
+                lambda: self.checksum.assign(_checksum(batch)).read_value(),
+                lambda: tf.zeros([], tf.int64),
+            )
+            with tf.control_dependencies([noted]):
+                return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
+
+        return dataset.enumerate().map(note)
+
+
+def _checksum(batch: Any) -> tf.Tensor:
+    """An int64 that depends on all values of `batch`; never 0."""
+    total = tf.ones([], tf.int64)
+    for leaf in tf.nest.flatten(batch, expand_composites=True):
+        if leaf.dtype == tf.string:
+            bits = tf.strings.to_hash_bucket_fast(leaf, 2**31 - 1)
+        else:
+            bits = tf.cast(tf.cast(leaf, tf.float32) * 1024.0, tf.int64)
+        flat = tf.reshape(bits, [-1])
+        places = tf.range(1, tf.size(flat, tf.int64) + 1)
+        total = total * 31 + tf.reduce_sum(flat * places)
+    return tf.where(tf.equal(total, 0), tf.ones_like(total), total)
+
+
+def static_batch_size(spec: Any) -> int | None:
+    """The number of samples in every batch of the type `spec`, None where it may vary."""
+    for leaf in tf.nest.flatten(spec):
+        if leaf.shape.rank != 0:
+            return leaf.shape[0] if leaf.shape.rank else None
+    return None
+
+
+def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
+    """`dataset` followed by empty batches, `length` in all; -1 for no end.
+
+    The empty ones have no sample and so the weight 0: a process whose own data end before the
+    others' goes on with them.
+    """
+    own = int(dataset.cardinality())
+    if own == length:
+        return dataset
+    empty = tf.data.Dataset.from_tensors(_empty(dataset.element_spec))
+    return dataset.concatenate(empty.repeat(-1 if length < 0 else length - own))
+
+
+def _empty(spec: Any) -> Any:
+    """A batch without samples of the type `spec`; other unknown dimensions are 0 too."""
+
+    def empty(leaf: Any) -> Any:
+        if isinstance(leaf, tf.SparseTensorSpec):
+            shape = [0] + [size or 0 for size in leaf.shape[1:]]
+            indices = tf.zeros([0, len(shape)], tf.int64)
+            return tf.SparseTensor(indices, tf.zeros([0], leaf.dtype), shape)
+        if isinstance(leaf, tf.RaggedTensorSpec):
+            shape = (
+                [size or 0 for size in leaf.flat_values_spec.shape]
+                if leaf.flat_values_spec
+                else [0]
+            )
+            values = tf.zeros(shape, leaf.dtype)
+            splits = [tf.zeros([1], leaf.row_splits_dtype)] * leaf.ragged_rank
+            return tf.RaggedTensor.from_nested_row_splits(values, splits)
+        return tf.zeros([0] + [size or 0 for size in leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(empty, spec)
+
+
+def with_unknown_sizes(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` with batches whose static size is forgotten.
+
+    Another process may have another size; what is computed from sizes must not be fixed at trace.
+    """
+    empty = tf.data.Dataset.from_tensors(_empty(dataset.element_spec)).take(0)
+    return dataset.concatenate(empty)
