@@ -49,6 +49,7 @@ __all__ = [
     "flatten_layers",
     "hook_callbacks",
     "hook_compile",
+    "hook_end_of_data",
     "hook_load_weights",
     "hook_reduce_per_replica",
     "hook_runs",
@@ -217,6 +218,27 @@ def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None
 
     for name in ("fit", "evaluate", "predict"):
         wrap(name)
+
+
+def hook_end_of_data(hook: Callable[[], None]) -> None:
+    """Calls `hook()` when a step of Keras' loops found no batch because the data had ended.
+
+    With `steps_per_execution` > 1 Keras asks before it starts a step, so it is not called. Why: see
+    `strategies/end_of_data.py`. Keras 3.10-3.15. A loop that always asks would replace it.
+    """
+    epoch_iterator = keras_tf_trainer.TFEpochIterator
+    original = epoch_iterator.catch_stop_iteration
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self: Any) -> Iterator[None]:
+        with original(self):
+            try:
+                yield
+            except tf.errors.OutOfRangeError:
+                hook()
+                raise
+
+    epoch_iterator.catch_stop_iteration = catch_stop_iteration
 
 
 def hook_callbacks(hook: Callable[[keras.callbacks.CallbackList, keras.Model], bool]) -> None:
@@ -470,6 +492,7 @@ def _wrap_seed_generator() -> None:
         step = replica.current()
         if step is None:
             return seed
+        step.advances.append(functools.partial(draw, self, ordered))
         replica_id = tf.cast(step.replica_id, seed.dtype)
         offset = replica_id * tf.constant(_GOLDEN_RATIO, seed.dtype)
         return seed + tf.stack([offset, tf.zeros_like(offset)])

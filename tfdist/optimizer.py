@@ -158,8 +158,15 @@ class DistributedOptimizer(OptimizerWrapper):
             self.accumulator.add(packed, finite)
         if self.accumulator is None and finite is None:
             exchange_and_update(packed)
+            self._note_counted()
         else:
             context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
+
+    def _note_counted(self) -> None:
+        """Notes that the step counts an update, whatever the data."""
+        step = replica.current()
+        if step is not None:
+            step.advances.append(functools.partial(self.unwrap().iterations.assign_add, 1))
 
     def _check_applied_once(self) -> None:
         """Raises ValueError at a second call in one step: each counts as a micro-batch."""

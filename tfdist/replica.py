@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,6 +32,8 @@ class ReplicaStep:
         weighted_gradients: whether an optimizer applied the share to its gradients, because their
             loss never went through `scale_loss`.
         applied: ids of the accumulating optimizers that were applied already.
+        advances: what moves on with every step, whatever the data: counters of updates and seeds,
+            as functions that move them on outside of a step; see `strategies/end_of_data.py`.
     """
 
     replica_id: int
@@ -40,6 +43,7 @@ class ReplicaStep:
     scaled_losses: set[int] = dataclasses.field(default_factory=set)
     weighted_gradients: bool = False
     applied: set[int] = dataclasses.field(default_factory=set)
+    advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
 
 
 _running = threading.local()

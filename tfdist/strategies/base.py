@@ -16,7 +16,7 @@ from tfdist.callbacks.checks import TrainingChecks
 from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.stages import weighting
-from tfdist.strategies import batches, keras_steps, wrapping
+from tfdist.strategies import batches, end_of_data, keras_steps, wrapping
 from tfdist.strategies.processes import Processes
 from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
 
@@ -157,7 +157,7 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
                 share=share_of_local_replica(replica_id % len(self.extended.worker_devices)),
                 share_in_loss=model is None,
             )
-            with replica.publish(step):
+            with replica.publish(step), end_of_data.nothing_without(args):
                 return fn(*args, **kwargs)
 
         return super().run(step_of_replica, args, kwargs, options)
@@ -242,6 +242,8 @@ def _reduce_per_replica(strategy: Any, values: Any, reduction: str) -> Any:
 
 _compat.install()
 _compat.hook_reduce_per_replica(_reduce_per_replica)
+_compat.hook_runs(end_of_data.of_run)
+_compat.hook_end_of_data(end_of_data.advance)
 _compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
 _compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
 _compat.hook_symbolic_build(

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdist import _compat, replica
 from tfdist.stages import exchange, moving_statistics
 from tfdist.stages.weighting import weigh
+from tfdist.strategies import end_of_data
 
 
 def complete(
@@ -29,7 +30,10 @@ def complete(
     def step(*args: Any, **kwargs: Any) -> Any:
         logs = fn(*args, **kwargs)
         running = replica.current()
-        if running is None or name == "predict_step":
+        if running is None:
+            return logs
+        end_of_data.note(model, name, running.advances)
+        if name == "predict_step":
             return logs
         if name == "train_step":
             statistics = moving_statistics.local_statistics(model)
