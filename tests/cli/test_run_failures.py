@@ -278,6 +278,21 @@ def test_a_stopped_rank_ends_the_job(launcher):
     launcher.wait_for("ended-0", "ended-1", timeout=0)
 
 
+def test_a_stopped_rank_is_named_when_another_gives_up_first(launcher):
+    body = """
+    if rank == 1:
+        wait_for("pid-0")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    wait_for("pid-1")
+    time.sleep(0.5)
+    sys.exit(3)
+    """
+    finished = launcher.run(body, "--stall-timeout", "60")
+    assert finished.returncode == 124
+    message = "rank 1 was stopped (SIGSTOP), and rank 0 then ended with exit status 3"
+    assert message in messages(finished)[0]
+
+
 def test_a_rank_that_is_stopped_for_short_times_goes_on(launcher):
     body = """
     if rank == 0:

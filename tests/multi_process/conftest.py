@@ -7,9 +7,6 @@ import pytest
 from tests.equivalence.job import Job
 from tests.multi_process.jobs import JOBS, Wanted
 
-# Being written: its jobs with other than 2 processes, or several devices, do not end in time yet.
-collect_ignore = ["test_data.py"]
-
 
 @pytest.fixture(autouse=True)
 def _fresh_keras_state():

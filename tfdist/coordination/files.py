@@ -47,6 +47,10 @@ class CallbackFiles:
             self._redirect(callback, callback.log_dir, str(aside))
         elif isinstance(callback, keras.callbacks.BackupAndRestore):
             self._redirect(callback, callback.backup_dir, str(aside))
+        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
+            # It writes nothing here, but makes the folder, if no other process makes it meanwhile.
+            folder = os.path.dirname(callback.filepath)
+            self._redirect(callback, folder, str(aside) if folder else folder)
 
     def _redirect(self, callback: keras.callbacks.Callback, old: str, new: str) -> None:
         """Replaces `old` by `new` in all paths that `callback` keeps."""

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-import tensorflow as tf
-
 from tfdist.strategies.processes import Processes
 
 # About how often, in seconds, the processes ask each other whether someone pressed Ctrl-C.
@@ -34,22 +32,12 @@ def coordinated(strategy: Any) -> Iterator[None]:
     Raises:
         ConnectionError: when another process is lost; it names its rank where it is known.
     """
-    processes = strategy.processes
     outermost = not getattr(_running, "active", False)
     _running.active = True
     try:
-        with _one_interrupt() if outermost else contextlib.nullcontext():
-            yield
-    except tf.errors.OpError as error:
-        lost = processes.lost(error)
-        if lost is None:
-            raise
-        raise ConnectionError(
-            f"Rank {processes.rank} lost its connection to "
-            f"{', '.join(map(processes.name, lost)) or 'another rank'}: it has ended or gives no "
-            "sign of life. Look at what it printed last, and start the job again (with "
-            "keras.callbacks.BackupAndRestore it goes on from its last backup)."
-        ) from error
+        with strategy.processes.naming_lost_ranks():
+            with _one_interrupt() if outermost else contextlib.nullcontext():
+                yield
     finally:
         if outermost:
             _running.active = False

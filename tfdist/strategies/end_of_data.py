@@ -2,9 +2,9 @@
 
 Where the length of the data is not known, Keras starts a step, and TensorFlow stops it when there
 is no batch. On one device what needs no batch has happened by then: the optimizer has counted an
-update, layers have drawn seeds. On several, each replica would be stopped at a point of its own and
-they would differ from then on. So nothing in a replica's step happens before its batch is there, and
-after the step that found none everything moves on as on one device.
+update, layers have drawn seeds. On several, each replica would be stopped at a point of its own,
+and they would differ from then on. So nothing in a replica's step happens before its batch is
+there, and after the step that found none everything moves on as on one device.
 """
 
 from __future__ import annotations

@@ -162,9 +162,8 @@ class _Ranks(Processes):
         """No rank: Horovod knows that a peer is gone, but not which one."""
         return [] if "Horovod" in error.message else None
 
-    def sum(self, value: tf.Tensor) -> tf.Tensor:
-        """The sum of `value` over the ranks."""
-        return value if self.size == 1 else self._hvd.allreduce(value, op=self._hvd.Sum)
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        return self._hvd.allreduce(value, op=self._hvd.Sum)
 
 
 def _horovod() -> ModuleType:

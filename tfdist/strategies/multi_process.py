@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -62,6 +63,17 @@ class MultiProcessStrategy(SynchronousStrategy):
         if self.processes.size > 1:
             check_exchangeable(model.trainable_variables)
         super()._prepare(model)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[tf.distribute.Strategy]:
+        """A context in which models, optimizers and metrics are made for this strategy.
+
+        Raises:
+            RuntimeError: when the scope of another strategy is active.
+            ConnectionError: when another process is lost; it names its rank where it is known.
+        """
+        with self.processes.naming_lost_ranks(), super().scope():
+            yield self
 
     # Data
 

@@ -106,10 +106,7 @@ class _Workers(Processes):
         self._addresses = cluster.workers
         self._chiefs = len(cluster.jobs.get("chief", ()))
 
-    def sum(self, value: tf.Tensor) -> tf.Tensor:
-        """The sum of `value` over the workers."""
-        if self.size == 1:
-            return value
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:

@@ -7,7 +7,8 @@ travels here is small or rare, so one operation is enough: the sum over the proc
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -33,8 +34,39 @@ class Processes(abc.ABC):
         return self.rank == 0
 
     @abc.abstractmethod
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum over the processes; there are several."""
+
     def sum(self, value: tf.Tensor) -> tf.Tensor:
-        """The sum of `value`, int32 or int64, over the processes; outside of a `tf.function`."""
+        """The sum of `value`, int32 or int64, over the processes; outside of a `tf.function`.
+
+        Raises:
+            ConnectionError: when another process is lost; it names its rank where it is known.
+        """
+        if self.size == 1:
+            return value
+        with self.naming_lost_ranks():
+            return self._sum(value)
+
+    @contextlib.contextmanager
+    def naming_lost_ranks(self) -> Iterator[None]:
+        """Turns the engine's errors at the loss of a process into ones that say so.
+
+        Raises:
+            ConnectionError: as `sum`.
+        """
+        try:
+            yield
+        except tf.errors.OpError as error:
+            lost = self.lost(error)
+            if lost is None:
+                raise
+            raise ConnectionError(
+                f"Rank {self.rank} lost its connection to "
+                f"{', '.join(map(self.name, lost)) or 'another rank'}: it has ended or gives no "
+                "sign of life. Look at what it printed last, and start the job again (with "
+                "keras.callbacks.BackupAndRestore it goes on from its last backup)."
+            ) from error
 
     def name(self, rank: int) -> str:
         """What a process is called in messages."""
@@ -79,6 +111,5 @@ class OneProcess(Processes):
     def __init__(self) -> None:
         super().__init__(rank=0, size=1)
 
-    def sum(self, value: tf.Tensor) -> tf.Tensor:
-        """`value` itself."""
-        return value
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        raise NotImplementedError  # there are not several

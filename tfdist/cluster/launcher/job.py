@@ -178,13 +178,23 @@ class Job:
     def _look_for_deaths(self, now: float) -> None:
         for rank in self._ranks:
             rank.look(now)
-        if self._outcome is None and any(rank.code for rank in self._ranks):
+        failed = [rank for rank in self._ranks if rank.code]
+        if self._outcome is not None or not failed:
+            return
+        stopped = [rank for rank in self._ranks if rank.is_stopped]
+        if stopped:  # that is why the others gave up
+            message = (
+                f"rank {stopped[0].number} was stopped (SIGSTOP), and "
+                f"rank {failed[0].number} then {ending(failed[0].code or 0)}"
+            )
+            self._end(Outcome(TIMED_OUT, message, stopped[0].number), now, signal.SIGTERM)
+        else:
             self._first_end = now
             self._end(Outcome(), now + _SETTLE, signal.SIGTERM)
 
     def _look_for_stopped_ranks(self, now: float) -> None:
         for rank in self._ranks:
-            if rank.code is not None or guardian.state(rank.process.pid) != "T":
+            if not rank.is_stopped:
                 rank.stopped_since = None
             elif rank.stopped_since is None:
                 rank.stopped_since = now

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 
-from tfdist.cluster.launcher import output
+from tfdist.cluster.launcher import guardian, output
 
 # A traceback that a rank printed so long before its end, at most, tells when it failed.
 _TEARDOWN = 10.0
@@ -33,6 +33,11 @@ class Rank:
     code: int | None = None
     ended: float = 0.0
     stopped_since: float | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it runs, but was stopped, as by SIGSTOP."""
+        return self.code is None and guardian.state(self.process.pid) == "T"
 
     @property
     def failed_at(self) -> tuple[bool, float, int]:
