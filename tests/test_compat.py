@@ -38,6 +38,7 @@ NEEDED = {
     "keras.src.saving.keras_saveable:KerasSaveable": None,
     "keras.src.layers.layer:Layer._flatten_layers": None,
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer.fit": ["self", "x", "y"],
+    "keras.src.backend.tensorflow.trainer:TFEpochIterator.catch_stop_iteration": ["self"],
     "keras.src.backend.tensorflow.trainer:reduce_per_replica": ["values", "strategy", "reduction"],
     "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.get_tf_dataset": ["self"],
     "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.num_batches": None,
@@ -55,6 +56,10 @@ _DISTRIBUTE = {
     },
     "cross_device_utils:CollectiveReplicaLauncher": {"_use_unique_instance_key": ["self"]},
     "input_lib:DistributedIteratorBase": {"get_next_as_optional": ["self"]},
+    "input_lib:DistributedIteratorSpec": {
+        "_serialize": ["self"],
+        "sanity_check_type": ["self", "other"],
+    },
     "mirrored_strategy:MirroredExtended": {
         "_batch_reduce_to": ["self", "reduce_op", "value_destination_pairs", "options"],
         "_create_variable": ["self", "next_creator"],

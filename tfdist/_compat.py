@@ -670,12 +670,15 @@ _key_bases = itertools.count(1)
 def install_collectives() -> None:
     """Mends TensorFlow's collective operations for Keras' loops, once per process.
 
-    Two things. (1) With `steps_per_execution` > 1 Keras calls a function inside a loop; there
+    Three things. (1) With `steps_per_execution` > 1 Keras calls a function inside a loop; there
     TensorFlow cannot number an operation at the time of the call, and crashes; it is numbered when
     traced, which is the same in all processes, because Keras traces at its first step.
     (2) The iterator of a data set whose length all processes know need not ask in each step
-    whether any of them has data left. TensorFlow 2.20-2.21; TensorFlow's fixes would replace them.
+    whether any of them has data left. (3) A function that was traced with such an iterator must not
+    be reused with one that asks, of which TensorFlow thinks as one type. TensorFlow 2.20-2.21;
+    TensorFlow's fixes would replace them.
     """
+    _tell_iterators_that_ask_apart()
     launcher = cross_device_utils.CollectiveReplicaLauncher
     use_unique_instance_key = launcher._use_unique_instance_key
     iterator = input_lib.DistributedIteratorBase
@@ -707,6 +710,24 @@ def install_collectives() -> None:
     input_lib._calculate_replicas_with_values = _calculate_replicas_with_values
     launcher._use_unique_instance_key = _use_unique_instance_key
     iterator.get_next_as_optional = get_next_as_optional_of_known_length
+
+
+def _tell_iterators_that_ask_apart() -> None:
+    spec = input_lib.DistributedIteratorSpec
+    serialize, sanity_check_type = spec._serialize, spec.sanity_check_type
+
+    @functools.wraps(serialize)
+    def _serialize(self: Any) -> tuple:
+        return (*serialize(self), self._enable_get_next_as_optional)
+
+    @functools.wraps(sanity_check_type)
+    def check_type(self: Any, other: Any) -> None:
+        sanity_check_type(self, other)
+        if self._enable_get_next_as_optional != other._enable_get_next_as_optional:
+            raise ValueError(f"one iterator asks for the end of data: {self}, {other}")
+
+    spec._serialize = _serialize
+    spec.sanity_check_type = check_type
 
 
 def traced_function() -> tf.Graph | None:

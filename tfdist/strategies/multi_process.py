@@ -51,11 +51,6 @@ class MultiProcessStrategy(SynchronousStrategy):
         self.callback_files = []
         self._even_sizes: set[int] = set()
         self._has_own_shards = False
-        # TensorFlow takes iterators with the same options for one type, for which a function is
-        # traced once; but it must ask for the end of the data where the length is not known.
-        self._input_options = [
-            tf.distribute.InputOptions(experimental_fetch_to_device=True) for _ in range(2)
-        ]
         self._first_batches: list[shards.FirstBatch] = []
         _agree_on_seed(processes)
 
@@ -141,7 +136,6 @@ class MultiProcessStrategy(SynchronousStrategy):
         if length == _UNKNOWN or len(self.extended.worker_devices) > 1:
             data = data.filter(lambda *batch: True)
         self.extended.experimental_enable_get_next_as_optional = length == _UNKNOWN
-        options = options or self._input_options[length == _UNKNOWN]
         distributed = super().distribute_datasets_from_function(lambda _: data, options)
         self._batch_specs[distributed] = spec
         return distributed
