@@ -41,7 +41,7 @@ class _SameEverywhere(Processes):
     def __init__(self):
         super().__init__(rank=0, size=3)
 
-    def sum(self, value):
+    def _sum(self, value):
         return 3 * value
 
     def all_gather_texts(self, text):

@@ -1,0 +1,92 @@
+"""Several strategies in one process, and what processes cannot exchange."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.multi_process.reference import BATCH, X, Y
+from tests.multi_process.scenarios.common import error_of, fit, linear, state
+
+
+def several(here):
+    """Two strategies with a model each, which train in turns."""
+    models = [linear(here.strategy), linear(here.make(accumulation_steps=2))]
+    for _ in range(2):
+        for model in models:
+            fit(model, epochs=1)
+    with models[0].distribute_strategy.scope():
+        nested = error_of(_enter, models[1].distribute_strategy)
+    return {
+        "first": state(models[0]),
+        "second": state(models[1]),
+        "nested": nested,
+        "metrics": [model.evaluate(X, Y, BATCH, verbose=0) for model in models],
+    }
+
+
+def _enter(strategy):
+    with strategy.scope():
+        pass
+
+
+def loop_with_changing_sizes(here):
+    """A loop of one's own over batches of 16, 5, 1, 16 samples."""
+    model = here.model()
+    loss = keras.losses.MeanSquaredError()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        variables = model.trainable_variables
+        model.optimizer.apply(tape.gradient(value, variables), variables)
+        return value
+
+    @tf.function(reduce_retracing=True)
+    def train(x, y):
+        return here.strategy.reduce("SUM", here.strategy.run(step, args=(x, y)), axis=None)
+
+    def batches():
+        for rows in LOOP_ROWS:
+            yield X[rows], Y[rows]
+
+    specs = tf.TensorSpec((None, 4), tf.float32), tf.TensorSpec((None, 1), tf.float32)
+    data = tf.data.Dataset.from_generator(batches, output_signature=specs)
+    losses = [float(train(x, y)) for x, y in here.strategy.experimental_distribute_dataset(data)]
+    return {"losses": losses, "state": state(model)}
+
+
+LOOP_ROWS = [list(range(16)), list(range(16, 21)), [21], list(range(22, 38))]
+
+
+def cannot_be_exchanged(here):
+    """The errors of a bfloat16 model and of predictions that are no dense numbers."""
+    strategy = here.strategy
+    with strategy.scope():
+        keras.config.set_dtype_policy("bfloat16")
+        narrow = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        narrow.compile("sgd", "mse")
+        keras.config.set_dtype_policy("float32")
+        words = keras.Sequential([keras.Input((4,)), _Words()])
+        ragged = keras.Sequential([keras.Input((4,)), _Ragged()])
+    return {
+        "bfloat16": error_of(narrow.fit, X, Y, BATCH, verbose=0),
+        "strings": error_of(words.predict, X, BATCH, verbose=0),
+        "ragged": error_of(ragged.predict, X, BATCH, verbose=0),
+        "weights": [np.isfinite(w).all() for w in here.model().get_weights()],
+    }
+
+
+class _Words(keras.layers.Layer):
+    def call(self, inputs):
+        return tf.strings.as_string(inputs)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, "string")
+
+
+class _Ragged(keras.layers.Layer):
+    def call(self, inputs):
+        return tf.RaggedTensor.from_tensor(inputs)
+
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)

@@ -1,0 +1,51 @@
+"""Several strategies in one process; loops of one's own; what processes refuse to exchange."""
+
+import numpy as np
+import pytest
+
+from tests.multi_process import checks
+from tests.multi_process.jobs import scenario
+from tests.multi_process.reference import OneDevice
+from tests.multi_process.scenarios import strategies
+
+
+@scenario(strategies.several)
+def test_several_strategies_train_in_turns(found):
+    first, second = OneDevice().train(2), OneDevice(accumulation_steps=2).train(2)
+    checks.trained(found, first, "first")
+    checks.trained(found, second, "second")
+    for rank in found:
+        for metrics, device in zip(rank["metrics"], (first, second), strict=True):
+            np.testing.assert_allclose(
+                metrics, list(device.evaluate(range(67)).values()), **checks.METRICS
+            )
+
+
+@scenario(strategies.several)
+def test_a_scope_inside_another_strategys_is_refused(found):
+    for rank in found:
+        assert rank["nested"].startswith("RuntimeError: The scope of another strategy is active")
+
+
+@scenario(strategies.loop_with_changing_sizes)
+def test_a_loop_with_batches_of_changing_sizes_equals_one_device(found):
+    expected = OneDevice()
+    losses = [expected.batch(rows)["loss"] for rows in strategies.LOOP_ROWS]
+    checks.trained(found, expected)
+    for rank in found:
+        np.testing.assert_allclose(rank["losses"], losses, **checks.METRICS)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bfloat16", "ValueError: Processes cannot exchange gradients in bfloat16"),
+        ("strings", "Processes can exchange predictions that are dense numbers only"),
+        ("ragged", "Processes can exchange predictions that are dense numbers only"),
+    ],
+)
+@scenario(strategies.cannot_be_exchanged)
+def test_what_cannot_be_exchanged_is_refused_by_all_ranks(found, name, message):
+    for rank in found:
+        assert message in rank[name]
+        assert "Received: " in rank[name]
