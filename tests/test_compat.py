@@ -51,6 +51,7 @@ NEEDED = {
 }
 _DISTRIBUTE = {
     "collective_all_reduce_strategy:CollectiveAllReduceExtended": {
+        "_create_variable": ["self", "next_creator"],
         "_initialize_local_devices": ["self", "cluster_resolver", "worker_device"],
         "_update_config_proto": ["self", "config_proto"],
     },

@@ -40,6 +40,7 @@ from tensorflow.python.distribute import values as tf_values
 
 from tfdist import replica
 from tfdist.stages import weighting
+from tfdist.validation import check_exchangeable
 
 __all__ = [
     "KerasSaveable",
@@ -541,6 +542,11 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
             devices = tuple(f"{worker_device}/device:CPU:{index}" for index in range(virtual))
         return devices, kind
 
+    def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
+        if self._num_workers > 1:
+            check_exchangeable(kwargs.get("dtype"), kwargs.get("name"))
+        return super()._create_variable(next_creator, **kwargs)
+
     def _update_config_proto(self, config_proto: Any) -> Any:
         config = super()._update_config_proto(config_proto)
         coordination = config.experimental.coordination_config
@@ -609,6 +615,8 @@ class OneReplicaExtended(mirrored_strategy.MirroredExtended):
         return distribute_utils.regroup((value_fn(context),), always_wrap=True)
 
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
+        if self._size > 1:
+            check_exchangeable(kwargs.get("dtype"), kwargs.get("name"))
         variable = super()._create_variable(next_creator, **kwargs)
         if self._size > 1 and variable.dtype != tf.string:
             with tf.init_scope():

@@ -126,12 +126,16 @@ def check_not_empty(dataset: Any) -> None:
         )
 
 
-def check_exchangeable(variables: list[keras.Variable]) -> None:
-    """Raises ValueError for variables whose gradients processes cannot exchange."""
-    refused = [v.path for v in variables if v.dtype == "bfloat16"]
-    if refused:
+def check_exchangeable(dtype: Any, name: str | None) -> None:
+    """Raises ValueError for a variable whose values and gradients processes cannot exchange.
+
+    Args:
+        dtype: the variable's dtype; None where it is not known yet.
+        name: what it is called.
+    """
+    if dtype is not None and tf.as_dtype(dtype) == tf.bfloat16:
         raise ValueError(
-            "Processes cannot exchange gradients in bfloat16. Use the dtype policy "
+            "Processes cannot exchange variables and gradients in bfloat16. Use the dtype policy "
             "`mixed_bfloat16`, which keeps the variables and their gradients in float32. "
-            f"Received: bfloat16 variables {refused}"
+            f"Received: a bfloat16 variable {name!r}"
         )

@@ -39,7 +39,7 @@ def test_a_loop_with_batches_of_changing_sizes_equals_one_device(found):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bfloat16", "ValueError: Processes cannot exchange gradients in bfloat16"),
+        ("bfloat16", "ValueError: Processes cannot exchange variables and gradients in bf"),
         ("strings", "Processes can exchange predictions that are dense numbers only"),
         ("ragged", "Processes can exchange predictions that are dense numbers only"),
     ],

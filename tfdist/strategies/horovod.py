@@ -160,7 +160,8 @@ class _Ranks(Processes):
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
         """No rank: Horovod knows that a peer is gone, but not which one."""
-        return [] if "Horovod" in error.message else None
+        gone = isinstance(error, (tf.errors.UnknownError, tf.errors.AbortedError))
+        return [] if gone and "Horovod" in error.message else None
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         return self._hvd.allreduce(value, op=self._hvd.Sum)

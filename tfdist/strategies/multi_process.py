@@ -20,7 +20,7 @@ from tfdist.stages import exchange, weighting
 from tfdist.strategies import batches, keras_steps, shards
 from tfdist.strategies.base import SynchronousStrategy
 from tfdist.strategies.processes import Processes
-from tfdist.validation import check_exchangeable, check_not_empty
+from tfdist.validation import check_not_empty
 
 _UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 _INFINITE = int(tf.data.INFINITE_CARDINALITY)
@@ -53,11 +53,6 @@ class MultiProcessStrategy(SynchronousStrategy):
         self._has_own_shards = False
         self._first_batches: list[shards.FirstBatch] = []
         _agree_on_seed(processes)
-
-    def _prepare(self, model: keras.Model) -> None:
-        if self.processes.size > 1:
-            check_exchangeable(model.trainable_variables)
-        super()._prepare(model)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:

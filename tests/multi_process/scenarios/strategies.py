@@ -1,7 +1,6 @@
 """Several strategies in one process, and what processes cannot exchange."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tests.multi_process.reference import BATCH, X, Y
@@ -62,17 +61,14 @@ def cannot_be_exchanged(here):
     """The errors of a bfloat16 model and of predictions that are no dense numbers."""
     strategy = here.strategy
     with strategy.scope():
-        keras.config.set_dtype_policy("bfloat16")
-        narrow = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        narrow.compile("sgd", "mse")
-        keras.config.set_dtype_policy("float32")
+        narrow = keras.layers.Dense(1, dtype="bfloat16")
+        bfloat16 = error_of(narrow.build, (None, 4))
         words = keras.Sequential([keras.Input((4,)), _Words()])
         ragged = keras.Sequential([keras.Input((4,)), _Ragged()])
     return {
-        "bfloat16": error_of(narrow.fit, X, Y, BATCH, verbose=0),
+        "bfloat16": bfloat16,
         "strings": error_of(words.predict, X, BATCH, verbose=0),
         "ragged": error_of(ragged.predict, X, BATCH, verbose=0),
-        "weights": [np.isfinite(w).all() for w in here.model().get_weights()],
     }
 
 
