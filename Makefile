@@ -34,7 +34,7 @@ lint: $(INSTALLED) ## ruff and mypy
 horovod: $(INSTALLED) ## build Horovod and install it; HOROVOD_WITH_MPI=1 builds it with MPI too
 	@$(BIN)/python scripts/install_horovod.py
 
-equivalence: $(INSTALLED) ## compare with one device; rewrites the table in README.md
+equivalence: horovod ## compare with one device; rewrites the table in README.md
 	$(BIN)/python -m tests.equivalence.report
 
 benchmark: $(INSTALLED) ## measure the overhead of a training step

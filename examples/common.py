@@ -138,12 +138,12 @@ def _choose_devices(count: int) -> list[str]:
 
 def describe(strategy: tf.distribute.Strategy) -> str:
     """One line on `strategy` and its devices."""
-    if isinstance(strategy, tfdist.MirroredStrategy):
-        name = type(strategy).__name__
-        names = [name.rpartition("device:")[2] for name in strategy.extended.worker_devices]
-    else:
+    if strategy is tf.distribute.get_strategy():  # outside of any scope: TensorFlow's default
         name = "none (plain Keras)"
         names = ["GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"]
+    else:
+        name = type(strategy).__name__
+        names = [name.rpartition("device:")[2] for name in strategy.extended.worker_devices]
     return f"strategy: {name} on {len(names)} device(s): {', '.join(names)}"
 
 

@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks import readme
+from tfdist.strategies.horovod import is_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["--replicas", "2", "--variables", "2", "--rounds", "1", "--round-seconds", "0.001"]
 
 
 def run_step_overhead(*options: str) -> str:
+    return run("step_overhead.py", *TINY, *options)
+
+
+def run(script: str, *options: str) -> str:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(ROOT / "benchmarks" / "step_overhead.py"), *TINY, *options]
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
     process = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
@@ -80,3 +85,31 @@ def test_readme_without_the_markers_is_refused(content, tmp_path):
     with pytest.raises(ValueError, match="needs one <!-- t:begin -->.*Received: path="):
         readme.update(path, "t", "text")
     assert path.read_text() == content
+
+
+@pytest.fixture(scope="module")
+def exchange(tmp_path_factory):
+    """What a small run of exchange.py prints, and the JSON and README files that it writes."""
+    folder = tmp_path_factory.mktemp("exchange")
+    page = folder / "README.md"
+    page.write_text("before\n<!-- exchange:begin -->\n<!-- exchange:end -->\nafter\n")
+    result = folder / "result.json"
+    options = ["--tensors", "1", "3", "--rounds", "2", "--megabytes", "1"]
+    files = ["--json", str(result), "--update-readme", str(page)]
+    printed = run("exchange.py", *options, *files)
+    return printed, json.loads(result.read_text()), page.read_text()
+
+
+@pytest.mark.skipif(not is_installed(), reason="make horovod")
+def test_exchange_measures_all_four_systems_in_each_round(exchange):
+    printed, result, page = exchange
+    assert list(result) == ["1", "3"]
+    for by_system in result.values():
+        assert len(by_system) == 4
+        assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in by_system.values())
+    rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("|")]
+    assert [row[0].strip() for row in rows] == ["tensors", "---", "1", "3"]
+    assert {len(row) for row in rows} == {1 + 4 + 2}
+    for name in ("Python", "TensorFlow", "Horovod", "tfdist"):
+        assert f"{name} " in printed.splitlines()[0]
+    assert page == f"before\n<!-- exchange:begin -->\n{printed}<!-- exchange:end -->\nafter\n"

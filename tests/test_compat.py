@@ -42,6 +42,8 @@ NEEDED = {
     "keras.src.backend.tensorflow.trainer:reduce_per_replica": ["values", "strategy", "reduction"],
     "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.get_tf_dataset": ["self"],
     "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter.num_batches": None,
+    "keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.get_tf_dataset": ["self"],
+    "keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter.num_batches": None,
     "keras.src.saving.saving_lib:save_model": ["model", "filepath"],
     "keras.src.saving.saving_lib:save_weights_only": ["model", "filepath"],
     "keras.src.legacy.saving.legacy_h5_format:save_model_to_hdf5": ["model", "filepath"],

@@ -29,6 +29,7 @@ from keras.src.saving import saving_lib as keras_saving
 from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.trainers import trainer as keras_trainer
 from keras.src.trainers.data_adapters import array_data_adapter as keras_array_adapter
+from keras.src.trainers.data_adapters import py_dataset_adapter as keras_py_dataset_adapter
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     cross_device_utils,
@@ -176,23 +177,23 @@ _lengths: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def number_of_batches(dataset: tf.data.Dataset) -> int:
-    """The cardinality of `dataset`, also of those that Keras makes of arrays.
+    """The cardinality of `dataset`, also of those that Keras makes of arrays and of a PyDataset.
 
-    Their cardinality is unknown to TensorFlow but not to Keras' adapter, which is made to note it.
-    Why: processes that know the length need not ask each other in each step whether data are left.
+    Their cardinality is unknown to TensorFlow, but not to Keras' adapters, which are made to note
+    it. Why: processes that know the length need not ask each other in each step whether data are left.
     Keras 3.10-3.15. A data set with its cardinality set would replace it.
     """
     return _lengths.get(dataset, int(dataset.cardinality()))
 
 
-def _note_lengths_of_arrays() -> None:
-    adapter = keras_array_adapter.ArrayDataAdapter
+def _note_lengths(adapter: Any) -> None:
     original = adapter.get_tf_dataset
 
     @functools.wraps(original)
     def get_tf_dataset(self: Any) -> tf.data.Dataset:
         dataset = original(self)
-        _lengths[dataset] = self.num_batches
+        if self.num_batches is not None:
+            _lengths[dataset] = self.num_batches
         return dataset
 
     adapter.get_tf_dataset = get_tf_dataset
@@ -764,7 +765,8 @@ def _in_function_in_loop() -> bool:
 @functools.cache
 def install() -> None:
     """Puts all wrappers in place, once per process."""
-    _note_lengths_of_arrays()
+    _note_lengths(keras_array_adapter.ArrayDataAdapter)
+    _note_lengths(keras_py_dataset_adapter.PyDatasetAdapter)
     _wrap_optimizer()
     _wrap_losses()
     _wrap_mean_metric()

@@ -71,6 +71,12 @@ def test_options_that_the_ranks_read(launcher):
     assert "TFDIST_DEVICES_PER_WORKER" not in environments(launcher)[0]
 
 
+def test_several_devices_per_rank_are_refused_for_horovod(launcher):
+    finished = launcher.run("", "--strategy", "horovod", "--devices-per-worker", "2")
+    assert finished.returncode == 2
+    assert b"no --devices-per-worker. Received: 2" in finished.stderr
+
+
 def test_the_place_in_another_launcher_is_forgotten(launcher):
     outer = {
         "OMPI_COMM_WORLD_RANK": "3",

@@ -38,5 +38,5 @@ def test_multi_worker_refuses_to_be_one_of_several_without_tf_config(monkeypatch
 
 def test_horovod_refuses_to_be_one_of_several_of_tf_config(tf_config):
     tf_config("worker", 0)
-    with pytest.raises(ValueError, match="TF_CONFIG started this process as one of 2, of which"):
+    with pytest.raises(ValueError, match="as one of 2, of which Horovod knows 1: TF_CONFIG"):
         tfdist.HorovodStrategy()

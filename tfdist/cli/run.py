@@ -80,7 +80,8 @@ Example:
 @click.option(
     "--connect-timeout",
     type=_SECONDS,
-    help="How long a process waits for the others at its start (60, or TFDIST_CONNECT_TIMEOUT).",
+    help="How long a process waits for the others at its start (60, or TFDIST_CONNECT_TIMEOUT; "
+    "Horovod's: 30, or HOROVOD_GLOO_TIMEOUT_SECONDS).",
 )
 @click.option(
     "--stall-timeout",
@@ -131,6 +132,11 @@ def run(
     program = [sys.executable, *(["-m"] if module else []), *command]
     if not module and not os.path.exists(command[0]):
         context.fail(f"there is no such script. Received: {command[0]!r}")
+    if strategy == "horovod" and devices_per_worker is not None:
+        context.fail(
+            "Horovod trains on one device in each process, so it has no --devices-per-worker. "
+            f"Received: {devices_per_worker}"
+        )
     directory, logs = None, []
     try:
         with ranks.environments(

@@ -28,8 +28,8 @@ VARIABLES = (
 
 # The ports of a step: below those that outgoing connections take, 64 for each step of a host.
 _FIRST_PORT = 10000
-_PORTS = 22000
 _PORTS_PER_STEP = 64
+_PORTS = 340 * _PORTS_PER_STEP
 _MOST_HOSTS = 100_000
 
 

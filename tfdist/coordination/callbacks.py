@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 
 from tfdist.coordination import runs
 from tfdist.coordination.agreement import (
@@ -15,7 +16,7 @@ from tfdist.coordination.agreement import (
 )
 from tfdist.coordination.files import CallbackFiles
 
-# Keras' callbacks that neither decide nor change anything at the end of a batch.
+# Keras' callbacks that neither decide nor change anything at the end of a batch, as a rule.
 _PASSIVE = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.CSVLogger,
@@ -38,10 +39,9 @@ def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> No
         return
     if not (strategy.is_chief or strategy.log_all_ranks):
         callbacks[:] = [c for c in callbacks if not isinstance(c, keras.callbacks.ProgbarLogger)]
-        for callback in callbacks:
-            if getattr(callback, "verbose", 0):
-                callback.verbose = 0
     shared = _Shared(strategy, list(callbacks))
+    if not (strategy.is_chief or strategy.log_all_ranks):
+        shared.files.silence()
     callbacks[:] = [First(shared), *callbacks, Last(shared)]
 
 
@@ -55,11 +55,13 @@ class _Shared:
         self.files = CallbackFiles(callbacks, strategy.is_chief)
         strategy.callback_files.append(self.files)
         self.asks_each_batch = False
+        self.training = False
         self.whole: Agreement
         self.in_batches: Agreement
 
     def start(self, model: keras.Model) -> None:
         """Begins a training; all processes look into every batch if the callbacks of one do."""
+        self.training = True
         self.whole = Agreement(model, self.strategy, all_variables)
         self.in_batches = Agreement(model, self.strategy, learning_rates)
         looks = any(_acts_in_batches(callback) for callback in self.callbacks)
@@ -71,12 +73,27 @@ def _acts_in_batches(callback: keras.callbacks.Callback) -> bool:
 
     A callback that does the same in all of them may say so: `decides_in_batches = False`.
     """
-    if isinstance(callback, _PASSIVE) or not getattr(callback, "decides_in_batches", True):
+    if not getattr(callback, "decides_in_batches", True):
         return False
+    if _reads_logs_in_batches(callback):
+        return True
     names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
-    own = [getattr(type(callback), n) is not getattr(keras.callbacks.Callback, n) for n in names]
+    harmless = (keras.callbacks.Callback, *_PASSIVE)
+    own = [
+        all(getattr(type(callback), name) is not getattr(c, name) for c in harmless)
+        for name in names
+    ]
     instance = [name in vars(callback) for name in names]
     return any(own) or any(instance)
+
+
+def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether one of Keras' callbacks decides by, or writes, metrics in the middle of an epoch."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return callback.save_best_only and callback.save_freq != "epoch"
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        return callback.update_freq != "epoch"
+    return False
 
 
 class First(keras.callbacks.Callback):
@@ -100,12 +117,37 @@ class First(keras.callbacks.Callback):
         if optimizer is not None and not optimizer.built and variables:
             with self._shared.strategy.scope():
                 optimizer.build(variables)
+        self._check_params()
         self._shared.start(self.model)
         self._shared.files.recover()
         self._begin()
 
+    def _check_params(self) -> None:
+        """Raises ValueError where the processes were asked for different numbers of steps."""
+        names = ("steps", "epochs")
+        params = self.params or {}
+        row = [-1 if params.get(name) is None else params[name] for name in names]
+        rows = self._shared.strategy.processes.all_gather(row)
+        if len(np.unique(rows, axis=0)) > 1:
+            raise ValueError(
+                "All processes must make the same number of steps and epochs: those of the global "
+                "batches, or `steps_per_epoch`. Received by rank (-1 for none): "
+                f"steps {rows[:, 0].tolist()}, epochs {rows[:, 1].tolist()}"
+            )
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Checks what the processes were asked for; validation steps are timed anew."""
+        if not self._shared.training:
+            self._check_params()
+        self._shared.questions.start_again()
+
+    def on_predict_begin(self, logs: dict | None = None) -> None:
+        """Checks what the processes were asked for."""
+        self._check_params()
+
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes the state."""
+        self._shared.questions.start_again()
         self._begin()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
@@ -181,4 +223,5 @@ class Last(keras.callbacks.Callback):
     def on_train_end(self, logs: dict | None = None) -> None:
         """Adopts what one process restored."""
         self._end()
+        self._shared.training = False
         self._shared.files.restore()

@@ -8,6 +8,7 @@ it writes into a folder of its own, whose files are moved when both are whole: t
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
@@ -30,35 +31,59 @@ class CallbackFiles:
 
     def __init__(self, callbacks: list[keras.callbacks.Callback], is_chief: bool):
         self._is_chief = is_chief
-        self._backups = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
+        self._callbacks = callbacks
+        # Where files cannot be moved at once, backups are written in their place.
+        self._backups = [
+            c
+            for c in callbacks
+            if isinstance(c, keras.callbacks.BackupAndRestore) and not _is_remote(c.backup_dir)
+        ]
         self._folders = [pathlib.Path(backup.backup_dir) for backup in self._backups]
         self._undo: list[Callable[[], None]] = []
+        self._elsewhere: tempfile.TemporaryDirectory | None = None
         if not is_chief:
-            self._elsewhere = tempfile.TemporaryDirectory(prefix="tfdist-")
             for callback in callbacks:
                 self._turn_aside(callback)
 
     def _turn_aside(self, callback: keras.callbacks.Callback) -> None:
         """Lets a callback of a process that is not the chief write where nobody looks."""
-        aside = pathlib.Path(self._elsewhere.name, str(len(self._undo)))
+        target = ""
         if isinstance(callback, keras.callbacks.CSVLogger):
-            self._redirect(callback, callback.filename, str(aside))
+            target = callback.filename
         elif isinstance(callback, keras.callbacks.TensorBoard):
-            self._redirect(callback, callback.log_dir, str(aside))
+            target = callback.log_dir
         elif isinstance(callback, keras.callbacks.BackupAndRestore):
-            self._redirect(callback, callback.backup_dir, str(aside))
+            target = callback.backup_dir
         elif isinstance(callback, keras.callbacks.ModelCheckpoint):
             # It writes nothing here, but makes the folder, if no other process makes it meanwhile.
-            folder = os.path.dirname(callback.filepath)
-            self._redirect(callback, folder, str(aside) if folder else folder)
+            target = os.path.dirname(callback.filepath)
+        if target:
+            self._elsewhere = self._elsewhere or tempfile.TemporaryDirectory(prefix="tfdist-")
+            aside = pathlib.Path(self._elsewhere.name, str(len(self._undo)))
+            self._redirect(callback, target, str(aside))
 
-    def _redirect(self, callback: keras.callbacks.Callback, old: str, new: str) -> None:
+    def _redirect(
+        self, callback: keras.callbacks.Callback, old: str | os.PathLike, new: str
+    ) -> None:
         """Replaces `old` by `new` in all paths that `callback` keeps."""
+        start = os.fspath(old).rstrip("/")
         paths = {
-            n: p for n, p in vars(callback).items() if isinstance(p, str) and p.startswith(old)
+            name: path
+            for name, path in vars(callback).items()
+            if isinstance(path, (str, os.PathLike))
+            and (os.fspath(path) == start or os.fspath(path).startswith(f"{start}/"))
         }
-        vars(callback).update({name: new + path[len(old) :] for name, path in paths.items()})
+        moved = {name: new + os.fspath(path)[len(start) :] for name, path in paths.items()}
+        vars(callback).update({name: path.rstrip("/") for name, path in moved.items()})
         self._undo.append(lambda: vars(callback).update(paths))
+
+    def silence(self) -> None:
+        """Lets the callbacks say nothing, until their paths are restored."""
+        for callback in self._callbacks:
+            verbose = getattr(callback, "verbose", 0)
+            if verbose:
+                callback.verbose = 0
+                self._undo.append(functools.partial(setattr, callback, "verbose", verbose))
 
     def recover(self) -> None:
         """Completes a backup that was whole, but not yet in its place, when the chief died."""
@@ -93,16 +118,22 @@ class CallbackFiles:
         for folder in self._folders if self._is_chief else ():
             with contextlib.suppress(OSError):  # there is none, or it holds what is to be recovered
                 (folder / _STAGING).rmdir()
+        if self._elsewhere is not None:
+            self._elsewhere.cleanup()
+
+
+def _is_remote(path: str | os.PathLike) -> bool:
+    return "://" in os.fspath(path)
 
 
 @contextlib.contextmanager
 def whole_file(path: Any) -> Iterator[Any]:
     """A path to write to instead of `path`, which it replaces when it is whole.
 
-    Folders and open files are written directly.
+    Folders, open files and remote ones are written directly.
     """
-    is_path = isinstance(path, (str, os.PathLike))
-    if not is_path or not str(path).endswith((".h5", ".keras")) or os.path.isdir(path):
+    is_path = isinstance(path, (str, os.PathLike)) and not _is_remote(path)
+    if not is_path or not str(path).endswith((".h5", ".hdf5", ".keras")) or os.path.isdir(path):
         yield path
         return
     path = pathlib.Path(path)

@@ -62,6 +62,8 @@ def _one_interrupt() -> Iterator[None]:
     previous = signal.signal(signal.SIGINT, note)
     try:
         yield
+        if _Interruption.requested:  # too late for the others to stop with this process
+            raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGINT, previous)
         _Interruption.requested = False
@@ -81,6 +83,11 @@ class Questions:
         self._processes = processes
         self._steps_between = 1
         self._steps_left = 1
+        self._asked_at = time.monotonic()
+
+    def start_again(self) -> None:
+        """Called by all processes where other steps begin, which may take longer."""
+        self._steps_between = self._steps_left = 1
         self._asked_at = time.monotonic()
 
     def ask_now_and_then(self) -> None:

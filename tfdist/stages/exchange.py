@@ -16,8 +16,8 @@ import tensorflow as tf
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
-# TensorFlow's default for several processes is to pack all tensors into one, which takes 2 to 4
-# times as long (benchmarks/exchange.py); what arrives here is packed already.
+# TensorFlow's default for several processes is to pack all tensors into one, which takes longer
+# (benchmarks/exchange.py); what arrives here is packed already.
 _ONE_BY_ONE = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
 
 

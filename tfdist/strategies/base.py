@@ -107,7 +107,7 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         name: str,
     ) -> Any:
         step = keras_steps.complete(fn, model, name, keras_steps.weigh_logs)
-        logs = self._run_with_shares(step, args, kwargs, options, model=model)
+        logs = self._run_with_shares(step, args, kwargs, options, name)
         if self.num_replicas_in_sync == 1:
             return logs
         return keras_steps.with_global_metrics(logs, model, name)
@@ -137,17 +137,17 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         args: tuple,
         kwargs: dict | None,
         options: tf.distribute.RunOptions | None,
-        model: keras.Model | None = None,
+        keras_step: str | None = None,
     ) -> Any:
         if self.num_replicas_in_sync == 1:
             return super().run(fn, args, kwargs, options)
         global_size = None
-        if model is not None and not batches.is_distributed(args):
+        if keras_step and not batches.is_distributed(args):
             args = batches.as_tensors(args)
             global_size = weighting.batch_size(args)
             if global_size is not None:
                 args = batches.split(args, global_size, self)
-        share_of_local_replica = self._shares(args, global_size)
+        share_of_local_replica = self._shares(args, global_size, keras_step)
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
             replica_id = replica.static_id()
@@ -155,7 +155,7 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
                 replica_id=replica_id,
                 replicas=self.num_replicas_in_sync,
                 share=share_of_local_replica(replica_id % len(self.extended.worker_devices)),
-                share_in_loss=model is None,
+                share_in_loss=keras_step is None,
             )
             with replica.publish(step), end_of_data.nothing_without(args):
                 return fn(*args, **kwargs)
@@ -163,17 +163,21 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         return super().run(step_of_replica, args, kwargs, options)
 
     def _shares(
-        self, args: Any, global_size: int | tf.Tensor | None
+        self, args: Any, global_size: int | tf.Tensor | None, keras_step: str | None
     ) -> Callable[[int], weighting.Share]:
         """The share of each local replica by its number; to be called once in each replica.
 
         Args:
             args: the step's arguments.
             global_size: the number of samples in the global batch, None where it is not known.
+            keras_step: the name of Keras' step, None for a step of the user's own.
         """
+        if keras_step == "predict_step":  # which has no loss to weight
+            share = weighting.even_share(self.num_replicas_in_sync)
+            return lambda index: share
         sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
         if global_size is None:
-            is_even = None in sizes or self._known_to_be_even(sizes)
+            is_even = None in sizes or self._known_to_be_even(sizes, keras_step)
         else:
             is_even = isinstance(global_size, int) and global_size % self.num_replicas_in_sync == 0
         if is_even:
@@ -185,7 +189,7 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         total = tf.cast(global_size, tf.int64)
         return lambda index: weighting.share_of(counts[index], total)
 
-    def _known_to_be_even(self, sizes: list) -> bool:
+    def _known_to_be_even(self, sizes: list, keras_step: str | None) -> bool:
         """Whether all replicas have as many samples; `sizes` are those of the local ones."""
         return all(isinstance(s, int) for s in sizes) and len(set(sizes)) == 1
 

@@ -53,7 +53,8 @@ def part(data: Any, size: int | tf.Tensor, replica_id: int, replicas: int) -> An
             begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
             extent = tf.concat([[tf.cast(stop - start, tf.int64)], rest], 0)
             return tf.sparse.slice(leaf, begin, extent)
-        return leaf[start:stop] if len(getattr(leaf, "shape", ())) else leaf
+        is_batched = hasattr(leaf, "shape") and tf.TensorShape(leaf.shape).rank != 0
+        return leaf[start:stop] if is_batched else leaf
 
     return tf.nest.map_structure(cut, data)
 

@@ -24,9 +24,10 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     """Makes the strategy called `name`.
 
     Args:
-        name: "mirrored", or "auto" for the one that fits: Horovod where Horovod started the
-            process, parameter servers or several workers where `TF_CONFIG` names them, else
-            mirrored on the local devices. "auto" logs what it chose and why.
+        name: "mirrored", "multi_worker", "horovod", or "auto" for the one that fits: Horovod where
+            horovodrun or MPI started the process, several workers where `TF_CONFIG` or Slurm names
+            them, else mirrored on the local devices. "auto" logs its choice and the reason at level
+            INFO; `tfdist doctor` shows them.
         **options: the arguments of the strategy's class.
 
     Returns:
@@ -37,6 +38,8 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
         ValueError: for an unknown name, for one that is not available yet, and for an option that
             is not available yet.
         TypeError: for an option that the class does not have.
+        ImportError: for "horovod" where it is not installed.
+        TimeoutError: when other processes of the job cannot be reached.
 
     Example:
 

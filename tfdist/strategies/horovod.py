@@ -56,8 +56,6 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
 
     # Horovod gathers tensors in a buffer of its own; packed before, they would be copied twice.
     packs_tensors_itself = True
-    # The strategies of one process number their collective operations from this; see _compat.
-    _collective_key_base = 0
 
     def __init__(
         self,
@@ -67,7 +65,6 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         log_all_ranks: bool = False,
     ):
         options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
-        _check_launcher()
         hvd = _horovod()
         hvd.init()
         _check_size(hvd)
@@ -183,27 +180,27 @@ def _horovod() -> ModuleType:
     return hvd
 
 
-def _check_launcher() -> None:
-    launch = describe()
-    if launch.size > 1 and launch.launcher in ("TF_CONFIG", "Slurm"):
-        raise ValueError(
-            f"{launch.launcher} started this process as one of {launch.size}, of which Horovod "
-            "would know nothing: they would train apart. Start the script with `horovodrun`, "
-            "`mpirun` or `tfdist run --strategy horovod`, or use "
-            "`tfdist.Strategy('multi_worker')`. "
-            f"Received: {sorted(launch.variables)}"
-        )
-
-
 def _check_size(hvd: ModuleType) -> None:
     launch = describe()
-    if launch.launcher in ("Open MPI", "MPI") and launch.size != hvd.size():
-        raise ValueError(
-            f"{launch.launcher} started {launch.size} processes, of which this Horovod knows "
-            f"{hvd.size()}: it was built without MPI, so they would train apart. Build it with "
-            "`HOROVOD_WITH_MPI=1 make horovod`, or start the script with `horovodrun --gloo`. "
-            f"Received: {dict(launch.variables)}"
+    if launch.size in (1, hvd.size()):
+        return
+    if launch.launcher in ("Open MPI", "MPI"):
+        why = "it was built without MPI"
+        remedy = (
+            "Build it with `HOROVOD_WITH_MPI=1 make horovod`, or start the script with "
+            "`horovodrun --gloo`"
         )
+    else:
+        why = f"{launch.launcher} does not tell it of the others"
+        remedy = (
+            "Start the script with `horovodrun`, `mpirun` or `tfdist run --strategy horovod`, or "
+            "use `tfdist.Strategy('multi_worker')`"
+        )
+    raise ValueError(
+        f"{launch.launcher} started this process as one of {launch.size}, of which Horovod knows "
+        f"{hvd.size()}: {why}, so they would train apart. {remedy}. "
+        f"Received: {dict(launch.variables)}"
+    )
 
 
 def _device(hvd: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfdist import testing
 from tfdist.options import Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.base import SynchronousStrategy
@@ -55,7 +56,9 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
         if devices is not None:
             _check_devices(devices)
-        elif not tf.config.list_logical_devices("GPU"):
+        else:
+            testing.virtual_devices_of_environment()
+        if devices is None and not tf.config.list_logical_devices("GPU"):
             devices = [device.name for device in tf.config.list_logical_devices("CPU")]
         if cross_device_ops is None and devices and all("CPU" in d.upper() for d in devices):
             cross_device_ops = tf.distribute.ReductionToOneDevice()

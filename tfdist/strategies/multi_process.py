@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import secrets
 import zlib
@@ -28,6 +29,14 @@ _INFINITE = int(tf.data.INFINITE_CARDINALITY)
 _UNSET_SEED = 87654321
 
 
+# The dtypes of predictions, and in which the engines exchange them.
+_EXCHANGED_AS = {
+    **{dtype: dtype for dtype in (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)},
+    tf.bfloat16: tf.float32,
+    **{dtype: tf.int32 for dtype in (tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16)},
+}
+
+
 class MultiProcessStrategy(SynchronousStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas live in several processes.
 
@@ -49,9 +58,8 @@ class MultiProcessStrategy(SynchronousStrategy):
         self.log_all_ranks = log_all_ranks
         self.callbacks_run = False
         self.callback_files = []
-        self._even_sizes: set[int] = set()
-        self._has_own_shards = False
-        self._first_batches: list[shards.FirstBatch] = []
+        # A job that only evaluates or predicts never compares them; the last ones are enough.
+        self._first_batches: collections.deque = collections.deque(maxlen=8)
         _agree_on_seed(processes)
 
     @contextlib.contextmanager
@@ -87,14 +95,14 @@ class MultiProcessStrategy(SynchronousStrategy):
         _check_auto_shard(dataset)
         length = self._agreed_length(dataset)
         replicas, local = self.num_replicas_in_sync, len(self.extended.worker_devices)
-        size = shards.static_batch_size(dataset.element_spec)
-        if size is not None and size % replicas == 0:
-            self._even_sizes.add(size // replicas)
         first_batch = shards.FirstBatch()
         self._first_batches.append(first_batch)
         dataset_spec = dataset.element_spec
         dataset = first_batch.watch(dataset)
         parts = shards.of_global_batches(dataset, self.processes.rank, local, replicas)
+        size = shards.static_batch_size(dataset_spec)
+        if size is None or size % replicas:
+            parts = shards.with_unknown_sizes(parts)
         return self._distribute(parts, options, length, dataset_spec)
 
     def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
@@ -109,7 +117,6 @@ class MultiProcessStrategy(SynchronousStrategy):
         """
         if self.processes.size == 1:
             return super().distribute_datasets_from_function(dataset_fn, options)
-        self._has_own_shards = True
         context = tf.distribute.InputContext(
             self.processes.size, self.processes.rank, self.num_replicas_in_sync
         )
@@ -142,7 +149,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         """
         if not self._first_batches:
             return
-        checksums = [int(first.checksum.numpy()) for first in self._first_batches]
+        checksums = [first.checksum() for first in self._first_batches]
         columns = self.processes.all_gather(checksums).T
         if any(column.all() and len(set(column)) > 1 for column in columns):
             tf.get_logger().warning(
@@ -152,9 +159,8 @@ class MultiProcessStrategy(SynchronousStrategy):
                 "`strategy.distribute_datasets_from_function`. (Where only random augmentation "
                 "differs, this does no harm.)"
             )
-        self._first_batches = [
-            first for first, column in zip(self._first_batches, columns) if not column.all()
-        ]
+        left = [first for first, column in zip(self._first_batches, columns) if not column.all()]
+        self._first_batches = collections.deque(left, self._first_batches.maxlen)
 
     def _agreed_length(self, dataset: tf.data.Dataset) -> int:
         spec = zlib.crc32(str(dataset.element_spec).encode())
@@ -182,12 +188,14 @@ class MultiProcessStrategy(SynchronousStrategy):
 
     # Steps
 
-    def _known_to_be_even(self, sizes: list) -> bool:
+    def _known_to_be_even(self, sizes: list, keras_step: str | None) -> bool:
         if self.processes.size == 1:
-            return super()._known_to_be_even(sizes)
-        if self._has_own_shards or tf.executing_eagerly():
+            return super()._known_to_be_even(sizes, keras_step)
+        # All processes must answer alike. In Keras' loops a size is static only where each batch
+        # divides evenly; a step of the user's own may be traced for one batch of any data.
+        if keras_step is None or tf.executing_eagerly():
             return False
-        return super()._known_to_be_even(sizes) and sizes[0] in self._even_sizes
+        return super()._known_to_be_even(sizes, keras_step)
 
     def _uneven_shares(self, sizes: list[tf.Tensor]) -> Callable[[int], weighting.Share]:
         def share(index: int) -> weighting.Share:
@@ -215,7 +223,7 @@ class MultiProcessStrategy(SynchronousStrategy):
             return keras_steps.averaged_logs(logs, running) if own_logs else logs
 
         step = keras_steps.complete(fn, model, name, finish_logs)
-        logs = self._run_with_shares(step, args, kwargs, options, model=model)
+        logs = self._run_with_shares(step, args, kwargs, options, name)
         if name != "predict_step" and (own_logs or whole_batch):
             return keras_steps.with_global_metrics(logs, model, name)
         return logs
@@ -238,13 +246,18 @@ class MultiProcessStrategy(SynchronousStrategy):
         return self.experimental_local_results(value)[0]
 
     def _all_predictions(self, value: Any) -> tf.Tensor:
-        for part in self.experimental_local_results(value):
-            if not isinstance(part, tf.Tensor) or part.dtype == tf.string:
+        parts = self.experimental_local_results(value)
+        for part in parts:
+            if not isinstance(part, tf.Tensor) or part.dtype not in _EXCHANGED_AS:
                 raise ValueError(
                     "Processes can exchange predictions that are dense numbers only; predict the "
                     f"rest in one process. Received: predictions {part}"
                 )
-        return self.gather(value, axis=0)
+        dtype = parts[0].dtype
+        numbers = self.extended.call_for_each_replica(
+            lambda part: tf.cast(part, _EXCHANGED_AS[dtype]), args=(value,)
+        )
+        return tf.cast(self.gather(numbers, axis=0), dtype)
 
 
 def _agree_on_seed(processes: Processes) -> None:

@@ -17,7 +17,8 @@ import tensorflow as tf
 class Processes(abc.ABC):
     """The processes of a job, from the view of one of them.
 
-    Every method is a collective operation: all processes call it, in the same order.
+    `sum`, `all_gather`, `all_gather_texts` and `broadcast` are collective operations: all processes
+    call them, in the same order.
 
     Attributes:
         rank: this process, 0-based.
@@ -63,9 +64,10 @@ class Processes(abc.ABC):
                 raise
             raise ConnectionError(
                 f"Rank {self.rank} lost its connection to "
-                f"{', '.join(map(self.name, lost)) or 'another rank'}: it has ended or gives no "
-                "sign of life. Look at what it printed last, and start the job again (with "
-                "keras.callbacks.BackupAndRestore it goes on from its last backup)."
+                f"{', '.join(map(self.name, lost)) or 'another rank'}: it has ended, gives no sign "
+                "of life, or does something else than this one. Look at what it printed last, and "
+                "start the job again (with keras.callbacks.BackupAndRestore it goes on from its "
+                "last backup)."
             ) from error
 
     def name(self, rank: int) -> str:

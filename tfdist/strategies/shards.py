@@ -51,24 +51,28 @@ def _in_turn(part_of: Any, local_replicas: int, batch: tuple) -> tf.data.Dataset
 class FirstBatch:
     """A checksum of the first batch that a data set gave, by which processes compare their data.
 
-    Attributes:
-        checksum: an int64 variable, 0 until there was a batch.
+    It is kept in a table, as a variable would be a distributed one in a strategy's scope.
     """
 
     def __init__(self) -> None:
         with tf.init_scope(), tf.device("CPU:0"):
-            self.checksum = tf.Variable(0, dtype=tf.int64, trainable=False, name="first_batch")
+            self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+    def checksum(self) -> int:
+        """The checksum; 0 until there was a batch."""
+        return int(self._table.lookup(tf.constant(0, tf.int64)).numpy())
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """`dataset`, whose first batch is noted when it passes for the first time."""
 
         def note(number: tf.Tensor, batch: Any) -> Any:
-            first = tf.logical_and(tf.equal(number, 0), tf.equal(self.checksum, 0))
-            noted = tf.cond(
-                first,
-                lambda: self.checksum.assign(_checksum(batch)).read_value(),
-                lambda: tf.zeros([], tf.int64),
-            )
+            def keep() -> tf.Tensor:
+                with tf.control_dependencies([self._table.insert(number, _checksum(batch))]):
+                    return tf.identity(number)
+
+            is_new = tf.equal(self._table.lookup(number), 0)
+            first = tf.logical_and(tf.equal(number, 0), is_new)
+            noted = tf.cond(first, keep, lambda: number)
             with tf.control_dependencies([noted]):
                 return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
 
@@ -98,13 +102,13 @@ def static_batch_size(spec: Any) -> int | None:
 
 
 def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
-    """`dataset` followed by empty batches, `length` in all; -1 for no end.
+    """`dataset` followed by empty batches, `length` in all; -1 for no end, -2 for no padding.
 
     The empty ones have no sample and so the weight 0: a process whose own data end before the
     others' goes on with them.
     """
     own = int(dataset.cardinality())
-    if own == length:
+    if length in (own, tf.data.UNKNOWN_CARDINALITY):
         return dataset
     empty = tf.data.Dataset.from_tensors(_empty(dataset.element_spec))
     return dataset.concatenate(empty.repeat(-1 if length < 0 else length - own))
@@ -114,6 +118,11 @@ def _empty(spec: Any) -> Any:
     """A batch without samples of the type `spec`; other unknown dimensions are 0 too."""
 
     def empty(leaf: Any) -> Any:
+        if leaf.shape.rank is None:
+            raise ValueError(
+                "Processes share batches whose number of dimensions is known: give the tensors "
+                f"their shape with `set_shape` in `Dataset.map`. Received: element_spec={spec}"
+            )
         if isinstance(leaf, tf.SparseTensorSpec):
             shape = [0] + [size or 0 for size in leaf.shape[1:]]
             indices = tf.zeros([0, len(shape)], tf.int64)
