@@ -23,7 +23,7 @@ train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; r
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
 
 test: lint horovod ## the whole test suite: lint, format, types, tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

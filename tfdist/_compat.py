@@ -180,7 +180,8 @@ def number_of_batches(dataset: tf.data.Dataset) -> int:
     """The cardinality of `dataset`, also of those that Keras makes of arrays and of a PyDataset.
 
     Their cardinality is unknown to TensorFlow, but not to Keras' adapters, which are made to note
-    it. Why: processes that know the length need not ask each other in each step whether data are left.
+    it. Why: processes that know the length need not ask each other in each step whether data are
+    left.
     Keras 3.10-3.15. A data set with its cardinality set would replace it.
     """
     return _lengths.get(dataset, int(dataset.cardinality()))

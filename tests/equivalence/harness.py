@@ -25,10 +25,14 @@ def default_data(samples: int = 64) -> tuple[np.ndarray, np.ndarray]:
     return x, (x @ random.normal(size=(8, 3))).argmax(axis=1)
 
 
-def default_fit(model: keras.Model, samples: int = 64, **options: Any) -> Outcome:
-    """Two epochs in the given order, with validation."""
+def default_fit(
+    model: keras.Model, samples: int = 64, validate: bool = False, **options: Any
+) -> Outcome:
+    """Two epochs in the given order."""
     x, y = default_data(samples)
-    settings = {"batch_size": 16, "epochs": 2, "validation_data": (x, y), **options}
+    settings = {"batch_size": 16, "epochs": 2, **options}
+    if validate:
+        settings["validation_data"] = (x, y)
     history = model.fit(x, y, shuffle=False, verbose=0, **settings)
     return Outcome.of(model, history.history)
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.multi_process import checks
 from tests.multi_process.jobs import ALL, PAIRS, scenario
-from tests.multi_process.reference import BATCHES, ROWS, OneDevice, X, Y
+from tests.multi_process.reference import BATCHES, ROWS, OneDevice, X, Y, in_batches
 from tests.multi_process.scenarios import data
 from tests.multi_process.shards import SHARDS
 
@@ -76,6 +76,43 @@ def test_one_model_is_trained_on_own_shards_of_known_and_unknown_lengths(found, 
     for steps in SHARDS["known lengths"].epochs(len(found), 1):
         expected.epoch(steps)
     trained(of(found, name), expected)
+
+
+@scenario(data.own_shards_of_known_and_unknown_length)
+def test_a_rank_that_knows_its_length_waits_for_one_that_does_not(found):
+    expected = OneDevice().train(2, in_batches(size=8))
+    trained(found, expected)
+
+
+@scenario(data.sizes_that_divide_evenly_or_not)
+def test_ranks_agree_on_sizes_of_which_one_has_seen_its_own(found):
+    expected = OneDevice().train(1, BATCHES[:4])
+    checks.trained(found, expected)
+    for rank in found:
+        predictions = expected.errors(range(31)) + Y[:31]
+        np.testing.assert_allclose(rank["predictions"], predictions, rtol=1e-5, atol=1e-5)
+        for name, rows in (("metrics", 31), ("odd", 45)):
+            logs = list(expected.evaluate(range(rows)).values())
+            np.testing.assert_allclose(rank[name], logs, **checks.METRICS)
+        parts = [(8, 8), (8, 7)]
+        counts = [sum(n * n for n in part) / sum(part) for part in parts]
+        np.testing.assert_allclose(rank["counts"], counts, **checks.METRICS)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("steps", "steps [3, 4], epochs [1, 1]"),
+        ("epochs", "steps [5, 5], epochs [4, 5]"),
+        ("PyDataset", "data sets of [4, 5] batches by rank, of equal types"),
+        ("evaluate", "steps [2, 3], epochs [1, 1]"),
+    ],
+)
+@scenario(data.runs_of_different_lengths)
+def test_runs_of_different_lengths_are_refused_by_all(found, name, message):
+    for rank in found:
+        assert rank[name].startswith("ValueError: ")
+        assert message in rank[name]
 
 
 @pytest.mark.parametrize("name", ["known lengths", "unknown lengths"])

@@ -76,6 +76,12 @@ def test_stopping_in_a_batch_of_one_rank_stops_all_there(found):
     assert [len(rank["batches"]) for rank in found] == [3, 3]
 
 
+@scenario(decisions.stop_in_batch_by_a_subclass)
+def test_subclasses_of_callbacks_that_only_write_may_decide(found):
+    checks.trained(found, OneDevice().train(1, BATCHES[:3]))
+    assert [rank["epochs"] for rank in found] == [1, 1]
+
+
 @scenario(decisions.metrics_in_batches)
 def test_callbacks_see_the_metrics_of_one_device_in_batches(found):
     expected = OneDevice()

@@ -76,6 +76,14 @@ def test_checkpoints_load_in_one_process_without_tfdist(found):
     assert_weights(model, expected)
 
 
+@scenario(files.backups_in_other_spellings)
+def test_backups_are_found_however_their_folder_is_written(found):
+    names = ("latest.weights.h5", "training_metadata.json")
+    expected = [f"{folder}/{name}" for folder in ("path", "slash") for name in names]
+    assert [rank["files"] for rank in found] == [expected, []]
+    assert all(all(rank["paths kept"]) for rank in found)
+
+
 @scenario(files.callbacks)
 def test_the_log_has_the_metrics_of_all_ranks(found):
     with open(pathlib.Path(found[0]["folder"]) / "log.csv") as file:

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.multi_process import checks
 from tests.multi_process.jobs import scenario
-from tests.multi_process.reference import OneDevice
+from tests.multi_process.reference import OneDevice, X
 from tests.multi_process.scenarios import strategies
 
 
@@ -49,3 +50,13 @@ def test_what_cannot_be_exchanged_is_refused_by_all_ranks(found, name, message):
     for rank in found:
         assert message in rank[name]
         assert "Received: " in rank[name]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool", "int8"])
+@scenario(strategies.predictions_of_other_dtypes)
+def test_predictions_of_other_dtypes_are_those_of_one_device(found, dtype):
+    expected = tf.cast(tf.constant(X), dtype)
+    for rank in found:
+        name, values = rank[dtype]
+        assert name == dtype
+        np.testing.assert_array_equal(values, tf.cast(expected, tf.float32))

@@ -33,7 +33,7 @@ def _fit_early_stopping(model: keras.Model) -> Outcome:
     stopping = keras.callbacks.EarlyStopping(
         monitor="val_loss", min_delta=0.2, patience=1, restore_best_weights=True
     )
-    return default_fit(model, epochs=8, callbacks=[stopping])
+    return default_fit(model, validate=True, epochs=8, callbacks=[stopping])
 
 
 def _fit_checkpoints(model: keras.Model) -> Outcome:

@@ -245,12 +245,15 @@ def _build(make, **options):
 
 
 _UNEVEN = functools.partial(default_fit, samples=67)
-_NO_VALIDATION = functools.partial(default_fit, samples=67, validation_data=None)
 
 FEATURES = [
     Feature("functional model", _build(_functional), _UNEVEN),
     Feature("subclassed model", _build(Subclassed), _UNEVEN),
-    Feature("add_loss", _with_add_loss, _UNEVEN),
+    Feature(
+        "add_loss",
+        _with_add_loss,
+        functools.partial(default_fit, samples=67, validate=True),
+    ),
     Feature("several inputs and outputs, loss_weights", _several_inputs_and_outputs, _fit_several),
     Feature("MultiHeadAttention", _attention, _UNEVEN),
     Feature("exclude_from_weight_decay", _excluded_from_weight_decay, _UNEVEN),
@@ -258,17 +261,17 @@ FEATURES = [
     Feature(
         "own train_step and test_step that track the loss",
         _tracked,
-        functools.partial(default_fit, samples=65),
+        functools.partial(default_fit, samples=65, validate=True),
         note="scale_loss once, then the optimizer is applied twice",
     ),
-    Feature("own train_step", _build(OwnStep), _NO_VALIDATION),
-    Feature("own train_step, loss without Keras", _build(RawLoss, metrics=()), _NO_VALIDATION),
+    Feature("own train_step", _build(OwnStep), _UNEVEN),
+    Feature("own train_step, loss without Keras", _build(RawLoss, metrics=()), _UNEVEN),
     Feature(
         "own train_step, accumulation",
         _build(OwnStep),
-        functools.partial(default_fit, validation_data=None, batch_size=16),
+        functools.partial(default_fit, batch_size=16),
         options={"accumulation_steps": 2},
-        reference_fit=functools.partial(default_fit, validation_data=None, batch_size=32),
+        reference_fit=functools.partial(default_fit, batch_size=32),
         history=False,
         note="the step reports its own micro-batch",
     ),

@@ -84,6 +84,11 @@ FEATURES = [
         options={"accumulation_steps": 2},
         reference_fit=functools.partial(default_fit, samples=32, batch_size=16),
     ),
+    Feature(
+        "validation_data, last batch of 3",
+        _ADAM,
+        functools.partial(default_fit, samples=67, validate=True),
+    ),
     Feature("a second fit continues", _ADAM, _twice),
     Feature("save_weights, load_weights", _ADAM, _weights_file),
     Feature("evaluate and predict without training", _ADAM, _evaluate_only),

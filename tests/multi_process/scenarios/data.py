@@ -10,6 +10,7 @@ import tfdist
 from tests.multi_process.reference import BATCH, BATCHES, ROWS, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, floats, linear, restart, state
 from tests.multi_process.shards import SHARDS
+from tfdist import replica
 
 
 def _dataset(x=X, y=Y):
@@ -156,6 +157,52 @@ def own_shards_of_one_model(here):
         history = floats(model.fit(_distributed(here, SHARDS[name]), epochs=2, verbose=0).history)
         found[str(number)] = {"history": history, "state": state(model)}
     return found
+
+
+def own_shards_of_known_and_unknown_length(here):
+    """Rank 0 does not know how much it has; rank 1 knows that it has nothing."""
+    data = _dataset().batch(8)
+    data = data.take(0) if here.rank else _of_unknown_length(data)
+    model = here.model(**_OTHER)
+    distributed = here.strategy.distribute_datasets_from_function(lambda context: data)
+    history = floats(model.fit(distributed, epochs=2, verbose=0).history)
+    return {"history": history, "state": state(model)}
+
+
+def sizes_that_divide_evenly_or_not(here):
+    """After batches that divide evenly, others of which one rank's part is as large."""
+    model, strategy = here.model(), here.strategy
+    model.fit(X[:64], Y[:64], 16, shuffle=False, verbose=0)
+
+    @tf.function
+    def count(x):
+        return strategy.reduce("SUM", strategy.run(_weighted_count, args=(x,)), axis=None)
+
+    batches = strategy.experimental_distribute_dataset(_dataset(X[:31], X[:31]).batch(16))
+    return {
+        "predictions": model.predict(X[:31], batch_size=16, verbose=0).tolist(),
+        "metrics": model.evaluate(X[:31], Y[:31], batch_size=16, verbose=0),
+        "odd": model.evaluate(X[:45], Y[:45], batch_size=15, verbose=0),
+        "counts": [float(count(x)) for x, _ in batches],
+        "state": state(model),
+    }
+
+
+def _weighted_count(x):
+    """The number of samples, as the sum over the replicas of share times number."""
+    return replica.current().share.fraction * tf.cast(tf.shape(x)[0], tf.float32)
+
+
+def runs_of_different_lengths(here):
+    """Numbers of steps and epochs that differ by rank, which would make one wait for ever."""
+    model, number = here.model(), 4 + here.rank
+    return {
+        "steps": error_of(fit, model, steps_per_epoch=number - 1),
+        "epochs": error_of(fit, model, epochs=number),
+        "PyDataset": error_of(model.fit, Sequence(X[: 4 * number], Y[: 4 * number], 4), verbose=0),
+        "evaluate": error_of(model.evaluate, X, Y, BATCH, steps=number - 2, verbose=0),
+        "state": state(model),
+    }
 
 
 def own_shards_in_evaluate_and_predict(here):

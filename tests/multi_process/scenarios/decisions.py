@@ -122,6 +122,25 @@ def stop_in_batch(here):
     return {"batches": seen, "history": history, "state": state(model)}
 
 
+class _StoppingCheckpoint(keras.callbacks.ModelCheckpoint):
+    """A user's subclass of a callback of Keras that only writes."""
+
+    stops = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+        self.model.stop_training = self.stops and batch == 2
+
+
+def stop_in_batch_by_a_subclass(here):
+    """Rank 1 stops in the third batch, by a callback that derives from ModelCheckpoint."""
+    model = here.model()
+    callback = _StoppingCheckpoint(str(here.own / "never.keras"), save_freq=1000)
+    callback.stops = here.rank == 1
+    history = fit(model, callback, epochs=3)
+    return {"epochs": len(history["loss"]), "state": state(model)}
+
+
 def metrics_in_batches(here):
     """What callbacks see of all batches of two epochs, of which the last one is uneven."""
     model, seen = here.model(), []

@@ -64,6 +64,18 @@ def callbacks_in_one_folder(here):
     return {"files": _files(here.folder), "state": state(model)}
 
 
+def backups_in_other_spellings(here):
+    """Backups into a folder with a slash at its end, and into a `pathlib.Path`."""
+    model, own = here.model(), here.own
+    folders = {"slash": f"{own}/slash/", "path": own / "path"}
+    kept = []
+    for folder in folders.values():
+        backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
+        fit(model, backup, epochs=1)
+        kept.append(backup.backup_dir == folder)
+    return {"files": _files(own), "paths kept": kept, "state": state(model)}
+
+
 def saving(here):
     """Three batches of four, with two per update; saved in each rank to a folder of its own."""
     strategy = here.make(accumulation_steps=2)

@@ -72,6 +72,26 @@ def cannot_be_exchanged(here):
     }
 
 
+def predictions_of_other_dtypes(here):
+    """What a layer gives as bfloat16, bool and int8."""
+    found = {}
+    for dtype in ("bfloat16", "bool", "int8"):
+        with here.strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), _Cast(dtype)])
+        predictions = model.predict(X, BATCH, verbose=0)
+        found[dtype] = (str(predictions.dtype), predictions.astype("float32").tolist())
+    return found
+
+
+class _Cast(keras.layers.Layer):
+    def __init__(self, to):
+        super().__init__(dtype="float32")
+        self._to = to
+
+    def call(self, inputs):
+        return keras.ops.cast(inputs, self._to)
+
+
 class _Words(keras.layers.Layer):
     def call(self, inputs):
         return tf.strings.as_string(inputs)
