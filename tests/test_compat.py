@@ -23,7 +23,6 @@ NEEDED = {
     "keras.src.optimizers.base_optimizer:"
     "BaseOptimizer._overwrite_model_variables_with_average_value": None,
     "keras.src.optimizers.base_optimizer:BaseOptimizer._var_key": ["self", "variable"],
-    "keras.src.optimizers.base_optimizer:BaseOptimizer._get_variable_index": ["self", "variable"],
     "keras.src.losses.loss:scale_loss_for_distribution": ["value"],
     "keras.src.losses.loss:unscale_loss_for_distribution": ["value"],
     "keras.src.losses.loss:apply_mask": ["sample_weight", "mask", "dtype", "reduction"],

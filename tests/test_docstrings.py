@@ -5,6 +5,7 @@ import doctest
 import pytest
 
 import tfdist
+from tfdist.strategies.processes import Processes
 
 _PUBLIC = {
     "Strategy": tfdist.Strategy,
@@ -17,6 +18,10 @@ _PUBLIC = {
     "LearningRateWarmup": tfdist.callbacks.LearningRateWarmup,
     "MetricAverage": tfdist.callbacks.MetricAverage,
     "TerminateOnNaN": tfdist.callbacks.TerminateOnNaN,
+    "Processes.sum": Processes.sum,
+    "Processes.all_gather": Processes.all_gather,
+    "Processes.all_gather_texts": Processes.all_gather_texts,
+    "Processes.broadcast": Processes.broadcast,
     "virtual_devices": tfdist.testing.virtual_devices,
 }
 

@@ -44,9 +44,10 @@ from tfdist.stages import weighting
 from tfdist.validation import check_exchangeable
 
 __all__ = [
-    "KerasSaveable",
+    "IndexedOptimizer",
     "MultiWorkerExtended",
     "OneReplicaExtended",
+    "SaveableState",
     "applying_reduced_gradients",
     "flatten_layers",
     "hook_callbacks",
@@ -71,8 +72,15 @@ __all__ = [
     "variables_to_build",
 ]
 
-# KerasSaveable: the base class by which Keras' saving finds objects with state of their own; the
-# accumulated gradients are such an object. Keras 3.0-3.15. A public base class would replace it.
+
+class SaveableState(KerasSaveable):
+    """State of its own that Keras' saving finds as an attribute of an optimizer.
+
+    Keras 3.0-3.15. A public base class would replace it.
+    """
+
+    def _obj_type(self) -> str:
+        return "Optimizer"
 
 
 # --- Keras' trainer -------------------------------------------------------------------------------
@@ -354,6 +362,29 @@ def applying_reduced_gradients() -> Iterator[None]:
 def hook_unwrapped_optimizer(hook: Callable[[keras.optimizers.Optimizer], None]) -> None:
     """Calls `hook(optimizer)` when an optimizer reduces gradients itself in a tfdist step."""
     _unwrapped_optimizer_hooks.append(hook)
+
+
+class IndexedOptimizer(keras.optimizers.Optimizer):
+    """An optimizer that knows its variables by their positions, as Keras' own do.
+
+    Keras looks variables up in these attributes, also in optimizers that build nothing themselves.
+    Keras 3.0-3.15; a public way to name the variables that an optimizer is for would replace them.
+    """
+
+    def _set_built_for(self, variables: list[keras.Variable]) -> None:
+        for index, variable in enumerate(variables):
+            self._trainable_variables_indices[self._var_key(variable)] = index
+        self.__dict__["_trainable_variables"] = list(variables)
+        self.built = True
+
+    def _index_of(self, variable: keras.Variable) -> int:
+        """The position of `variable`; -1 for one that the optimizer was not built for."""
+        return self._trainable_variables_indices.get(self._var_key(variable), -1)
+
+    @property
+    def built_for(self) -> list[keras.Variable]:
+        """The trainable variables that the optimizer was built for, in their order."""
+        return list(self._trainable_variables)
 
 
 def variables_to_build(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:

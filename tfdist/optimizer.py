@@ -135,7 +135,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 "DistributedOptimizer.apply takes one replica's gradients: call it in the function "
                 "that is passed to strategy.run. Received: a call in cross-replica context."
             )
-        variables = list(trainable_variables or self._trainable_variables)
+        variables = list(trainable_variables or self.built_for)
         if not self.built:
             context.merge_call(self._build_in_scope, args=(variables,))
         if self.accumulator is not None:
@@ -149,7 +149,7 @@ class DistributedOptimizer(OptimizerWrapper):
 
         def exchange_and_update(packed: list) -> None:
             reduced = packing.unpack(exchange.all_reduce(packed, largest))
-            order = [self._get_variable_index(v) for v in variables]
+            order = [self._index_of(v) for v in variables]
             reduced = [None if gradients[i] is None else reduced[i] for i in order]
             update.apply_reduced(self._updater(), reduced, variables)
 
@@ -196,7 +196,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 tf.zeros(variable.shape, variable.dtype)
                 if gradient is None
                 else tf.convert_to_tensor(gradient)
-                for gradient, variable in zip(gradients, self._trainable_variables)
+                for gradient, variable in zip(gradients, self.built_for)
             ]
         strategy = tf.distribute.get_strategy()
         packs = strategy.num_replicas_in_sync > 1 and not _packs_itself(strategy)
@@ -273,7 +273,7 @@ class DistributedOptimizer(OptimizerWrapper):
         return scaler.inner_optimizer if scaler else self.unwrap()
 
     def _specs(self) -> list[tf.TensorSpec]:
-        return [tf.TensorSpec(v.shape, v.dtype) for v in self._trainable_variables]
+        return [tf.TensorSpec(v.shape, v.dtype) for v in self.built_for]
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, from which `from_config` makes an equal optimizer without state."""

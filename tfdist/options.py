@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.validation import check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Options:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
 
     def __post_init__(self) -> None:
-        _check_positive_int("accumulation_steps", self.accumulation_steps)
-        _check_positive_int("bucket_bytes", self.bucket_bytes)
+        check_integer("accumulation_steps", self.accumulation_steps, 1)
+        check_integer("bucket_bytes", self.bucket_bytes, 1)
 
     @classmethod
     def of(cls, strategy: tf.distribute.Strategy) -> Options:
@@ -40,12 +40,3 @@ class Options:
         """A copy with those of `changes` that are not None."""
         given = {name: value for name, value in changes.items() if value is not None}
         return dataclasses.replace(self, **given)
-
-
-def _check_positive_int(name: str, value: Any) -> None:
-    try:
-        valid = not isinstance(value, bool) and operator.index(value) >= 1
-    except TypeError:
-        valid = False
-    if not valid:
-        raise ValueError(f"`{name}` must be an integer >= 1. Received: {name}={value!r}")

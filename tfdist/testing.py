@@ -6,6 +6,8 @@ import os
 
 import tensorflow as tf
 
+from tfdist.validation import check_integer
+
 _DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
 
 
@@ -33,8 +35,7 @@ def virtual_devices(count: int) -> list[str]:
     >>> strategy.num_replicas_in_sync
     2
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"`count` must be an integer >= 1. Received: count={count!r}")
+    check_integer("count", count, 1)
     names = [f"CPU:{index}" for index in range(count)]
     cpu = tf.config.list_physical_devices("CPU")[0]
     configuration = [tf.config.LogicalDeviceConfiguration()] * count

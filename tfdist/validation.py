@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import operator
 from typing import Any
 
 import keras
@@ -138,4 +140,31 @@ def check_exchangeable(dtype: Any, name: str | None) -> None:
             "Processes cannot exchange variables and gradients in bfloat16. Use the dtype policy "
             "`mixed_bfloat16`, which keeps the variables and their gradients in float32. "
             f"Received: a bfloat16 variable {name!r}"
+        )
+
+
+def check_integer(name: str, value: Any, minimum: int) -> None:
+    """Raises ValueError unless the argument `name` is an integer that is not below `minimum`."""
+    try:
+        valid = not isinstance(value, bool) and operator.index(value) >= minimum
+    except TypeError:
+        valid = False
+    if not valid:
+        raise ValueError(f"`{name}` must be an integer >= {minimum}. Received: {name}={value!r}")
+
+
+def check_number(name: str, value: Any, minimum: float, exclusive: bool = False) -> None:
+    """Raises ValueError unless the argument `name` is finite and not below `minimum`.
+
+    Args:
+        name: what the argument is called.
+        value: what was received.
+        minimum: the smallest allowed number.
+        exclusive: whether `minimum` itself is not allowed.
+    """
+    valid = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (valid and minimum <= value < float("inf")) or (exclusive and value == minimum):
+        raise ValueError(
+            f"`{name}` must be a number {'>' if exclusive else '>='} {minimum}. "
+            f"Received: {name}={value!r}"
         )

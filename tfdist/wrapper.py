@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist import _compat
+
 
 class _Inner(tf.Module):
     """Holds the wrapped optimizer where `tf.train.Checkpoint` finds it and Keras' saving does not.
@@ -19,7 +21,7 @@ class _Inner(tf.Module):
         self.optimizer = optimizer
 
 
-class OptimizerWrapper(keras.optimizers.Optimizer):
+class OptimizerWrapper(_compat.IndexedOptimizer):
     """Has the settings, the state and the file layout of the optimizer that it wraps.
 
     Reading or setting an attribute that the wrapper does not have reads or sets the inner
@@ -43,10 +45,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         """Creates the inner optimizer's state for `variables`, unless it exists."""
         if not self.unwrap().built:
             self.unwrap().build(variables)
-        for index, variable in enumerate(variables):
-            self._trainable_variables_indices[self._var_key(variable)] = index
-        self.__dict__["_trainable_variables"] = list(variables)
-        self.built = True
+        self._set_built_for(variables)
 
     def unwrap(self) -> keras.optimizers.Optimizer:
         """The inner optimizer, as it was given."""
@@ -54,28 +53,23 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
 
     def _in_build_order(self, grads: list, variables: list[keras.Variable]) -> list:
         """The gradients at the positions of their variables; None for variables not given."""
-        known = self._trainable_variables_indices
-        unknown = [v.path for v in variables if self._var_key(v) not in known]
+        places = [self._index_of(variable) for variable in variables]
+        unknown = [v.path for v, place in zip(variables, places) if place < 0]
         if unknown or len(grads) != len(variables):
             raise ValueError(
                 "The gradients must belong one by one to variables that the optimizer was built "
                 f"for. Received: {len(grads)} gradients for {len(variables)} variables, unknown "
                 f"ones: {unknown}"
             )
-        ordered: list = [None] * len(known)
-        for gradient, variable in zip(grads, variables):
-            ordered[self._get_variable_index(variable)] = gradient
+        ordered: list = [None] * len(self.built_for)
+        for gradient, place in zip(grads, places):
+            ordered[place] = gradient
         if all(gradient is None for gradient in ordered):
             raise ValueError(
                 "No gradients provided for any variable. Received: "
                 f"None for each of {[v.path for v in variables]}"
             )
         return ordered
-
-    @property
-    def built_for(self) -> list[keras.Variable]:
-        """The trainable variables that the optimizer was built for, in their order."""
-        return list(self._trainable_variables)
 
     @property
     def variables(self) -> list[keras.Variable]:

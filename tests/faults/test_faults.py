@@ -43,25 +43,28 @@ def final_state(folder: pathlib.Path) -> np.ndarray:
     return first
 
 
-def backends(function):
+FAULTS = [
+    ("kill_trace", 1, "SIGKILL", 137),
+    ("kill_step", 1, "SIGKILL", 137),
+    ("stop", 1, "stopped", 124),
+    ("data", 1, "a broken record", 1),
+]
+# Files are written by the same code with every backend.
+WHILE_WRITING = [("kill_weights", 0, "SIGKILL", 137), ("kill_between", 0, "SIGKILL", 137)]
+
+
+def _cases():
     """Each backend's tests in one process, which trains the uninterrupted run once."""
-    cases = [pytest.param(b, b, marks=pytest.mark.xdist_group(f"faults {b}")) for b in BACKENDS]
-    return pytest.mark.parametrize(
-        ("uninterrupted", "backend"), cases, indirect=["uninterrupted"], ids=BACKENDS
-    )(function)
+    for backend in BACKENDS:
+        mark = pytest.mark.xdist_group(f"faults {backend}")
+        for fault in FAULTS + (WHILE_WRITING if backend == "multi_worker" else []):
+            yield pytest.param(backend, backend, *fault, marks=mark, id=f"{fault[0]}-{backend}")
 
 
-@backends
 @pytest.mark.parametrize(
-    ("fault", "rank", "said", "status"),
-    [
-        ("kill_trace", 1, "SIGKILL", 137),
-        ("kill_step", 1, "SIGKILL", 137),
-        ("kill_weights", 0, "SIGKILL", 137),
-        ("kill_between", 0, "SIGKILL", 137),
-        ("stop", 1, "stopped", 124),
-        ("data", 1, "a broken record", 1),
-    ],
+    ("uninterrupted", "backend", "fault", "rank", "said", "status"),
+    list(_cases()),
+    indirect=["uninterrupted"],
 )
 def test_job_ends_and_goes_on(uninterrupted, backend, fault, rank, said, status, tmp_path):
     failed = run(backend, tmp_path, fault, str(rank))

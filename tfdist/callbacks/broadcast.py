@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import operator
-import zlib
-
 import keras
-import numpy as np
 import tensorflow as tf
 
-from tfdist.coordination.agreement import all_variables
+from tfdist.coordination.agreement import all_variables, broadcast_variables, checksum
+from tfdist.validation import check_integer
 
 
 class BroadcastGlobalVariables(keras.callbacks.Callback):
@@ -44,7 +41,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
 
     def __init__(self, root_rank: int = 0):
         super().__init__()
-        self.root_rank = _checked(root_rank)
+        check_integer("root_rank", root_rank, 0)
+        self.root_rank = root_rank
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Makes the variables equal in all processes."""
@@ -59,29 +57,12 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             )
         if processes.size == 1:
             return
-        copies = [
-            strategy.experimental_local_results(variable)
+        common = [
+            variable
             for variable in all_variables(self.model)
             if variable.synchronization != tf.VariableSynchronization.ON_READ
         ]
-        checksums = processes.all_gather([_checksum(parts[0]) for parts in copies])
+        checksums = processes.all_gather([checksum(strategy, v) for v in common])
         differ = (checksums != checksums[0]).any(axis=0)
-        copies = [parts for parts, differs in zip(copies, differ) if differs]
-        values = processes.broadcast([parts[0].numpy() for parts in copies], self.root_rank)
-        for parts, value in zip(copies, values):
-            for part in parts:
-                part.assign(value)
-
-
-def _checked(rank: int) -> int:
-    try:
-        valid = not isinstance(rank, bool) and operator.index(rank) >= 0
-    except TypeError:
-        valid = False
-    if not valid:
-        raise ValueError(f"`root_rank` must be an integer >= 0. Received: root_rank={rank!r}")
-    return rank
-
-
-def _checksum(variable: tf.Variable) -> int:
-    return zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes())
+        different = [variable for variable, differs in zip(common, differ) if differs]
+        broadcast_variables(strategy, different, self.root_rank)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist.options import Options
+from tfdist.validation import check_number
 
 
 class LearningRateWarmup(keras.callbacks.Callback):
@@ -78,12 +78,12 @@ class LearningRateWarmup(keras.callbacks.Callback):
         multiplier: float | None = None,
     ):
         super().__init__()
-        _check("initial_lr", initial_lr, 0, exclusive=True)
-        _check("warmup_epochs", warmup_epochs, 0)
+        check_number("initial_lr", initial_lr, 0, exclusive=True)
+        check_number("warmup_epochs", warmup_epochs, 0)
         if steps_per_epoch is not None:
-            _check("steps_per_epoch", steps_per_epoch, 1)
+            check_number("steps_per_epoch", steps_per_epoch, 1)
         if multiplier is not None:
-            _check("multiplier", multiplier, 1)
+            check_number("multiplier", multiplier, 1)
         self.initial_lr = initial_lr
         self.warmup_epochs = warmup_epochs
         self.momentum_correction = momentum_correction
@@ -184,13 +184,3 @@ def _innermost(optimizer: Any) -> keras.optimizers.Optimizer:
     """The optimizer below tfdist's wrapper and Keras' loss scaling."""
     inner = getattr(optimizer, "inner_optimizer", None) or optimizer
     return inner.unwrap() if hasattr(inner, "unwrap") else inner
-
-
-def _check(name: str, value: Any, minimum: float, exclusive: bool = False) -> None:
-    """Raises ValueError unless `value` is a finite number that is not below `minimum`."""
-    valid = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (valid and minimum <= value < float("inf")) or (exclusive and value == minimum):
-        raise ValueError(
-            f"`{name}` must be a number {'>' if exclusive else '>='} {minimum}. "
-            f"Received: {name}={value!r}"
-        )

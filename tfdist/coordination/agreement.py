@@ -76,10 +76,7 @@ class Agreement:
         processes = self._strategy.processes
         mask = processes.all_gather(changed).any(axis=0)
         chosen = [v for v, is_changed in zip(self._variables(), mask) if is_changed]
-        values = processes.broadcast([self._local(v) for v in chosen], root)
-        for variable, value in zip(chosen, values):
-            for part in self._strategy.experimental_local_results(variable):
-                part.assign(value)
+        broadcast_variables(self._strategy, chosen, root)
         adopted = {id(variable) for variable in chosen}
         for accumulator in accumulators(self._model):
             if adopted & {id(variable) for variable in accumulator.sums}:
@@ -89,10 +86,24 @@ class Agreement:
         return self._variables_of(self._model)
 
     def _checksums(self) -> list[int]:
-        return [zlib.crc32(self._local(v).tobytes()) for v in self._variables()]
+        return [checksum(self._strategy, variable) for variable in self._variables()]
 
-    def _local(self, variable: tf.Variable) -> np.ndarray:
-        return np.asarray(self._strategy.experimental_local_results(variable)[0].numpy())
+
+def checksum(strategy: Any, variable: tf.Variable) -> int:
+    """A checksum of what this process' first replica has of `variable`."""
+    return zlib.crc32(_local(strategy, variable).tobytes())
+
+
+def broadcast_variables(strategy: Any, variables: list[tf.Variable], root: int) -> None:
+    """Sets `variables` on all replicas to their values in process `root`; called by all."""
+    values = strategy.processes.broadcast([_local(strategy, v) for v in variables], root)
+    for variable, value in zip(variables, values):
+        for part in strategy.experimental_local_results(variable):
+            part.assign(value)
+
+
+def _local(strategy: Any, variable: tf.Variable) -> np.ndarray:
+    return np.asarray(strategy.experimental_local_results(variable)[0].numpy())
 
 
 def all_variables(model: keras.Model) -> list[tf.Variable]:

@@ -10,7 +10,7 @@ import keras
 
 from tfdist import _compat
 from tfdist.coordination import runs
-from tfdist.coordination.agreement import accumulators, all_variables
+from tfdist.coordination.agreement import accumulators, all_variables, broadcast_variables
 from tfdist.coordination.callbacks import coordinate
 from tfdist.coordination.files import whole_file
 
@@ -84,11 +84,6 @@ def _load(strategy: Any, model: keras.Model, read: Callable[[], None]) -> None:
         raise error
     if message:
         raise RuntimeError(f"Rank 0 could not load the weights. Its error was: {message}")
-    variables = all_variables(model)
-    local = [strategy.experimental_local_results(variable) for variable in variables]
-    values = strategy.processes.broadcast([parts[0].numpy() for parts in local], root=0)
-    for parts, value in zip(local, values):
-        for part in parts:
-            part.assign(value)
+    broadcast_variables(strategy, all_variables(model), root=0)
     for accumulator in accumulators(model):
         accumulator.note_spread()

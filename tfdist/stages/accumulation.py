@@ -12,11 +12,11 @@ import zlib
 import keras
 import tensorflow as tf
 
-from tfdist._compat import KerasSaveable
+from tfdist._compat import SaveableState
 from tfdist.stages.exchange import Bucket, pack, unpack
 
 
-class GradientAccumulator(KerasSaveable, tf.Module):
+class GradientAccumulator(SaveableState, tf.Module):
     """Sums of gradients since the last update, one flat variable per bucket and replica.
 
     It is saved per variable, so that a file can be read with another bucket size, and as the sum
@@ -89,9 +89,6 @@ class GradientAccumulator(KerasSaveable, tf.Module):
         due = tf.greater_equal(micro_batches, self.steps)
         self.micro_step.assign(tf.where(due, tf.zeros_like(micro_batches), micro_batches))
         return due, micro_batches
-
-    def _obj_type(self) -> str:
-        return "Optimizer"
 
     def spread(self) -> None:
         """Gives every replica an equal part of the sums, so that one process can save them alone.

@@ -14,6 +14,7 @@ from tfdist.options import Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.processes import OneProcess, Processes
+from tfdist.validation import check_number
 
 
 class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -66,7 +67,7 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         log_all_ranks: bool = False,
     ):
         options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
-        _check_heartbeat(heartbeat_timeout)
+        check_number("heartbeat_timeout", heartbeat_timeout, 1)
         testing.virtual_devices_of_environment()
         cluster = _cluster() if cluster_resolver is None else _cluster_of(cluster_resolver)
         if cluster is not None and cluster.size > 1:
@@ -187,11 +188,3 @@ def _resolver(cluster: Cluster | None) -> tf.distribute.cluster_resolver.Cluster
         task_id=cluster.task_index,
         num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
     )
-
-
-def _check_heartbeat(seconds: float) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 1:
-        raise ValueError(
-            "`heartbeat_timeout` must be a number of seconds >= 1. "
-            f"Received: heartbeat_timeout={seconds!r}"
-        )

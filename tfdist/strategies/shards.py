@@ -114,8 +114,8 @@ def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
     return dataset.concatenate(empty.repeat(-1 if length < 0 else length - own))
 
 
-def _empty(spec: Any) -> Any:
-    """A batch without samples of the type `spec`; other unknown dimensions are 0 too."""
+def _empty(spec: Any, size: int = 0) -> Any:
+    """A batch of `size` zeros of the type `spec`; other unknown dimensions are 0."""
 
     def empty(leaf: Any) -> Any:
         if leaf.shape.rank is None:
@@ -124,19 +124,21 @@ def _empty(spec: Any) -> Any:
                 f"their shape with `set_shape` in `Dataset.map`. Received: element_spec={spec}"
             )
         if isinstance(leaf, tf.SparseTensorSpec):
-            shape = [0] + [size or 0 for size in leaf.shape[1:]]
+            shape = [size] + [length or 0 for length in leaf.shape[1:]]
             indices = tf.zeros([0, len(shape)], tf.int64)
             return tf.SparseTensor(indices, tf.zeros([0], leaf.dtype), shape)
         if isinstance(leaf, tf.RaggedTensorSpec):
             shape = (
-                [size or 0 for size in leaf.flat_values_spec.shape]
+                [length or 0 for length in leaf.flat_values_spec.shape]
                 if leaf.flat_values_spec
                 else [0]
             )
             values = tf.zeros(shape, leaf.dtype)
-            splits = [tf.zeros([1], leaf.row_splits_dtype)] * leaf.ragged_rank
-            return tf.RaggedTensor.from_nested_row_splits(values, splits)
-        return tf.zeros([0] + [size or 0 for size in leaf.shape[1:]], leaf.dtype)
+            outer = tf.zeros([size + 1], leaf.row_splits_dtype)
+            inner = [tf.zeros([1], leaf.row_splits_dtype)] * (leaf.ragged_rank - 1)
+            return tf.RaggedTensor.from_nested_row_splits(values, [outer, *inner])
+        shape = [size] + [length or 0 for length in leaf.shape[1:]]
+        return tf.zeros(shape if leaf.shape.rank else [], leaf.dtype)
 
     return tf.nest.map_structure(empty, spec)
 
@@ -146,5 +148,7 @@ def with_unknown_sizes(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     Another process may have another size; what is computed from sizes must not be fixed at trace.
     """
-    empty = tf.data.Dataset.from_tensors(_empty(dataset.element_spec)).take(0)
-    return dataset.concatenate(empty)
+    # TensorFlow forgets a size that differs between data sets, though the second gives no element.
+    spec = dataset.element_spec
+    other = _empty(spec, size=1 if static_batch_size(spec) == 0 else 0)
+    return dataset.concatenate(tf.data.Dataset.from_tensors(other).take(0))
