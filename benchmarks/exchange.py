@@ -45,15 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tensors", type=int, nargs="+", default=[1, 25, 1000])
     parser.add_argument("--megabytes", type=float, default=100.0, help="of float32 in all")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all times to FILE")
-    parser.add_argument(
-        "--update-readme",
-        type=Path,
-        nargs="?",
-        const=readme.README,
-        metavar="FILE",
-        help="put the table into FILE (default: the project's README.md)",
-    )
+    readme.add_output_options(parser)
     return parser.parse_args()
 
 

@@ -1,10 +1,24 @@
-"""Puts generated tables into the README."""
+"""Where benchmarks write to: a file with all measurements, and a table in the README."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options `--json FILE` and `--update-readme [FILE]`."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
+    parser.add_argument(
+        "--update-readme",
+        type=Path,
+        nargs="?",
+        const=README,
+        metavar="FILE",
+        help="put the table into FILE (default: the project's README.md)",
+    )
 
 
 def update(path: Path, table: str, text: str) -> None:

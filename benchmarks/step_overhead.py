@@ -47,15 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dynamic", action="store_true", help="leave the batch shape unknown")
     parser.add_argument("--rounds", type=int, default=40, help="timed rounds of each strategy")
     parser.add_argument("--round-seconds", type=float, default=0.05, help="least length of a round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
-    parser.add_argument(
-        "--update-readme",
-        type=Path,
-        nargs="?",
-        const=readme.README,
-        metavar="FILE",
-        help="put the table into FILE (default: the project's README.md)",
-    )
+    readme.add_output_options(parser)
     arguments = parser.parse_args()
     if any(count < 2 or count % 2 for count in arguments.variables):
         parser.error(f"--variables takes even numbers >= 2. Received: {arguments.variables}")
