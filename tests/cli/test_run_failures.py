@@ -81,13 +81,14 @@ def test_the_first_death_is_told_though_the_others_fail_too(launcher):
             (launcher.directory / f"pid-{rank}").unlink()
 
 
-def test_the_rank_whose_exception_came_first_is_told_though_it_ends_last(launcher):
+@pytest.mark.parametrize("teardown", [0.6, 2.5])
+def test_the_rank_whose_exception_came_first_is_told_though_it_ends_last(launcher, teardown):
     """As under Horovod, which closes its connections while Python shuts down."""
-    body = """
+    body = f"""
     import atexit
     if rank == 1:
         wait_for("pid-0")
-        atexit.register(lambda: (note("closed"), time.sleep(0.6)))
+        atexit.register(lambda: (note("closed"), time.sleep({teardown})))
         raise RuntimeError("the reason")
     wait_for("closed")
     time.sleep(0.2)

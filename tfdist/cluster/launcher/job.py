@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import selectors
 import signal
@@ -15,8 +16,10 @@ from tfdist.cluster.launcher.rank import Rank, ending
 
 TIMED_OUT = 124  # as timeout(1)
 
-# After the first failure, the others may end by themselves, and so say what they have seen.
+# After the first failure, the others may end by themselves, and so say what they have seen; those
+# that have printed a traceback end slowly on a busy machine.
 _SETTLE = 1.0
+_SETTLE_FAILING = 5.0
 # The states of stopped ranks are read this often.
 _LOOK = 0.5
 # After all ranks have ended, their output is read for this long at most.
@@ -80,6 +83,8 @@ class Job:
         self._terminal: int | None = None
         self._outcome: Outcome | None = None
         self._first_end: float | None = None
+        # When the others were told to end.
+        self._told = math.inf
         self._next_look = 0.0
         # Signals still to be sent, with their times.
         self._to_send: list[tuple[float, signal.Signals]] = []
@@ -104,7 +109,7 @@ class Job:
                 for rank in self._ranks:
                     rank.process.wait()
         if self._first_end is not None:
-            return self._failure(self._first_end)
+            return self._failure()
         return self._outcome or Outcome()
 
     # --- starting -----------------------------------------------------------------------------
@@ -161,11 +166,22 @@ class Job:
         if total is not None and now - self._started >= total:
             self._end(self._timed_out(total), now, signal.SIGTERM)
         while self._to_send and now >= self._to_send[0][0]:
-            _, number = self._to_send.pop(0)
+            number = self._to_send[0][1]
+            if number == signal.SIGTERM and self._some_still_fail(now):
+                break
+            self._to_send.pop(0)
+            self._told = min(self._told, now)
             for rank in self._ranks:
                 rank.signal(number)
                 if number == signal.SIGTERM:
                     rank.signal(signal.SIGCONT)  # a stopped rank would not notice
+
+    def _some_still_fail(self, now: float) -> bool:
+        """Whether a rank ends by itself, of what may be the reason for another one's end."""
+        first = self._first_end
+        if first is None or now >= first + _SETTLE_FAILING:
+            return False
+        return any(rank.fails(first) for rank in self._ranks)
 
     def _pause(self) -> float:
         """Seconds until something is to be done, if nothing happens."""
@@ -229,10 +245,10 @@ class Job:
 
     # --- what happened ------------------------------------------------------------------------
 
-    def _failure(self, first_end: float) -> Outcome:
+    def _failure(self) -> Outcome:
         """What to say when a rank has failed, once all have ended."""
         failed = [rank for rank in self._ranks if rank.code]
-        by_themselves = [rank for rank in failed if rank.ended < first_end + _SETTLE]
+        by_themselves = [rank for rank in failed if rank.ended <= self._told]
         first = min(by_themselves, key=lambda rank: rank.failed_at)
         code = first.code or 0
         message = f"rank {first.number} {ending(code)} after {first.ended - self._started:.1f} s"

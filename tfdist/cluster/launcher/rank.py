@@ -51,6 +51,11 @@ class Rank:
         code = self.code or 0
         return self.log.lost_a_peer, time_, 2 if code == -signal.SIGABRT else 1 if code > 0 else 0
 
+    def fails(self, now: float) -> bool:
+        """Whether it runs, but seems to end, by the traceback that it printed shortly before."""
+        traceback = self.log.traceback_at
+        return self.code is None and traceback is not None and now - traceback < _TEARDOWN
+
     def look(self, now: float) -> None:
         """Takes note if it has ended. It stays a zombie, so that its number is given to none."""
         if self.code is not None:
