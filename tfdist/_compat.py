@@ -543,7 +543,9 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
     """TensorFlow's multi-worker strategy with virtual CPU devices and an adjustable heartbeat.
 
     TensorFlow takes one CPU device per worker and fixes the interval after which a silent worker
-    counts as lost. TensorFlow 2.20-2.21. Constructor arguments would replace it.
+    counts as lost. It also runs one collective operation of a replica at a time, which NCCL needs;
+    over gRPC the link would be idle whenever one of them adds, so two are under way there.
+    TensorFlow 2.20-2.21. Constructor arguments would replace it.
 
     Args:
         strategy: the `tf.distribute.Strategy` that this extends.
@@ -566,6 +568,10 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
         self._std_server_started = MultiWorkerExtended._server_runs
         super().__init__(strategy, cluster_resolver, communication_options)
         MultiWorkerExtended._server_runs = self._std_server_started
+        if self._num_workers > 1:
+            for launcher in self._cross_device_ops._launchers:
+                if tf.DeviceSpec.from_string(launcher._device).device_type == "CPU":
+                    launcher._ordering_token = _TakenInTurns(launcher)
 
     def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple:
         devices, kind = super()._initialize_local_devices(cluster_resolver, worker_device)
@@ -585,6 +591,22 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
         coordination = config.experimental.coordination_config
         coordination.heartbeat_timeout_in_ms = self._heartbeat_milliseconds
         return config
+
+
+class _TakenInTurns:
+    """Stands for the variable by which TensorFlow orders a launcher's operations, with two.
+
+    The operations that are given one of them run in their order. As these are the same in all
+    processes, none can wait for one that comes later.
+    """
+
+    def __init__(self, launcher: Any):
+        with tf.init_scope(), tf.device(launcher._device):
+            self._variables = itertools.cycle([launcher._ordering_token, tf.Variable(0.0)])
+
+    @property
+    def handle(self) -> tf.Tensor:
+        return next(self._variables).handle
 
 
 class OneReplicaExtended(mirrored_strategy.MirroredExtended):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multi_process import checks
-from tests.multi_process.jobs import scenario
+from tests.multi_process.jobs import MULTI_WORKER, scenario
 from tests.multi_process.reference import OneDevice, X
 from tests.multi_process.scenarios import strategies
 
@@ -60,3 +60,9 @@ def test_predictions_of_other_dtypes_are_those_of_one_device(found, dtype):
         name, values = rank[dtype]
         assert name == dtype
         np.testing.assert_array_equal(values, tf.cast(expected, tf.float32))
+
+
+@scenario(strategies.orders_of_operations, MULTI_WORKER)
+def test_two_operations_of_tensorflow_are_under_way_at_a_time(found):
+    for rank in found:
+        assert rank == {"operations": 4, "orders": 2}

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tests.multi_process.reference import BATCH, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, linear, state
+from tfdist.stages.exchange import all_reduce
 
 
 def several(here):
@@ -106,3 +107,14 @@ class _Ragged(keras.layers.Layer):
 
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+
+def orders_of_operations(here):
+    """In how many orders TensorFlow runs the collective operations of four tensors."""
+
+    def exchange_four():
+        return all_reduce([tf.ones([2]) for _ in range(4)])
+
+    graph = tf.function(lambda: here.strategy.run(exchange_four)).get_concrete_function().graph
+    operations = [op for op in graph.get_operations() if op.type == "CollectiveReduceV2"]
+    return {"operations": len(operations), "orders": len({op.inputs[-1].name for op in operations})}
