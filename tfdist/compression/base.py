@@ -1,0 +1,189 @@
+"""What a compressor is: state is data, and a payload is exactly what travels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator
+from typing import Any, ClassVar, Literal
+
+import keras
+import tensorflow as tf
+
+from tfdist.validation import check_integer
+
+Payload = tuple[tf.Tensor, ...]
+State = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What a compressor may know about the step it works in.
+
+    Attributes:
+        seed: int32 of shape `[2]`, another one in each step and for each tensor, equal on all
+            replicas.
+        own_seed: the same, but another one on each replica.
+    """
+
+    seed: tf.Tensor
+    own_seed: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What is left of an exchange.
+
+    Attributes:
+        total: the sum over the replicas of what they sent, of the gradient's shape and dtype.
+        own: this replica's part of it. What `own` lacks is what error feedback keeps.
+        state: the state for the next step.
+    """
+
+    total: tf.Tensor
+    own: tf.Tensor
+    state: State
+
+
+Exchange = Generator[Payload, Payload, Result]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compressor:
+    """Base class of all compressors; their options are the fields.
+
+    A subclass gives `encode`, `decode` and `wire_bytes`, and `init` if it has a state. All of them
+    build TensorFlow graphs: no NumPy and no Python on values. One that needs more than one exchange
+    overrides `exchange`.
+
+    Args:
+        error_feedback: keep what was not sent, and add it to the next gradient (Karimireddy et al.,
+            "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019,
+            algorithm 2). The default follows the paper of each compressor.
+        min_bytes: variables of fewer bytes travel uncompressed.
+        start_step: number of updates that are exchanged uncompressed before the first compressed
+            one.
+
+    Raises:
+        ValueError: for options out of range.
+    """
+
+    name: ClassVar[str] = ""
+    """The name under which it is registered."""
+    aggregation: ClassVar[Literal["sum", "gather"]] = "gather"
+    """Whether payloads can be summed on the way ("sum"), or each must reach everyone ("gather")."""
+    per_tensor: ClassVar[bool] = False
+    """Whether it sees each variable's gradient in its shape, or several ones as one vector."""
+    shared_state: ClassVar[frozenset[str]] = frozenset()
+    """The entries of the state that are equal on all replicas."""
+
+    error_feedback: bool = dataclasses.field(default=False, kw_only=True)
+    min_bytes: int = dataclasses.field(default=1024, kw_only=True)
+    start_step: int = dataclasses.field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_integer("min_bytes", self.min_bytes, 0)
+        check_integer("start_step", self.start_step, 0)
+        if not isinstance(self.error_feedback, bool):
+            raise ValueError(
+                "error_feedback must be True or False. "
+                f"Received: error_feedback={self.error_feedback!r}"
+            )
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the mean of what is decoded is the gradient."""
+        return False
+
+    def contraction(self, spec: tf.TensorSpec) -> float | None:
+        """δ of ‖C(x) − x‖² ≤ (1 − δ)‖x‖², or None where the paper promises none.
+
+        Args:
+            spec: shape and dtype of x.
+        """
+        del spec
+        return None
+
+    def accepts(self, spec: tf.TensorSpec) -> bool:
+        """Whether a variable of this shape and dtype is compressed."""
+        return spec.dtype.is_floating and nbytes(spec) >= max(1, self.min_bytes)
+
+    def stages(self) -> list[tuple[int, Compressor]]:
+        """What is used from which update on, if that changes; the first entry is for update 0."""
+        return [(self.start_step, self)]
+
+    def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Raises ValueError for an optimizer with which it does not work."""
+
+    def init(self, spec: tf.TensorSpec) -> State:
+        """The first state for gradients of this shape and dtype."""
+        del spec
+        return {}
+
+    def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
+        """What travels for `gradient`, and the next state.
+
+        Args:
+            gradient: float32; a vector, or with `per_tensor` in the variable's shape.
+            state: as from `init` or the last `encode`.
+            step: seeds for random numbers.
+
+        Returns:
+            Tensors exactly as they travel, of static shapes; and the next state.
+        """
+        raise NotImplementedError
+
+    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        """The gradient that one payload stands for, or with "sum" the sum of several.
+
+        Args:
+            payload: as from `encode`; where payloads are summed, tensors of half precision may
+                arrive as float32.
+            spec: shape and dtype of the result.
+        """
+        raise NotImplementedError
+
+    def wire_bytes(self, spec: tf.TensorSpec) -> int:
+        """How many bytes the payload for one gradient has, exactly."""
+        raise NotImplementedError
+
+    def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
+        """One step: yields what travels and is sent what has arrived from all replicas.
+
+        With "sum" the sums arrive, in the shapes that were sent; with "gather" the replicas'
+        tensors, stacked along a new first axis.
+
+        Args:
+            gradient: as for `encode`.
+            state: as for `encode`.
+            step: as for `encode`.
+
+        Returns:
+            A generator that returns a `Result`.
+        """
+        spec = tf.TensorSpec(gradient.shape, gradient.dtype)
+        payload, state = self.encode(gradient, state, step)
+        received = yield payload
+        return Result(self._total(received, spec), self.decode(payload, spec), state)
+
+    def _total(self, received: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        if self.aggregation == "sum":
+            return self.decode(received, spec)
+        if not received:
+            return self.decode((), spec)
+        by_replica = zip(*(tf.unstack(part) for part in received))
+        return tf.add_n([self.decode(payload, spec) for payload in by_replica])
+
+    def get_config(self) -> dict[str, Any]:
+        """Name and options, from which `tfdist.compression.get` makes an equal compressor."""
+        return {"name": self.name, **dataclasses.asdict(self)}
+
+
+def nbytes(spec: tf.TensorSpec) -> int:
+    """The bytes of a dense tensor."""
+    return math.prod(spec.shape) * spec.dtype.size
+
+
+def as_gradient(values: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    """`values` in the shape and dtype of a gradient."""
+    return tf.cast(tf.reshape(values, spec.shape), spec.dtype)

@@ -1,0 +1,120 @@
+"""dgc: the largest elements of a momentum that is kept before the exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import keras
+import tensorflow as tf
+
+from tfdist.compression import positions
+from tfdist.compression.base import Exchange, Result, State, Step, as_gradient
+from tfdist.compression.registry import register
+from tfdist.compression.selection import positions_of_largest
+from tfdist.compression.sparsify import Sparse, check_ratio, size_of
+from tfdist.validation import check_integer, check_number
+
+# What is sent in the parts of the warm-up (section 3.3: sparsity 75 %, 93.75 %, ...).
+_WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class DGC(Sparse):
+    """Deep Gradient Compression: the largest elements, with momentum corrected for the delay.
+
+    Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
+    Training" (ICLR 2018): momentum correction (section 3.2, equation 4), momentum factor masking
+    (section 3.3), selection by a sampled threshold (section 3), warm-up of the ratio (section 3.3).
+    Local gradient clipping (section 3.2) is left out; the optimizer clips the global gradient.
+
+    The momentum is the compressor's, so the optimizer is `keras.optimizers.SGD` without any.
+    Before `start_step` everything is sent, and the momentum is the usual one.
+
+    Args:
+        ratio: the part of the elements that is sent, above 0 and at most 1.
+        momentum: 0 to below 1.
+        warmup_steps: number of updates, after `start_step`, in which the part that is sent falls in
+            four equal parts from 1/4 to 1/250; parts below `ratio` are left out.
+
+    Example:
+
+    >>> import keras, tfdist
+    >>> strategy = tfdist.MirroredStrategy(compression=tfdist.compression.DGC(0.01))
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    ...     model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    """
+
+    name: ClassVar[str] = "dgc"
+
+    ratio: float = 0.001
+    momentum: float = 0.9
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ratio("ratio", self.ratio)
+        check_number("momentum", self.momentum, 0)
+        check_integer("warmup_steps", self.warmup_steps, 0)
+        if self.momentum >= 1.0:
+            raise ValueError(f"`momentum` must be below 1. Received: momentum={self.momentum!r}")
+        if self.error_feedback:
+            raise ValueError(
+                "DGC keeps what it did not send itself, corrected for momentum; leave "
+                "error_feedback out. Received: error_feedback=True"
+            )
+
+    @property
+    def aggregation(self) -> Literal["sum", "gather"]:  # type: ignore[override]
+        """ "sum" where everything is sent."""
+        return "sum" if self.ratio == 1.0 else "gather"
+
+    def stages(self) -> list[tuple[int, DGC]]:
+        """With the warm-up's ratios."""
+        ratios = [ratio for ratio in _WARM_UP if ratio > self.ratio] if self.warmup_steps else []
+        firsts = [
+            self.start_step + self.warmup_steps * part // len(_WARM_UP)
+            for part in range(len(ratios))
+        ]
+        begin = [(0, dataclasses.replace(self, ratio=1.0))] if self.start_step else []
+        parts = [(n, dataclasses.replace(self, ratio=ratio)) for n, ratio in zip(firsts, ratios)]
+        return [*begin, *parts, (self.start_step + self.warmup_steps, self)]
+
+    def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Raises ValueError unless the momentum is the compressor's alone."""
+        plain = isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum
+        if self.momentum and not plain:
+            raise ValueError(
+                "DGC has the momentum itself. Use keras.optimizers.SGD without momentum, or "
+                "DGC(momentum=0.0). "
+                f"Received: {type(optimizer).__name__} with momentum="
+                f"{getattr(optimizer, 'momentum', None)} and DGC(momentum={self.momentum})"
+            )
+
+    def init(self, spec: tf.TensorSpec) -> State:
+        """The momentum u and what has not been sent, v (algorithm 1)."""
+        return {name: tf.zeros(spec.shape, tf.float32) for name in ("velocity", "unsent")}
+
+    def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
+        """Adds to momentum and rest, and sends the largest elements of the rest."""
+        spec = tf.TensorSpec(gradient.shape, gradient.dtype)
+        velocity = self.momentum * state["velocity"] + gradient
+        unsent = state["unsent"] + velocity
+        if self.ratio == 1.0:
+            (total,) = yield (unsent,)
+            kept = {"velocity": velocity, "unsent": tf.zeros_like(unsent)}
+            return Result(as_gradient(total, spec), unsent, kept)
+        flat = tf.reshape(unsent, [-1])
+        chosen = positions_of_largest(flat, self._size(spec), step.own_seed)
+        payload = self._payload(flat, chosen)
+        received = yield payload
+        where = positions.decode(payload[1], self._size(spec), flat.shape[0])
+        sent = tf.math.unsorted_segment_sum(tf.ones_like(payload[0]), where, flat.shape[0] + 1)
+        rest = tf.reshape(1.0 - sent[:-1], spec.shape)
+        kept = {"velocity": velocity * rest, "unsent": unsent * rest}
+        return Result(self._total(received, spec), self.decode(payload, spec), kept)
+
+    def _size(self, spec: tf.TensorSpec) -> int:
+        return size_of(self.ratio, spec)

@@ -1,0 +1,232 @@
+"""int8, qsgd and terngrad: whole multiples of a scale."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar, Literal
+
+import tensorflow as tf
+
+from tfdist.compression import bits
+from tfdist.compression.base import Compressor, Payload, State, Step, as_gradient
+from tfdist.compression.numbers import largest, quotient, round_randomly
+from tfdist.compression.registry import register
+from tfdist.validation import check_integer, check_number
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Int8(Compressor):
+    """One byte per element: multiples of 1/127 of the largest magnitude.
+
+    Dettmers, "8-Bit Approximations for Parallelism in Deep Learning" (ICLR 2016), section 2.2.3,
+    "linear quantization".
+
+    Args:
+        scale: "bucket", one for all variables of a bucket, or "tensor", one for each variable.
+        rounding: "nearest", or "stochastic", whose mean is the gradient.
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> tfdist.compression.Int8().wire_bytes(tf.TensorSpec([1000], tf.float32))
+    1004
+    """
+
+    name: ClassVar[str] = "int8"
+
+    scale: Literal["bucket", "tensor"] = "bucket"
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option, allowed in (
+            ("scale", ("bucket", "tensor")),
+            ("rounding", ("nearest", "stochastic")),
+        ):
+            if getattr(self, option) not in allowed:
+                raise ValueError(
+                    f"{option} must be one of {allowed}. "
+                    f"Received: {option}={getattr(self, option)!r}"
+                )
+
+    @property
+    def per_tensor(self) -> bool:  # type: ignore[override]
+        """Whether it sees each variable's gradient by itself."""
+        return self.scale == "tensor"
+
+    @property
+    def unbiased(self) -> bool:
+        """With stochastic rounding."""
+        return self.rounding == "stochastic"
+
+    def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
+        """The multiples, and the largest magnitude."""
+        top = largest(gradient)
+        multiples = quotient(tf.reshape(gradient, [-1]), top) * 127.0
+        if self.rounding == "stochastic":
+            multiples = round_randomly(multiples, step.own_seed)
+        else:
+            multiples = tf.round(multiples)
+        return (tf.cast(tf.clip_by_value(multiples, -127.0, 127.0), tf.int8), top[None]), state
+
+    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        """The multiples times the scale."""
+        multiples, top = payload
+        return as_gradient(tf.cast(multiples, tf.float32) * (top / 127.0), spec)
+
+    def wire_bytes(self, spec: tf.TensorSpec) -> int:
+        """One byte per element, and 4 for the scale."""
+        return math.prod(spec.shape) + 4
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class QSGD(Compressor):
+    """A few levels between zero and the norm, chosen at random so that the mean is the gradient.
+
+    Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
+    (NeurIPS 2017), section 3.1, equation 1; groups of elements with a norm each are the "buckets"
+    of section 4. Levels travel with a fixed number of bits, not in the paper's Elias code.
+
+    Args:
+        levels: s, at least 1. Sizes: 1 to 2 levels 3 to 5 per byte, up to 7 levels 2 per byte, up
+            to 127 one byte each, then 2 and 4 bytes.
+        group: number of elements with a norm of their own.
+        norm: "l2" as in equation 1, or "max", the largest magnitude: less variance (section 4).
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> tfdist.compression.QSGD(levels=4).wire_bytes(tf.TensorSpec([1024], tf.float32))
+    520
+    """
+
+    name: ClassVar[str] = "qsgd"
+
+    levels: int = 4
+    group: int = 512
+    norm: Literal["l2", "max"] = "l2"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("levels", self.levels, 1)
+        check_integer("group", self.group, 1)
+        if self.levels > 2**23:
+            raise ValueError(
+                "levels must be at most 2**23, the precision of float32. "
+                f"Received: levels={self.levels}"
+            )
+        if self.norm not in ("l2", "max"):
+            raise ValueError(f"norm must be 'l2' or 'max'. Received: norm={self.norm!r}")
+
+    @property
+    def unbiased(self) -> bool:
+        """Lemma 3.1 (i)."""
+        return True
+
+    def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
+        """Levels with signs, and the groups' norms."""
+        flat = tf.reshape(gradient, [-1])
+        missing = -flat.shape[0] % self._group(flat.shape[0])
+        rows = tf.reshape(tf.pad(flat, [[0, missing]]), [-1, self._group(flat.shape[0])])
+        norms = largest(rows, axis=1)
+        if self.norm == "l2":
+            norms *= tf.norm(quotient(rows, norms), axis=1, keepdims=True)
+        signed = quotient(rows, norms) * self.levels
+        chosen = tf.sign(signed) * round_randomly(tf.abs(signed), step.own_seed)
+        chosen = tf.clip_by_value(chosen, -float(self.levels), float(self.levels))
+        digits = tf.reshape(chosen, [-1])[: flat.shape[0]] + float(self.levels)
+        return (self._narrow(digits), tf.reshape(norms, [-1])), state
+
+    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        """The levels times their groups' norms."""
+        levels, norms = payload
+        count = math.prod(spec.shape)
+        if levels.dtype == tf.uint8:
+            values = [digit - self.levels for digit in range(2 * self.levels + 1)]
+            steps = bits.unpack(levels, values, count)
+        else:
+            steps = tf.cast(tf.cast(levels, tf.int64) - self.levels, tf.float32)
+        group = self._group(count)
+        rows = tf.reshape(tf.pad(steps, [[0, -count % group]]), [-1, group])
+        flat = tf.reshape(rows * (norms[:, None] / self.levels), [-1])[:count]
+        return as_gradient(flat, spec)
+
+    def wire_bytes(self, spec: tf.TensorSpec) -> int:
+        """The levels' bytes, and 4 per group."""
+        count = math.prod(spec.shape)
+        return self._level_bytes(count) + 4 * -(-count // self._group(count))
+
+    def _group(self, count: int) -> int:
+        return min(self.group, max(1, count))
+
+    def _level_bytes(self, count: int) -> int:
+        if 2 * self.levels < 256:
+            return bits.packed_size(count, 2 * self.levels + 1)
+        return count * (2 if 2 * self.levels < 2**16 else 4)
+
+    def _narrow(self, digits: tf.Tensor) -> tf.Tensor:
+        if 2 * self.levels < 256:
+            return bits.pack(digits, 2 * self.levels + 1)
+        return tf.cast(digits, tf.uint16 if 2 * self.levels < 2**16 else tf.int32)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class TernGrad(Compressor):
+    """−1, 0 or 1 times each variable's largest magnitude, 5 elements per byte.
+
+    Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning"
+    (NeurIPS 2017), equations 2 to 4; layer-wise scales and clipping as in section 3.3.
+
+    Args:
+        clip: larger magnitudes than so many standard deviations are clipped first (equation 11);
+            None for no clipping, with which the mean is the gradient.
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> tfdist.compression.TernGrad().wire_bytes(tf.TensorSpec([1000], tf.float32))
+    204
+    """
+
+    name: ClassVar[str] = "terngrad"
+    per_tensor: ClassVar[bool] = True
+
+    clip: float | None = 2.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is not None:
+            check_number("clip", self.clip, 0)
+
+    @property
+    def unbiased(self) -> bool:
+        """Without clipping."""
+        return self.clip is None
+
+    def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
+        """Ternary digits, and the scale."""
+        flat = tf.reshape(gradient, [-1])
+        top = largest(flat)
+        relative = quotient(flat, top)
+        if self.clip is not None:
+            limit = tf.minimum(1.0, self.clip * tf.math.reduce_std(relative))
+            # A single element has no deviation.
+            limit = tf.where(limit > 0.0, limit, 1.0)
+            relative = quotient(tf.clip_by_value(relative, -limit, limit), limit)
+            top *= limit
+        ternary = tf.sign(relative) * round_randomly(tf.abs(relative), step.own_seed)
+        return (bits.pack(tf.clip_by_value(ternary, -1.0, 1.0) + 1.0, 3), top[None]), state
+
+    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        """The digits times the scale."""
+        digits, top = payload
+        values = bits.unpack(digits, (-1.0, 0.0, 1.0), math.prod(spec.shape))
+        return as_gradient(values * top, spec)
+
+    def wire_bytes(self, spec: tf.TensorSpec) -> int:
+        """A byte for 5 elements, and 4 for the scale."""
+        return bits.packed_size(math.prod(spec.shape), 3) + 4

@@ -1,0 +1,58 @@
+"""Finds the elements of largest magnitude without sorting all of them."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+# Shorter vectors are searched whole.
+_EXACT = 32768
+# Elements of a sample above the threshold that is looked for: its count then errs by about 5 %.
+_WANTED = 400
+
+
+def positions_of_largest(x: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor:
+    """Positions of about the `count` elements of largest magnitude that are not zero.
+
+    A sample gives a threshold which somewhat more elements than `count` should reach; among these
+    the largest are found exactly, as in Lin et al., "Deep Gradient Compression" (ICLR 2018),
+    section 3, "hierarchical threshold selection". When the sample misleads, there are fewer.
+
+    Args:
+        x: float32 of shape `[length]`.
+        count: how many, at least 1.
+        seed: int32 of shape `[2]`, for the sample.
+
+    Returns:
+        int32, ascending; `count` of them, or fewer when there are fewer, or by chance.
+    """
+    magnitudes = tf.where(tf.equal(x, x), tf.abs(x), float("inf"))
+    length = x.shape[0]
+    if count >= length:
+        return _positions(magnitudes > 0.0)
+    if length <= _EXACT:
+        return _largest_of(magnitudes, tf.range(length), count)
+    threshold = _threshold(magnitudes, count, seed)
+    candidates = _positions((magnitudes >= threshold) & (magnitudes > 0.0))
+    return _largest_of(tf.gather(magnitudes, candidates), candidates, count)
+
+
+def _threshold(magnitudes: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor:
+    """What somewhat more than `count` of the magnitudes should reach."""
+    length = magnitudes.shape[0]
+    size = min(length, max(_EXACT, _WANTED * length // count))
+    places = tf.random.stateless_uniform([size], seed, 0, length, tf.int32)
+    reach = min(size, int(1.25 * count * size / length) + 1)
+    return tf.math.top_k(tf.gather(magnitudes, places), reach).values[-1]
+
+
+def _largest_of(magnitudes: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
+    """Those of `positions`, in their order, whose magnitudes are among the `count` largest."""
+    reach = tf.minimum(count, tf.shape(magnitudes)[0])
+    chosen = tf.math.top_k(magnitudes, reach, sorted=False).indices
+    chosen = tf.sort(chosen)
+    kept = tf.gather(positions, chosen)
+    return tf.boolean_mask(kept, tf.gather(magnitudes, chosen) > 0.0)
+
+
+def _positions(condition: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.where(condition)[:, 0], tf.int32)

@@ -1,0 +1,217 @@
+"""topk, threshold and randomk: a few elements, and where they belong."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import tensorflow as tf
+
+from tfdist.compression import positions
+from tfdist.compression.base import (
+    Compressor,
+    Exchange,
+    Payload,
+    Result,
+    State,
+    Step,
+    as_gradient,
+)
+from tfdist.compression.registry import register
+from tfdist.compression.selection import positions_of_largest
+from tfdist.validation import check_number
+
+
+def check_ratio(name: str, ratio: float) -> None:
+    """Raises ValueError unless `ratio` is a part of the whole."""
+    check_number(name, ratio, 0, exclusive=True)
+    if ratio > 1.0:
+        raise ValueError(f"`{name}` must be at most 1. Received: {name}={ratio!r}")
+
+
+def size_of(ratio: float, spec: tf.TensorSpec) -> int:
+    """How many elements a part of `ratio` has, at least one."""
+    return max(1, min(math.prod(spec.shape), math.ceil(ratio * math.prod(spec.shape))))
+
+
+class Sparse(Compressor):
+    """Base of the compressors that send some elements with their positions."""
+
+    def _size(self, spec: tf.TensorSpec) -> int:
+        """How many elements there may be."""
+        raise NotImplementedError
+
+    def _payload(self, flat: tf.Tensor, chosen: tf.Tensor) -> Payload:
+        """The elements of `flat` at the positions `chosen`, ascending int32.
+
+        Where there is something that is no number, all that is sent is NaN: it may not be chosen.
+        """
+        length = flat.shape[0]
+        size = self._size(tf.TensorSpec([length], flat.dtype))
+        chosen = chosen[:size]
+        values = tf.pad(tf.gather(flat, chosen), [[0, size - tf.shape(chosen)[0]]])
+        values = tf.where(tf.reduce_all(tf.math.is_finite(flat)), values, float("nan"))
+        return tf.ensure_shape(values, [size]), positions.encode(chosen, size, length)
+
+    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        """The elements at their positions, zeros elsewhere."""
+        values, encoded = payload
+        length, size = math.prod(spec.shape), self._size(spec)
+        where = positions.decode(encoded, size, length)
+        # What stands for a missing element goes behind the end; a NaN counts anyway.
+        where = tf.where(tf.math.is_nan(values), tf.minimum(where, length - 1), where)
+        sparse = tf.math.unsorted_segment_sum(values, where, length + 1)
+        return as_gradient(sparse[:length], spec)
+
+    def wire_bytes(self, spec: tf.TensorSpec) -> int:
+        """Four bytes per element that is sent, and what the positions take."""
+        size = self._size(spec)
+        return 4 * size + positions.nbytes(size, math.prod(spec.shape))
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class TopK(Sparse):
+    """The elements of largest magnitude.
+
+    Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017), section
+    3; with error feedback also Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018). In
+    vectors of more than 32768 elements they are found by a sampled threshold; then a few percent
+    fewer may be found, and none that is not among the largest.
+
+    Args:
+        ratio: the part of the elements that is sent, above 0 and at most 1.
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> tfdist.compression.TopK(0.01).wire_bytes(tf.TensorSpec([100_000], tf.float32))
+    5393
+    """
+
+    name: ClassVar[str] = "topk"
+
+    ratio: float = 0.01
+    error_feedback: bool = dataclasses.field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ratio("ratio", self.ratio)
+
+    def contraction(self, spec: tf.TensorSpec) -> float:
+        """k/n (Stich et al., equation 3 and remark after it), less what the sample may miss."""
+        return 0.7 * self._size(spec) / math.prod(spec.shape)
+
+    def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
+        """The largest elements and their positions."""
+        flat = tf.reshape(gradient, [-1])
+        size = self._size(tf.TensorSpec(gradient.shape, gradient.dtype))
+        return self._payload(flat, positions_of_largest(flat, size, step.own_seed)), state
+
+    def _size(self, spec: tf.TensorSpec) -> int:
+        return size_of(self.ratio, spec)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class Threshold(Sparse):
+    """All elements whose magnitude reaches a threshold, up to a part of all of them.
+
+    Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (Interspeech
+    2015), section 3; the elements travel with their values instead of ± threshold. All replicas
+    send equally many bytes, whatever reaches the threshold: `max_ratio` says how many. Of more
+    elements than fit, those after a position that is drawn at random travel.
+
+    Args:
+        threshold: the smallest magnitude that is sent, above 0.
+        max_ratio: the part of the elements for which there is room, above 0 and at most 1.
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> codec = tfdist.compression.Threshold(0.001, max_ratio=0.02)
+    >>> codec.wire_bytes(tf.TensorSpec([100_000], tf.float32))
+    10393
+    """
+
+    name: ClassVar[str] = "threshold"
+
+    threshold: float = 0.001
+    max_ratio: float = 0.05
+    error_feedback: bool = dataclasses.field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("threshold", self.threshold, 0, exclusive=True)
+        check_ratio("max_ratio", self.max_ratio)
+
+    def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
+        """The elements that reach the threshold, and their positions."""
+        flat = tf.reshape(gradient, [-1])
+        found = tf.cast(tf.where(tf.abs(flat) >= self.threshold)[:, 0], tf.int32)
+        size = self._size(tf.TensorSpec(gradient.shape, gradient.dtype))
+        surplus = tf.maximum(tf.shape(found)[0] - size, 0)
+        first = tf.random.stateless_uniform([], step.own_seed, 0, surplus + 1, tf.int32)
+        return self._payload(flat, found[first:]), state
+
+    def _size(self, spec: tf.TensorSpec) -> int:
+        return size_of(self.max_ratio, spec)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class RandomK(Compressor):
+    """Elements drawn at random, the same on all replicas, so that only their sums travel.
+
+    Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1, with error feedback;
+    without it the values are scaled by n/k, and their mean is the gradient (Wangni et al.,
+    "Gradient Sparsification for Communication-Efficient Distributed Optimization", NeurIPS 2018).
+    With much momentum and a small ratio it does not converge: watch it with
+    `tfdist.callbacks.CompressionMonitor`.
+
+    Args:
+        ratio: the part of the elements that is sent, above 0 and at most 1.
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> tfdist.compression.RandomK(0.01).wire_bytes(tf.TensorSpec([100_000], tf.float32))
+    4000
+    """
+
+    name: ClassVar[str] = "randomk"
+    aggregation: ClassVar = "sum"
+
+    ratio: float = 0.01
+    error_feedback: bool = dataclasses.field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_ratio("ratio", self.ratio)
+
+    @property
+    def unbiased(self) -> bool:
+        """Without error feedback."""
+        return not self.error_feedback
+
+    def contraction(self, spec: tf.TensorSpec) -> float | None:
+        """k/n in the mean only (Stich et al., equation 3)."""
+        return None
+
+    def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
+        """Sums the elements at positions that the common seed gives."""
+        spec = tf.TensorSpec(gradient.shape, gradient.dtype)
+        length, size = math.prod(spec.shape), size_of(self.ratio, spec)
+        where = tf.random.experimental.index_shuffle(tf.range(size), step.seed, length - 1)
+        flat = tf.reshape(gradient, [-1])
+        scale = 1.0 if self.error_feedback else length / size
+        values = tf.gather(flat, where) * scale
+        values = tf.where(tf.reduce_all(tf.math.is_finite(flat)), values, float("nan"))
+        (sums,) = yield (values,)
+        total, own = (tf.math.unsorted_segment_sum(v, where, length) for v in (sums, values))
+        return Result(as_gradient(total, spec), as_gradient(own, spec), state)
+
+    def wire_bytes(self, spec: tf.TensorSpec) -> int:
+        """Four bytes per element that is sent."""
+        return 4 * size_of(self.ratio, spec)
