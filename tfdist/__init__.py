@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist import _versions
 
 if TYPE_CHECKING:
-    from tfdist import callbacks, testing
+    from tfdist import callbacks, compression, testing
     from tfdist.optimizer import DistributedOptimizer
     from tfdist.options import Options
     from tfdist.scaling import scale_loss
@@ -27,6 +27,7 @@ __all__ = [
     "Options",
     "Strategy",
     "callbacks",
+    "compression",
     "scale_loss",
     "testing",
 ]

@@ -9,9 +9,11 @@ import keras
 import tensorflow as tf
 
 from tfdist import replica
-from tfdist.options import Options
+from tfdist.options import Compression, Options
 from tfdist.stages import exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
+from tfdist.stages.compression import CompressedExchange
+from tfdist.stages.compression_state import CompressionState
 from tfdist.stages.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
 from tfdist.wrapper import OptimizerWrapper
@@ -39,6 +41,8 @@ class DistributedOptimizer(OptimizerWrapper):
             and an update. None for the strategy's option (1 without a tfdist strategy).
             `iterations`, and with it every schedule, counts updates.
         bucket_bytes: upper bound of a bucket in bytes. None for the strategy's option (4 MiB).
+        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name, or a
+            dict of patterns of variables' paths and these. None for the strategy's option.
         name: the optimizer's name. None for a name made from the inner optimizer's.
 
     Raises:
@@ -76,16 +80,23 @@ class DistributedOptimizer(OptimizerWrapper):
         inner_optimizer: keras.optimizers.Optimizer | str | dict,
         accumulation_steps: int | None = None,
         bucket_bytes: int | None = None,
+        compression: Compression = None,
         name: str | None = None,
     ):
         inner = check_inner_optimizer(inner_optimizer, DistributedOptimizer)
         options = Options.of(tf.distribute.get_strategy()).replace(
-            accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes
+            accumulation_steps=accumulation_steps,
+            bucket_bytes=bucket_bytes,
+            compression=compression,
         )
+        for compressor in options.compression.compressors if options.compression else ():
+            compressor.check_optimizer(getattr(inner, "inner_optimizer", inner))
         super().__init__(inner, name=name or f"distributed_{inner.name}")
         self.options = options
         self.gradient_monitor = None
         self.accumulator: GradientAccumulator | None = None
+        self.compressed: CompressedExchange | None = None
+        self.compression_state: CompressionState | None = None
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
@@ -99,6 +110,15 @@ class DistributedOptimizer(OptimizerWrapper):
                 exchange.plan_buckets(self._specs(), self.options.bucket_bytes),
                 len(variables),
             )
+        if self.options.compression is not None:
+            self.compressed = CompressedExchange(
+                self.options.compression,
+                self._specs(),
+                [variable.path for variable in variables],
+                self.options.bucket_bytes,
+                self.options.seed,
+            )
+            self.compression_state = self.compressed.state
 
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -148,7 +168,7 @@ class DistributedOptimizer(OptimizerWrapper):
         largest = getattr(context.strategy, "largest_message", None)
 
         def exchange_and_update(packed: list) -> None:
-            reduced = packing.unpack(exchange.all_reduce(packed, largest))
+            reduced = self._sum_over_replicas(packing, packed, largest)
             order = [self._index_of(v) for v in variables]
             reduced = [None if gradients[i] is None else reduced[i] for i in order]
             update.apply_reduced(self._updater(), reduced, variables)
@@ -161,6 +181,27 @@ class DistributedOptimizer(OptimizerWrapper):
             self._note_counted()
         else:
             context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
+
+    def _sum_over_replicas(
+        self, packing: exchange.Packing, packed: list, largest: int | None
+    ) -> list:
+        """The global gradients; None where there is none."""
+        if self.compressed is None:
+            return packing.unpack(exchange.all_reduce(packed, largest))
+        gradients = packing.unpack(packed)
+        number = tf.convert_to_tensor(self._updater().iterations.value)
+        sums = self.compressed(gradients, number)
+        rest = [None if index in sums else value for index, value in enumerate(gradients)]
+        others = self._packing(rest)
+        totals = others.unpack(exchange.all_reduce(others.pack(rest), largest))
+        return [sums.get(index, total) for index, total in enumerate(totals)]
+
+    def _packing(self, gradients: list) -> exchange.Packing:
+        """The layout in which gradients travel, or are accumulated."""
+        strategy = tf.distribute.get_strategy()
+        packs = strategy.num_replicas_in_sync > 1 and not _packs_itself(strategy)
+        bucket_bytes = self.options.bucket_bytes if packs else None
+        return exchange.Packing(gradients, self._specs(), bucket_bytes)
 
     def _note_counted(self) -> None:
         """Notes that the step counts an update, whatever the data."""
@@ -198,11 +239,12 @@ class DistributedOptimizer(OptimizerWrapper):
                 else tf.convert_to_tensor(gradient)
                 for gradient, variable in zip(gradients, self.built_for)
             ]
-        strategy = tf.distribute.get_strategy()
-        packs = strategy.num_replicas_in_sync > 1 and not _packs_itself(strategy)
-        pays = packs or self.accumulator is not None
-        bucket_bytes = self.options.bucket_bytes if pays else None
-        packing = exchange.Packing(gradients, self._specs(), bucket_bytes)
+        if self.accumulator is not None:
+            packing = exchange.Packing(gradients, self._specs(), self.options.bucket_bytes)
+        elif self.compressed is not None:
+            packing = exchange.Packing(gradients, self._specs(), None)
+        else:
+            packing = self._packing(gradients)
         packed = packing.pack(gradients)
         weight = self._weight()
         return packing, packed if weight is None else [weigh(value, weight) for value in packed]
@@ -277,10 +319,12 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, from which `from_config` makes an equal optimizer without state."""
+        compression = self.options.compression
         return {
             "inner_optimizer": keras.saving.serialize_keras_object(self.unwrap()),
             "accumulation_steps": self.options.accumulation_steps,
             "bucket_bytes": self.options.bucket_bytes,
+            "compression": compression and compression.get_config(),
             "name": self.name,
         }
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compression.base import Compressor
+from tfdist.compression.choice import Choice
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.validation import check_integer
+
+
+Compression = str | Compressor | Mapping[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,17 +24,24 @@ class Options:
     Attributes:
         accumulation_steps: number of micro-batches per exchange and update, >= 1.
         bucket_bytes: upper bound of a gradient bucket in bytes, >= 1.
+        compression: a `tfdist.compression.Compressor`, its name, or a dict of patterns of
+            variables' paths and these; None for none. Once made, a `Choice`.
+        seed: for the random numbers of compressors, >= 0.
 
     Raises:
-        ValueError: when a value is out of range or no integer.
+        ValueError: when a value is out of range or no integer, and for unknown compressors.
     """
 
     accumulation_steps: int = 1
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    compression: Any = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)
         check_integer("bucket_bytes", self.bucket_bytes, 1)
+        check_integer("seed", self.seed, 0)
+        object.__setattr__(self, "compression", Choice.of(self.compression))
 
     @classmethod
     def of(cls, strategy: tf.distribute.Strategy) -> Options:

@@ -61,12 +61,11 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
         raise ValueError(
             f"Unknown strategy. Available: {sorted(_AVAILABLE)} and 'auto'. Received: name={name!r}"
         )
-    for option in ("compression", "staleness"):
-        if options.pop(option, None) is not None:
-            raise ValueError(
-                f"The option `{option}` is not available yet in this version of tfdist; leave it "
-                f"out. Received: {option} for the strategy {name!r}"
-            )
+    if options.pop("staleness", None) is not None:
+        raise ValueError(
+            "The option `staleness` is not available yet in this version of tfdist; leave it out. "
+            f"Received: staleness for the strategy {name!r}"
+        )
     return _AVAILABLE[name](**options)
 
 

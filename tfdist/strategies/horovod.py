@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist import _compat
 from tfdist.cluster import describe
-from tfdist.options import Options
+from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.processes import Processes
@@ -40,6 +40,9 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
             before one exchange and one update.
         bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes. What
             travels is packed by Horovod itself (environment variable HOROVOD_FUSION_THRESHOLD).
+        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
+            as "topk", or a dict of patterns of variables' paths and these. None for not at all.
+        seed: for the random numbers of compressors.
         log_all_ranks: whether other ranks than 0 show progress too.
 
     Raises:
@@ -62,9 +65,11 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         *,
         accumulation_steps: int = 1,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        compression: Compression = None,
+        seed: int = 0,
         log_all_ranks: bool = False,
     ):
-        options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
+        options = Options(accumulation_steps, bucket_bytes, compression, seed)
         hvd = _horovod()
         hvd.init()
         _check_size(hvd)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdist import testing
-from tfdist.options import Options
+from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.base import SynchronousStrategy
 from tfdist.strategies.processes import OneProcess
@@ -30,6 +30,9 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
             before one exchange and one update. A remainder at the end of an epoch is completed
             by the next epoch's first batches.
         bucket_bytes: gradients are packed into buckets of at most this many bytes.
+        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
+            as "topk", or a dict of patterns of variables' paths and these. None for not at all.
+        seed: for the random numbers of compressors.
 
     Raises:
         ValueError: for unknown or repeated devices, and options out of range.
@@ -52,8 +55,10 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         *,
         accumulation_steps: int = 1,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        compression: Compression = None,
+        seed: int = 0,
     ):
-        options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
+        options = Options(accumulation_steps, bucket_bytes, compression, seed)
         if devices is not None:
             _check_devices(devices)
         else:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist import _compat, testing
 from tfdist.cluster import Cluster, describe, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
-from tfdist.options import Options
+from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.processes import OneProcess, Processes
@@ -35,6 +35,9 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         accumulation_steps: number of micro-batches whose gradients are averaged on each replica
             before one exchange and one update.
         bucket_bytes: gradients are packed into buckets of at most this many bytes.
+        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
+            as "topk", or a dict of patterns of variables' paths and these. None for not at all.
+        seed: for the random numbers of compressors.
         heartbeat_timeout: seconds; a worker that gives no sign of life for so long counts as lost,
             and training ends with an error that names it.
         log_all_ranks: whether other workers than the chief show progress too.
@@ -63,10 +66,12 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         *,
         accumulation_steps: int = 1,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        compression: Compression = None,
+        seed: int = 0,
         heartbeat_timeout: float = 10.0,
         log_all_ranks: bool = False,
     ):
-        options = Options(accumulation_steps=accumulation_steps, bucket_bytes=bucket_bytes)
+        options = Options(accumulation_steps, bucket_bytes, compression, seed)
         check_number("heartbeat_timeout", heartbeat_timeout, 1)
         testing.virtual_devices_of_environment()
         cluster = _cluster() if cluster_resolver is None else _cluster_of(cluster_resolver)

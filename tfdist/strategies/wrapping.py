@@ -30,6 +30,7 @@ def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
         optimizer,
         accumulation_steps=inner.options.accumulation_steps,
         bucket_bytes=inner.options.bucket_bytes,
+        compression=inner.options.compression,
     )
 
 
@@ -100,7 +101,8 @@ def refuse_unwrapped(optimizer: keras.optimizers.Optimizer) -> None:
     step = replica.current()
     options = Options.of(tf.distribute.get_strategy())
     clips = any((optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm))
-    if step is not None and step.share_in_loss and options.accumulation_steps == 1 and not clips:
+    plain = options.accumulation_steps == 1 and options.compression is None and not clips
+    if step is not None and step.share_in_loss and plain:
         return
     raise ValueError(
         "This optimizer is not wrapped, so it would clip each replica's gradient instead of the "

@@ -1,0 +1,92 @@
+"""How payloads travel: many tensors in few collective operations, each exactly as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdist.stages.exchange import Packing, all_reduce
+
+_HALF = (tf.float16, tf.bfloat16)
+
+
+def sum_over_replicas(
+    tensors: Sequence[tf.Tensor], bucket_bytes: int, largest: int | None
+) -> list[tf.Tensor]:
+    """The sum over the replicas of each of `tensors`; called in replica context.
+
+    Half precision becomes float32 where it is summed here: among two replicas all tensors travel to
+    the other one, which is no more traffic than sums would be, and no sum is rounded. bfloat16
+    cannot be summed on the way.
+
+    Args:
+        tensors: of static shapes, which are the same on every replica.
+        bucket_bytes: upper bound of a bucket of several tensors, in bytes.
+        largest: as for `tfdist.stages.exchange.all_reduce`.
+    """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    gathered = {
+        index
+        for index, tensor in enumerate(tensors)
+        if tensor.dtype == tf.bfloat16 or (tensor.dtype == tf.float16 and replicas == 2)
+    }
+    sums: list = [None] * len(tensors)
+    parts = gather_from_replicas([tensors[i] for i in sorted(gathered)], largest)
+    for index, part in zip(sorted(gathered), parts):
+        sums[index] = tf.reduce_sum(tf.cast(part, tf.float32), axis=0)
+    others = [index for index in range(len(tensors)) if index not in gathered]
+    values = [tensors[index] for index in others]
+    packing = Packing(values, [tf.TensorSpec(v.shape, v.dtype) for v in values], bucket_bytes)
+    totals = packing.unpack(all_reduce(packing.pack(values), largest))
+    for index, total in zip(others, totals):
+        sums[index] = total
+    return sums
+
+
+def gather_from_replicas(
+    tensors: Sequence[tf.Tensor], largest: int | None = None
+) -> list[tf.Tensor]:
+    """All replicas' `tensors`, stacked along a new first axis; called in replica context.
+
+    All of them travel as one vector of bytes, in pieces of `largest`.
+
+    Args:
+        tensors: of static shapes, which are the same on every replica.
+        largest: the bytes of a piece; None for no bound.
+    """
+    if not tensors:
+        return []
+    encoded = tf.concat([_to_bytes(tensor) for tensor in tensors], axis=0)
+    gathered = _gather_bytes(encoded, largest)
+    sizes = [math.prod(tensor.shape) * tensor.dtype.size for tensor in tensors]
+    parts = tf.split(gathered, sizes, axis=1)
+    return [_from_bytes(part, tensor) for part, tensor in zip(parts, tensors)]
+
+
+def _gather_bytes(encoded: tf.Tensor, largest: int | None) -> tf.Tensor:
+    """A vector of bytes from each replica, as rows. They travel as int32, which engines take."""
+    context = tf.distribute.get_replica_context()
+    replicas, size = context.num_replicas_in_sync, encoded.shape[0]
+    if replicas == 1 or size == 0:
+        return tf.tile(encoded[None], [replicas, 1])
+    words = -(-size // 4)
+    padded = tf.pad(encoded, [[0, 4 * words - size]])
+    vector = tf.bitcast(tf.reshape(padded, [words, 4]), tf.int32)
+    most = words if largest is None else max(1, largest // 4)
+    lengths = [most] * (words // most) + [words % most] * (words % most > 0)
+    pieces = [context.all_gather(piece[None], axis=0) for piece in tf.split(vector, lengths)]
+    rows = tf.ensure_shape(tf.concat(pieces, axis=1), [replicas, words])
+    return tf.reshape(tf.bitcast(rows, tf.uint8), [replicas, 4 * words])[:, :size]
+
+
+def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
+
+
+def _from_bytes(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    shape = [rows.shape[0], *like.shape]
+    if like.dtype.size > 1:
+        shape.append(like.dtype.size)
+    return tf.bitcast(tf.reshape(rows, shape), like.dtype)
