@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdist import _compat
 from tfdist.stages.accumulation import GradientAccumulator
+from tfdist.stages.compression_state import CompressionState
 
 
 class Agreement:
@@ -55,9 +56,10 @@ class Agreement:
             _compat.initial_epoch(self._model),
             int(any(changed)),
             common,
+            int(any(state.is_new for state in compression_states(self._model))),
         ]
         rows = self._strategy.processes.all_gather(row)
-        stops, epochs, changes, states = rows.T.tolist()
+        stops, epochs, changes, states, news = rows.T.tolist()
         root = changes.index(1) if any(changes) else 0
         if len(set(states)) > 1 and not any(changes):
             raise RuntimeError(
@@ -68,6 +70,9 @@ class Agreement:
             )
         if any(changes):
             self._adopt(root, changed)
+        if any(news):
+            for state in compression_states(self._model):
+                state.share(news.index(1))
         _compat.set_initial_epoch(self._model, epochs[root])
         self._model.stop_training = any(stops)
 
@@ -128,6 +133,12 @@ def accumulators(model: keras.Model) -> list[GradientAccumulator]:
     """What the optimizers of `model` accumulate."""
     found = [getattr(optimizer, "accumulator", None) for optimizer in _optimizers(model)]
     return [accumulator for accumulator in found if accumulator is not None]
+
+
+def compression_states(model: keras.Model) -> list[CompressionState]:
+    """What the compressors of the optimizers of `model` keep."""
+    found = [getattr(optimizer, "compression_state", None) for optimizer in _optimizers(model)]
+    return [state for state in found if state is not None]
 
 
 def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:

@@ -12,6 +12,7 @@ from tfdist.coordination.agreement import (
     Agreement,
     accumulators,
     all_variables,
+    compression_states,
     learning_rates,
 )
 from tfdist.coordination.files import CallbackFiles
@@ -55,6 +56,7 @@ class _Shared:
         self.files = CallbackFiles(callbacks, strategy.is_chief)
         strategy.callback_files.append(self.files)
         self.asks_each_batch = False
+        self.may_save_alone = False
         self.training = False
         self.whole: Agreement
         self.in_batches: Agreement
@@ -65,7 +67,15 @@ class _Shared:
         self.whole = Agreement(model, self.strategy, all_variables)
         self.in_batches = Agreement(model, self.strategy, learning_rates)
         looks = any(_acts_in_batches(callback) for callback in self.callbacks)
-        self.asks_each_batch = bool(self.strategy.processes.all_gather([int(looks)]).any())
+        saves = any(_may_save_alone(callback) for callback in self.callbacks)
+        rows = self.strategy.processes.all_gather([int(looks), int(saves)])
+        self.asks_each_batch, self.may_save_alone = rows.any(axis=0).tolist()
+
+
+def _may_save_alone(callback: keras.callbacks.Callback) -> bool:
+    """Whether `callback` may save the model in one process: Keras' own save in all of them."""
+    known = type(callback).__module__.partition(".")[0] in ("keras", "tfdist")
+    return not known or isinstance(callback, keras.callbacks.LambdaCallback)
 
 
 def _acts_in_batches(callback: keras.callbacks.Callback) -> bool:
@@ -107,6 +117,9 @@ class First(keras.callbacks.Callback):
     def _begin(self) -> None:
         for accumulator in accumulators(self.model):
             accumulator.spread()
+        if self._shared.may_save_alone:
+            for state in compression_states(self.model):
+                state.collect()
         self._shared.strategy.callbacks_run = True
         self._shared.whole.begin()
 

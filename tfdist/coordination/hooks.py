@@ -10,7 +10,12 @@ import keras
 
 from tfdist import _compat
 from tfdist.coordination import runs
-from tfdist.coordination.agreement import accumulators, all_variables, broadcast_variables
+from tfdist.coordination.agreement import (
+    accumulators,
+    all_variables,
+    broadcast_variables,
+    compression_states,
+)
 from tfdist.coordination.callbacks import coordinate
 from tfdist.coordination.files import whole_file
 
@@ -52,9 +57,11 @@ def install(strategy_class: Any) -> None:
 
 
 def _save(strategy: Any, model: keras.Model, path: Any, write: Callable[[Any], Any]) -> Any:
-    """Writes in the chief; the others give it what only they have: accumulated gradients."""
+    """Writes in the chief; the others give it what only they have."""
     for accumulator in accumulators(model):
         accumulator.spread()
+    for state in compression_states(model):
+        state.collect()
     if not strategy.is_chief:
         return None
     with whole_file(path) as partial:
@@ -87,3 +94,5 @@ def _load(strategy: Any, model: keras.Model, read: Callable[[], None]) -> None:
     broadcast_variables(strategy, all_variables(model), root=0)
     for accumulator in accumulators(model):
         accumulator.note_spread()
+    for state in compression_states(model):
+        state.share(root=0)

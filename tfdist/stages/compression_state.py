@@ -89,7 +89,8 @@ class CompressionState(SaveableState, tf.Module):
             for key, local in self._local_rows().items()
         }
         if self._strategy.processes.rank == root:
-            rows = self._all_rows()
+            everything = self._all_rows()
+            rows = {key: everything[key] for key in rows}
         self._set(dict(zip(rows, self._strategy.processes.broadcast(list(rows.values()), root))))
 
     def save_own_variables(self, store: dict) -> None:
