@@ -116,5 +116,9 @@ class DGC(Sparse):
         kept = {"velocity": velocity * rest, "unsent": unsent * rest}
         return Result(self._total(received, spec), self.decode(payload, spec), kept)
 
+    def wire_bytes(self, spec: tf.TensorSpec) -> int:
+        """Four bytes per element that is sent, and what the positions take; these unless all are."""
+        return 4 * self._size(spec) if self.ratio == 1.0 else super().wire_bytes(spec)
+
     def _size(self, spec: tf.TensorSpec) -> int:
         return size_of(self.ratio, spec)

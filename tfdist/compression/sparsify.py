@@ -203,7 +203,7 @@ class RandomK(Compressor):
         """Sums the elements at positions that the common seed gives."""
         spec = tf.TensorSpec(gradient.shape, gradient.dtype)
         length, size = math.prod(spec.shape), size_of(self.ratio, spec)
-        where = tf.random.experimental.index_shuffle(tf.range(size), step.seed, length - 1)
+        where = _different_positions(size, length, step.seed)
         flat = tf.reshape(gradient, [-1])
         scale = 1.0 if self.error_feedback else length / size
         values = tf.gather(flat, where) * scale
@@ -215,3 +215,12 @@ class RandomK(Compressor):
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
         """Four bytes per element that is sent."""
         return 4 * size_of(self.ratio, spec)
+
+
+def _different_positions(size: int, length: int, seed: tf.Tensor) -> tf.Tensor:
+    """`size` different positions, each of the `length` with the same probability.
+
+    TensorFlow's shuffle prefers some positions; turned by a random distance it does not.
+    """
+    places = tf.random.experimental.index_shuffle(tf.range(size), seed, length - 1)
+    return (places + tf.random.stateless_uniform([], seed, 0, length, tf.int32)) % length

@@ -217,7 +217,8 @@ class _UnitStep:
         """The gradients as the compressor sees them, zeros where there is none."""
         bucket = self.unit.bucket
         flat = [
-            tf.cast(tf.reshape(dense[index], [-1]), tf.float32) if index in dense
+            tf.cast(tf.reshape(dense[index], [-1]), tf.float32)
+            if index in dense
             else tf.zeros([size])
             for index, size in zip(bucket.indices, bucket.sizes)
         ]
