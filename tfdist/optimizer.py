@@ -14,6 +14,7 @@ from tfdist.stages import exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.compression import CompressedExchange
 from tfdist.stages.compression_state import CompressionState
+from tfdist.stages.totals import Totals
 from tfdist.stages.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
 from tfdist.wrapper import OptimizerWrapper
@@ -95,7 +96,6 @@ class DistributedOptimizer(OptimizerWrapper):
         self.options = options
         self.gradient_monitor = None
         self.accumulator: GradientAccumulator | None = None
-        self.compressed: CompressedExchange | None = None
         self.compression_state: CompressionState | None = None
 
     def build(self, variables: list[keras.Variable]) -> None:
@@ -110,15 +110,15 @@ class DistributedOptimizer(OptimizerWrapper):
                 exchange.plan_buckets(self._specs(), self.options.bucket_bytes),
                 len(variables),
             )
-        if self.options.compression is not None:
-            self.compressed = CompressedExchange(
-                self.options.compression,
-                self._specs(),
-                [variable.path for variable in variables],
-                self.options.bucket_bytes,
-                self.options.seed,
-            )
+        paths = [variable.path for variable in variables]
+        self._totals = Totals(self.options, self._specs(), paths)
+        if self.compressed is not None:
             self.compression_state = self.compressed.state
+
+    @property
+    def compressed(self) -> CompressedExchange | None:
+        """What compresses the gradients, once the optimizer is built; None without compression."""
+        return self._totals.compressed if self.built else None
 
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -168,7 +168,8 @@ class DistributedOptimizer(OptimizerWrapper):
         largest = getattr(context.strategy, "largest_message", None)
 
         def exchange_and_update(packed: list) -> None:
-            reduced = self._sum_over_replicas(packing, packed, largest)
+            number = tf.convert_to_tensor(self._updater().iterations.value)
+            reduced = self._totals.sum(packing, packed, number, largest)
             order = [self._index_of(v) for v in variables]
             reduced = [None if gradients[i] is None else reduced[i] for i in order]
             update.apply_reduced(self._updater(), reduced, variables)
@@ -181,27 +182,6 @@ class DistributedOptimizer(OptimizerWrapper):
             self._note_counted()
         else:
             context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
-
-    def _sum_over_replicas(
-        self, packing: exchange.Packing, packed: list, largest: int | None
-    ) -> list:
-        """The global gradients; None where there is none."""
-        if self.compressed is None:
-            return packing.unpack(exchange.all_reduce(packed, largest))
-        gradients = packing.unpack(packed)
-        number = tf.convert_to_tensor(self._updater().iterations.value)
-        sums = self.compressed(gradients, number)
-        rest = [None if index in sums else value for index, value in enumerate(gradients)]
-        others = self._packing(rest)
-        totals = others.unpack(exchange.all_reduce(others.pack(rest), largest))
-        return [sums.get(index, total) for index, total in enumerate(totals)]
-
-    def _packing(self, gradients: list) -> exchange.Packing:
-        """The layout in which gradients travel, or are accumulated."""
-        strategy = tf.distribute.get_strategy()
-        packs = strategy.num_replicas_in_sync > 1 and not _packs_itself(strategy)
-        bucket_bytes = self.options.bucket_bytes if packs else None
-        return exchange.Packing(gradients, self._specs(), bucket_bytes)
 
     def _note_counted(self) -> None:
         """Notes that the step counts an update, whatever the data."""
@@ -239,12 +219,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 else tf.convert_to_tensor(gradient)
                 for gradient, variable in zip(gradients, self.built_for)
             ]
-        if self.accumulator is not None:
-            packing = exchange.Packing(gradients, self._specs(), self.options.bucket_bytes)
-        elif self.compressed is not None:
-            packing = exchange.Packing(gradients, self._specs(), None)
-        else:
-            packing = self._packing(gradients)
+        packing = self._totals.packing(gradients, self.accumulator is not None)
         packed = packing.pack(gradients)
         weight = self._weight()
         return packing, packed if weight is None else [weigh(value, weight) for value in packed]
@@ -337,8 +312,3 @@ class DistributedOptimizer(OptimizerWrapper):
             config["inner_optimizer"], custom_objects=custom_objects
         )
         return cls(**{**config, "inner_optimizer": inner})
-
-
-def _packs_itself(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the strategy's engine packs small tensors by itself."""
-    return getattr(strategy, "packs_tensors_itself", False)

@@ -13,7 +13,6 @@ from tfdist.compression.choice import Choice
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.validation import check_integer
 
-
 Compression = str | Compressor | Mapping[str, Any] | None
 
 

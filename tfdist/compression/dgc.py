@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compression import positions
-from tfdist.compression.base import Exchange, Result, State, Step, as_gradient
+from tfdist.compression.base import Compressor, Exchange, Result, State, Step, as_gradient
 from tfdist.compression.registry import register
 from tfdist.compression.selection import positions_of_largest
 from tfdist.compression.sparsify import Sparse, check_ratio, size_of
@@ -68,19 +68,19 @@ class DGC(Sparse):
 
     @property
     def aggregation(self) -> Literal["sum", "gather"]:  # type: ignore[override]
-        """ "sum" where everything is sent."""
+        """Sums where everything is sent."""
         return "sum" if self.ratio == 1.0 else "gather"
 
-    def stages(self) -> list[tuple[int, DGC]]:
+    def stages(self) -> list[tuple[int, Compressor]]:
         """With the warm-up's ratios."""
         ratios = [ratio for ratio in _WARM_UP if ratio > self.ratio] if self.warmup_steps else []
         firsts = [
             self.start_step + self.warmup_steps * part // len(_WARM_UP)
             for part in range(len(ratios))
         ]
-        begin = [(0, dataclasses.replace(self, ratio=1.0))] if self.start_step else []
-        parts = [(n, dataclasses.replace(self, ratio=ratio)) for n, ratio in zip(firsts, ratios)]
-        return [*begin, *parts, (self.start_step + self.warmup_steps, self)]
+        changes = [(0, 1.0)] if self.start_step else []
+        changes += [*zip(firsts, ratios), (self.start_step + self.warmup_steps, self.ratio)]
+        return [(first, dataclasses.replace(self, ratio=ratio)) for first, ratio in changes]
 
     def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Raises ValueError unless the momentum is the compressor's alone."""
@@ -117,7 +117,7 @@ class DGC(Sparse):
         return Result(self._total(received, spec), self.decode(payload, spec), kept)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
-        """Four bytes per element that is sent, and what the positions take; these unless all are."""
+        """Four bytes per element that is sent, and what their positions take."""
         return 4 * self._size(spec) if self.ratio == 1.0 else super().wire_bytes(spec)
 
     def _size(self, spec: tf.TensorSpec) -> int:

@@ -65,7 +65,7 @@ class _Mask:
         return tf.pad(tf.cast(found, tf.int32), [[0, missing]], constant_values=length)
 
 
-_CODES = (_Blocks(tf.uint8), _Blocks(tf.uint16), _Mask())
+_CODES: tuple[_Blocks | _Mask, ...] = (_Blocks(tf.uint8), _Blocks(tf.uint16), _Mask())
 
 
 def _code(count: int, length: int) -> _Blocks | _Mask:

@@ -147,31 +147,31 @@ class CompressedExchange:
     ) -> dict[int, tf.Tensor]:
         """One step of the stage that begins with update `first`."""
         context = tf.distribute.get_replica_context()
-        replica_id = context.replica_id_in_sync_group
-        steps = []
+        running = []
         for index, unit in enumerate(self.units):
-            members = [i for i in unit.bucket.indices if i in dense]
-            if members:
-                seed = tf.random.experimental.stateless_fold_in(
-                    tf.constant([self._seeds[index], 0], tf.int32), tf.cast(number, tf.int32)
-                )
-                own_seed = tf.random.experimental.stateless_fold_in(seed, replica_id)
+            if any(member in dense for member in unit.bucket.indices):
+                step = self._step(index, number, context.replica_id_in_sync_group)
                 compressor = _at(unit.compressor, first)
-                step = Step(seed, own_seed)
-                steps.append(_UnitStep(unit, compressor, self.state.parts[index], dense, step))
+                running.append(_UnitStep(unit, compressor, self.state.parts[index], dense, step))
         largest = getattr(context.strategy, "largest_message", None)
-        while waiting := [step for step in steps if step.payload is not None]:
-            sums = [s for s in waiting if s.compressor.aggregation == "sum"]
-            gathers = [s for s in waiting if s.compressor.aggregation == "gather"]
+        while waiting := [unit_step for unit_step in running if unit_step.payload is not None]:
+            sums = [w for w in waiting if w.compressor.aggregation == "sum"]
+            gathers = [w for w in waiting if w.compressor.aggregation == "gather"]
             totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes, largest)
             rows = wire.gather_from_replicas(_flat(gathers), largest)
             received = iter([*totals, *rows])
-            for step in [*sums, *gathers]:
-                step.receive(tuple(next(received) for _ in step.payload))
+            for unit_step in [*sums, *gathers]:
+                unit_step.receive(tuple(next(received) for _ in unit_step.payload))
         found: dict[int, tf.Tensor] = {}
-        for step in steps:
-            found.update(step.finish(self.monitor))
+        for unit_step in running:
+            found.update(unit_step.finish(self.monitor))
         return found
+
+    def _step(self, unit: int, number: tf.Tensor, replica_id: tf.Tensor) -> Step:
+        fold_in = tf.random.experimental.stateless_fold_in
+        base = tf.constant([self._seeds[unit], 0], tf.int32)
+        seed = fold_in(base, tf.cast(number, tf.int32))
+        return Step(seed, fold_in(seed, replica_id))
 
 
 def _at(compressor: Compressor, number: int) -> Compressor:
