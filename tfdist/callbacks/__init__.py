@@ -1,8 +1,15 @@
 """Keras callbacks for distributed training."""
 
 from tfdist.callbacks.broadcast import BroadcastGlobalVariables
+from tfdist.callbacks.compression_monitor import CompressionMonitor
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
 from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.terminate_on_nan import TerminateOnNaN
 
-__all__ = ["BroadcastGlobalVariables", "LearningRateWarmup", "MetricAverage", "TerminateOnNaN"]
+__all__ = [
+    "BroadcastGlobalVariables",
+    "CompressionMonitor",
+    "LearningRateWarmup",
+    "MetricAverage",
+    "TerminateOnNaN",
+]

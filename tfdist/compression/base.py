@@ -38,11 +38,13 @@ class Result:
         total: the sum over the replicas of what they sent, of the gradient's shape and dtype.
         own: this replica's part of it. What `own` lacks is what error feedback keeps.
         state: the state for the next step.
+        kept: what the compressor itself keeps to send it later, if it does so.
     """
 
     total: tf.Tensor
     own: tf.Tensor
     state: State
+    kept: tf.Tensor | None = None
 
 
 Exchange = Generator[Payload, Payload, Result]

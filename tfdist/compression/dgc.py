@@ -114,7 +114,8 @@ class DGC(Sparse):
         sent = tf.math.unsorted_segment_sum(tf.ones_like(payload[0]), where, flat.shape[0] + 1)
         rest = tf.reshape(1.0 - sent[:-1], spec.shape)
         kept = {"velocity": velocity * rest, "unsent": unsent * rest}
-        return Result(self._total(received, spec), self.decode(payload, spec), kept)
+        own = self.decode(payload, spec)
+        return Result(self._total(received, spec), own, kept, kept["unsent"])
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
         """Four bytes per element that is sent, and what their positions take."""

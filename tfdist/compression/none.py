@@ -82,7 +82,7 @@ class Noop(Compressor):
         super().__post_init__()
         if self.not_training is not True:
             raise ValueError(
-                "`noop` exchanges nothing, so that the model does not learn: it shows how much time "
+                "`noop` exchanges nothing, so the model does not learn: it shows how much time "
                 "compression could save at most. To measure that, use "
                 "tfdist.compression.Noop(not_training=True). "
                 f"Received: not_training={self.not_training!r}"

@@ -10,15 +10,17 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import warnings
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compression.base import Compressor, Result, Step
+from tfdist.compression.base import Compressor, Result, Step, nbytes
 from tfdist.compression.choice import Choice
 from tfdist.compression.none import Uncompressed
+from tfdist.compression.traffic import gather_pays_until, sent_bytes
 from tfdist.stages import wire
 from tfdist.stages.compression_state import CompressionState, residual
 from tfdist.stages.exchange import Bucket, plan_buckets
@@ -102,6 +104,7 @@ class CompressedExchange:
         self.units = plan_units(choice, specs, paths, bucket_bytes)
         self.state = CompressionState([(unit.compressor, unit.bucket) for unit in self.units])
         self.monitor: Any = None
+        _warn_of_traffic(self.units)
         self._bucket_bytes = bucket_bytes
         self._seeds = [
             zlib.crc32(f"{seed} {unit.bucket.indices}".encode()) & 0x7FFFFFFF for unit in self.units
@@ -164,7 +167,9 @@ class CompressedExchange:
                 unit_step.receive(tuple(next(received) for _ in unit_step.payload))
         found: dict[int, tf.Tensor] = {}
         for unit_step in running:
-            found.update(unit_step.finish(self.monitor))
+            found.update(unit_step.finish())
+        if self.monitor is not None:
+            self.monitor.record([unit_step.measured() for unit_step in running])
         return found
 
     def _step(self, unit: int, number: tf.Tensor, replica_id: tf.Tensor) -> Step:
@@ -179,6 +184,23 @@ def _at(compressor: Compressor, number: int) -> Compressor:
     stages = compressor.stages()
     place = bisect.bisect_right([first for first, _ in stages], number) - 1
     return stages[place][1] if place >= 0 else Uncompressed()
+
+
+def _warn_of_traffic(units: Sequence[Unit]) -> None:
+    """Warns where gathering payloads is more traffic than uncompressed gradients."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    for compressor in dict.fromkeys(unit.compressor for unit in units):
+        mine = [unit for unit in units if unit.compressor == compressor]
+        payload, dense = sum(u.wire_bytes for u in mine), sum(nbytes(u.spec) for u in mine)
+        gathers = compressor.aggregation == "gather" or compressor.name == "bf16"
+        if gathers and sent_bytes(payload, "gather", replicas) > sent_bytes(dense, "sum", replicas):
+            warnings.warn(
+                f"{compressor} makes more traffic among {replicas} replicas than no compression, "
+                "as every replica's payload travels to all others: that pays up to "
+                f"{gather_pays_until(payload / dense)} replicas. Choose a smaller ratio, or a "
+                "compressor whose payloads are summed: 'powersgd', 'randomk', 'fp16'.",
+                stacklevel=2,
+            )
 
 
 def _flat(steps: list[_UnitStep]) -> list[tf.Tensor]:
@@ -231,11 +253,15 @@ class _UnitStep:
         except StopIteration as end:
             self.payload, self.result = None, end.value
 
-    def finish(self, monitor: Any) -> dict[int, tf.Tensor]:
+    def measured(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The gradient, what was sent of it and of earlier ones, and what was not sent."""
+        assert self.result is not None
+        kept = self.corrected - self.result.own if self.result.kept is None else self.result.kept
+        return self.gradient, self.result.own, kept
+
+    def finish(self) -> dict[int, tf.Tensor]:
         """Keeps the state; gives the sums by variable."""
         assert self.result is not None
-        if monitor is not None:
-            monitor.record(self.gradient, self.corrected, self.result.own)
         for name, value in self.result.state.items():
             if value is not self._state[name]:
                 self._variables[name].assign(value)

@@ -1,0 +1,156 @@
+"""The callback that shows what compression leaves of the gradients, and warns of too little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_NAMES = ("compression_ratio", "compression_residual", "compression_cosine")
+
+
+class _Measurement:
+    """Sums over steps, on each replica, of the number of steps and of what is measured."""
+
+    def __init__(self) -> None:
+        self.sums = tf.Variable(
+            tf.zeros([3]),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+            name="compression_measurement",
+        )
+
+    def record(self, parts: list[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]) -> None:
+        """Measures one step; in replica context.
+
+        Args:
+            parts: gradient, what was sent of it, and what was not sent, for each unit.
+        """
+        gradient, sent, unsent, product = (
+            tf.add_n([tf.reduce_sum(first * second) for first, second in pairs])
+            for pairs in (
+                [(g, g) for g, _, _ in parts],
+                [(s, s) for _, s, _ in parts],
+                [(u, u) for _, _, u in parts],
+                [(g, s) for g, s, _ in parts],
+            )
+        )
+        residual = tf.sqrt(tf.math.divide_no_nan(unsent, gradient))
+        cosine = tf.math.divide_no_nan(product, tf.sqrt(gradient * sent))
+        self.sums.assign_add(tf.stack([1.0, residual, cosine]))
+
+
+class CompressionMonitor(keras.callbacks.Callback):
+    """Logs in each epoch what compression leaves of the gradients, and warns of too little.
+
+    Three values come into the logs, and so into History, CSVLogger and TensorBoard; each is the
+    mean over the epoch's updates and all replicas:
+
+    - `compression_ratio`: bytes of all gradients divided by the bytes of what a replica hands to
+      the exchange, payloads and uncompressed gradients together;
+    - `compression_residual`: ‖e‖/‖g‖, what has not been sent yet relative to the gradient of the
+      step. Error feedback delays a gradient by about as many steps; momentum makes it worse;
+    - `compression_cosine`: between the gradient of the step and what was sent in it.
+
+    Without error feedback the residual is the step's error. Measuring takes a few passes over the
+    gradients and no traffic in the step.
+
+    Args:
+        max_residual: larger residuals lead to a warning, once per training. Karimireddy et al.
+            (ICML 2019), lemma 3, bound it by 2 √(1 − δ)/δ; far below that bound training with
+            momentum already suffers.
+        min_cosine: smaller cosines lead to a warning, too.
+
+    Raises:
+        ValueError: at the begin of training, for a model without compression.
+
+    Example:
+
+    >>> import keras, numpy as np, tfdist
+    >>> compression = tfdist.compression.TopK(0.1, min_bytes=0)
+    >>> strategy = tfdist.MirroredStrategy(compression=compression)
+    >>> with strategy.scope():
+    ...     model = keras.Sequential([keras.Input((100,)), keras.layers.Dense(1)])
+    ...     model.compile(optimizer="sgd", loss="mse")
+    >>> monitor = tfdist.callbacks.CompressionMonitor()
+    >>> x, y = np.ones((8, 100)), np.ones((8, 1))
+    >>> history = model.fit(x, y, verbose=0, callbacks=[monitor])
+    >>> sorted(name for name in history.history if name.startswith("compression"))
+    ['compression_cosine', 'compression_ratio', 'compression_residual']
+    """
+
+    def __init__(self, max_residual: float = 30.0, min_cosine: float = 0.05) -> None:
+        super().__init__()
+        self.max_residual = max_residual
+        self.min_cosine = min_cosine
+        self._warned = False
+        self._measurement: _Measurement | None = None
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Starts to measure; the train function is traced anew with the measurement in it."""
+        optimizer = self.model.optimizer
+        with self.model.distribute_strategy.scope():
+            if hasattr(optimizer, "compression_state") and not optimizer.built:
+                optimizer.build(self.model.trainable_variables)
+            if getattr(optimizer, "compressed", None) is None:
+                raise ValueError(
+                    "CompressionMonitor needs a model whose gradients are compressed, as with "
+                    "tfdist.Strategy('auto', compression='topk'). "
+                    f"Received: optimizer={type(optimizer).__name__}, without compression"
+                )
+            self._measurement = _Measurement()
+        self._warned = False
+        optimizer.compressed.monitor = self._measurement
+        self.model.make_train_function(force=True)
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Adds the epoch's values to `logs`; warns."""
+        residual, cosine = self._take()
+        values = (self._ratio(), residual, cosine)
+        if logs is not None:
+            logs.update(zip(_NAMES, values))
+        too_little = residual > self.max_residual or 0 <= cosine < self.min_cosine
+        if too_little and not self._warned and self.model.distribute_strategy.is_chief:
+            self._warned = True
+            tf.get_logger().warning(
+                "tfdist: in epoch %d compression leaves little of the gradients: what has not been "
+                "sent is %.1f times the gradient, and the cosine between what was sent and the "
+                "gradient is %.3f. Training may not converge. Send more (a larger ratio or rank), "
+                "lower momentum or learning rate, or use 'dgc', which corrects for momentum.",
+                epoch + 1,
+                residual,
+                cosine,
+            )
+
+    def _take(self) -> tuple[float, float]:
+        """The means over the updates since the last call and over all replicas."""
+        assert self._measurement is not None
+        strategy = self.model.distribute_strategy
+        local = strategy.experimental_local_results(self._measurement.sums)
+        own = np.stack([part.numpy() for part in local]).sum(axis=0, dtype=np.float64)
+        for part in local:
+            part.assign(tf.zeros_like(part))
+        count, residual, cosine = _sum_over_processes(strategy, np.asarray(own))
+        return (residual / count, cosine / count) if count else (float("nan"), float("nan"))
+
+    def _ratio(self) -> float:
+        optimizer: Any = self.model.optimizer
+        units = optimizer.compressed.units
+        compressed = {index for unit in units for index in unit.bucket.indices}
+        sizes = [v.value.dtype.size * int(np.prod(v.shape)) for v in optimizer.built_for]
+        rest = sum(size for index, size in enumerate(sizes) if index not in compressed)
+        return sum(sizes) / max(1, rest + sum(unit.wire_bytes for unit in units))
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Stops measuring."""
+        self.model.optimizer.compressed.monitor = None
+        self.model.train_function = None
+
+
+def _sum_over_processes(strategy: Any, values: np.ndarray) -> np.ndarray:
+    """The sum of float64 `values` over the processes, the same bits in each."""
+    rows = strategy.processes.all_gather(values.view(np.int64).tolist())
+    return np.ascontiguousarray(rows).view(np.float64).sum(axis=0)
