@@ -82,7 +82,7 @@ class CompressionMonitor(keras.callbacks.Callback):
     ['compression_cosine', 'compression_ratio', 'compression_residual']
     """
 
-    def __init__(self, max_residual: float = 30.0, min_cosine: float = 0.05) -> None:
+    def __init__(self, max_residual: float = 100.0, min_cosine: float = 0.05) -> None:
         super().__init__()
         self.max_residual = max_residual
         self.min_cosine = min_cosine

@@ -110,6 +110,7 @@ class CompressedExchange:
             zlib.crc32(f"{seed} {unit.bucket.indices}".encode()) & 0x7FFFFFFF for unit in self.units
         ]
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, gradients: Sequence[Any], number: tf.Tensor) -> dict[int, tf.Tensor]:
         """The sums of the dense gradients among those that are compressed; in replica context.
 
