@@ -1,0 +1,52 @@
+"""Signs without error feedback do not converge; with it they do."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from tests.conftest import DEVICES
+
+EPSILON = 0.3
+
+
+def _minimum_found(error_feedback):
+    """Where subgradient steps lead on Karimireddy et al. (ICML 2019), counterexample 2.
+
+    f(x) = ε |x₁ + x₂| + |x₁ − x₂|, from near (1, 1). The signs of every subgradient are ±(1, −1), so
+    that x₁ + x₂ never changes.
+    """
+    compressor = tfdist.compression.SignSGD(error_feedback=error_feedback, min_bytes=0)
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], compression=compressor)
+    with strategy.scope():
+        x = keras.Variable([1.0, 0.95])
+        rate = keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 0.01)
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(rate))
+        optimizer.build([x])
+
+    def value():
+        return EPSILON * tf.abs(x[0] + x[1]) + tf.abs(x[0] - x[1])
+
+    def step():
+        with tf.GradientTape() as tape:
+            share = value() / strategy.num_replicas_in_sync
+        optimizer.apply(tape.gradient(share, [x.value]), [x])
+
+    @tf.function
+    def train():
+        for _ in tf.range(2000):
+            strategy.run(step)
+
+    train()
+    return float(value()), np.array(x)
+
+
+def test_signs_alone_do_not_converge():
+    value, x = _minimum_found(error_feedback=False)
+    np.testing.assert_allclose(x.sum(), 1.95, atol=1e-4)
+    assert value >= 1.95 * EPSILON - 1e-4
+
+
+def test_signs_with_error_feedback_converge():
+    value, _ = _minimum_found(error_feedback=True)
+    assert value < 0.05
