@@ -1,0 +1,68 @@
+"""Compression among processes: every compressor, monitored, saved and resumed."""
+
+import keras
+
+import tfdist
+from tests.multi_process import layers
+from tests.multi_process.scenarios.common import floats
+
+
+def every_compressor(here):
+    """A layer for each compressor, and the monitor's history."""
+    strategy = here.make(compression=layers.choice(layers.COMPRESSORS))
+    model = layers.model(strategy, layers.COMPRESSORS)
+    history = layers.fit(model, callbacks=(tfdist.callbacks.CompressionMonitor(),))
+    return {"history": floats(history_last(history)), **layers.state(model)}
+
+
+def history_last(history):
+    """The last epoch's values."""
+    return {name: values[-1] for name, values in history.items()}
+
+
+def resumed(here):
+    """What an interrupted training comes to, by how it was saved."""
+    strategy = here.make(compression=layers.choice(layers.STATEFUL))
+    whole = _model(strategy)
+    layers.fit(whole)
+    found = {"whole": layers.state(whole)}
+
+    path = here.folder / "by_all.keras"
+    model = _model(strategy)
+    layers.fit(model, last=2)
+    model.save(path)
+    here.meet()
+    found["saved by all"] = _go_on(strategy, path)
+
+    path = here.folder / "by_the_chief.keras"
+    layers.fit(_model(strategy), last=2, callbacks=(_SavesInTheChief(strategy, path),))
+    here.meet()
+    found["saved by the chief in a callback"] = _go_on(strategy, path)
+
+    backup = keras.callbacks.BackupAndRestore(here.folder / "backup", delete_checkpoint=False)
+    layers.fit(_model(strategy), last=2, callbacks=(backup,))
+    model = _model(strategy)
+    layers.fit(model, callbacks=(backup,))
+    found["backed up"] = layers.state(model)
+    return found
+
+
+def _model(strategy):
+    return layers.model(strategy, layers.STATEFUL)
+
+
+def _go_on(strategy, path):
+    with strategy.scope():
+        model = keras.models.load_model(path)
+    layers.fit(model, first=2)
+    return layers.state(model)
+
+
+class _SavesInTheChief(keras.callbacks.Callback):
+    def __init__(self, strategy, path):
+        super().__init__()
+        self._strategy, self._path = strategy, path
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._strategy.is_chief and epoch == 1:
+            self.model.save(self._path)
