@@ -29,6 +29,18 @@ VARIANTS = [
     compression.PowerSGD(rank=100),
 ]
 
+# Those that send less than there is.
+COMPRESSING = [
+    compression.get({"name": name, "min_bytes": 0})
+    for name in compression.available()
+    if name not in ("noop", "threshold", "dgc")
+]
+COMPRESSING += [
+    compression.Noop(not_training=True, min_bytes=0),
+    compression.Threshold(1.0, max_ratio=0.05, min_bytes=0),
+    compression.DGC(0.01, min_bytes=0),
+]
+
 
 def name_of(compressor):
     """What a test with `compressor` is called."""
