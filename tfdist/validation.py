@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -168,3 +169,15 @@ def check_number(name: str, value: Any, minimum: float, exclusive: bool = False)
             f"`{name}` must be a number {'>' if exclusive else '>='} {minimum}. "
             f"Received: {name}={value!r}"
         )
+
+
+def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raises ValueError unless the argument `name` is one of the `allowed` values.
+
+    Args:
+        name: what the argument is called.
+        value: what was received.
+        allowed: the values to choose from.
+    """
+    if value not in allowed:
+        raise ValueError(f"`{name}` must be one of {list(allowed)}. Received: {name}={value!r}")

@@ -18,6 +18,8 @@ VARIANTS = [
     compression.QSGD(levels=1000, group=7),
     compression.QSGD(levels=2**23, norm="max"),
     compression.TernGrad(clip=None),
+    compression.SignSGD(scale="bucket"),
+    compression.OneBit(scale="bucket"),
     compression.TopK(0.3),
     compression.TopK(1.0),
     compression.RandomK(0.3, error_feedback=False),

@@ -13,6 +13,7 @@ from tests.conftest import DEVICES
 from tfdist import compression
 from tfdist.compression.choice import Choice
 from tfdist.stages import compression as stage
+from tfdist.stages.totals import Totals
 
 SHAPES = {"net/a/kernel": (12, 40), "net/a/bias": (40,), "net/b/kernel": (40, 3)}
 SPECS = [tf.TensorSpec(shape, tf.float32) for shape in SHAPES.values()]
@@ -191,6 +192,40 @@ def test_dgc_with_everything_sent_is_momentum():
     expected = _fit(_model(_strategy(2), lambda: keras.optimizers.SGD(0.1, momentum=0.9)), epochs=3)
     choice = compression.DGC(1.0, momentum=0.9, min_bytes=0)
     np.testing.assert_allclose(_fit(_model(_strategy(2, choice)), epochs=3), expected, atol=1e-6)
+
+
+def test_dgc_forgets_the_momentum_of_what_it_sent():
+    exchange = Exchange(compression.DGC(0.3, momentum=0.5, min_bytes=0))
+    exchange(0, [_gradients(0), _gradients(1)])
+    rows = exchange.stage.state._local_rows()
+    for index, gradient in enumerate(zip(_gradients(0), _gradients(1))):
+        velocity, unsent = (rows[f"{name}_{index}"] for name in ("velocity", "unsent"))
+        sent = unsent == 0
+        assert 0.2 < sent.mean() < 0.4
+        np.testing.assert_array_equal(velocity[sent], 0)
+        np.testing.assert_array_equal(velocity[~sent], np.stack(gradient)[~sent])
+
+
+def test_what_is_compressed_is_not_sent_a_second_time():
+    strategy = _strategy(2)
+    options = tfdist.Options(compression=compression.Noop(not_training=True, min_bytes=0))
+    with strategy.scope():
+        totals = Totals(options, SPECS, list(SHAPES))
+
+    @tf.function
+    def step():
+        def of_replica():
+            gradients = [tf.ones(spec.shape) for spec in SPECS]
+            packing = totals.packing(gradients, accumulates=False)
+            number = tf.constant(0, tf.int64)
+            return totals.sum(packing, packing.pack(gradients), number, None)
+
+        return strategy.run(of_replica)
+
+    for value in step():
+        assert not strategy.experimental_local_results(value)[0].numpy().any()
+    operations = step.get_concrete_function().graph.get_operations()
+    assert not [op for op in operations if op.type == "AddN"]
 
 
 def test_dgc_warms_up_in_four_parts():

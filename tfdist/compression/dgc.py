@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 import keras
 import tensorflow as tf
 
-from tfdist.compression import positions
 from tfdist.compression.base import Compressor, Exchange, Result, State, Step, as_gradient
 from tfdist.compression.registry import register
 from tfdist.compression.selection import positions_of_largest
@@ -104,16 +103,16 @@ class DGC(Sparse):
         unsent = state["unsent"] + velocity
         if self.ratio == 1.0:
             (total,) = yield (unsent,)
-            kept = {"velocity": velocity, "unsent": tf.zeros_like(unsent)}
+            kept = {"velocity": _without(velocity, chosen), "unsent": tf.zeros_like(unsent)}
             return Result(as_gradient(total, spec), unsent, kept)
         flat = tf.reshape(unsent, [-1])
         chosen = positions_of_largest(flat, self._size(spec), step.own_seed)
         payload = self._payload(flat, chosen)
         received = yield payload
-        where = positions.decode(payload[1], self._size(spec), flat.shape[0])
-        sent = tf.math.unsorted_segment_sum(tf.ones_like(payload[0]), where, flat.shape[0] + 1)
-        rest = tf.reshape(1.0 - sent[:-1], spec.shape)
-        kept = {"velocity": velocity * rest, "unsent": unsent * rest}
+        kept = {
+            "velocity": _without(velocity, chosen),
+            "unsent": _without(unsent, chosen),
+        }
         own = self.decode(payload, spec)
         return Result(self._total(received, spec), own, kept, kept["unsent"])
 
@@ -123,3 +122,10 @@ class DGC(Sparse):
 
     def _size(self, spec: tf.TensorSpec) -> int:
         return size_of(self.ratio, spec)
+
+
+def _without(value: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """`value` with zeros at these positions of its elements."""
+    zeros = tf.zeros_like(positions, value.dtype)
+    flat = tf.tensor_scatter_nd_update(tf.reshape(value, [-1]), positions[:, None], zeros)
+    return tf.reshape(flat, value.shape)

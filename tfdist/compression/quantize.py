@@ -12,7 +12,7 @@ from tfdist.compression import bits
 from tfdist.compression.base import Compressor, Payload, State, Step, as_gradient
 from tfdist.compression.numbers import largest, quotient, round_randomly
 from tfdist.compression.registry import register
-from tfdist.validation import check_integer, check_number
+from tfdist.validation import check_choice, check_integer, check_number
 
 
 @register
@@ -41,15 +41,8 @@ class Int8(Compressor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option, allowed in (
-            ("scale", ("bucket", "tensor")),
-            ("rounding", ("nearest", "stochastic")),
-        ):
-            if getattr(self, option) not in allowed:
-                raise ValueError(
-                    f"{option} must be one of {allowed}. "
-                    f"Received: {option}={getattr(self, option)!r}"
-                )
+        check_choice("scale", self.scale, ("bucket", "tensor"))
+        check_choice("rounding", self.rounding, ("nearest", "stochastic"))
 
     @property
     def per_tensor(self) -> bool:  # type: ignore[override]
@@ -118,8 +111,7 @@ class QSGD(Compressor):
                 "levels must be at most 2**23, the precision of float32. "
                 f"Received: levels={self.levels}"
             )
-        if self.norm not in ("l2", "max"):
-            raise ValueError(f"norm must be 'l2' or 'max'. Received: norm={self.norm!r}")
+        check_choice("norm", self.norm, ("l2", "max"))
 
     @property
     def unbiased(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import tensorflow as tf
 
@@ -12,16 +12,37 @@ from tfdist.compression import bits
 from tfdist.compression.base import Compressor, Payload, State, Step, as_gradient
 from tfdist.compression.numbers import largest, mean_magnitude, quotient
 from tfdist.compression.registry import register
+from tfdist.validation import check_choice
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sign(Compressor):
+    """Base of both."""
+
+    scale: Literal["bucket", "tensor"] = "tensor"
+    error_feedback: bool = dataclasses.field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("scale", self.scale, ("bucket", "tensor"))
+
+    @property
+    def per_tensor(self) -> bool:  # type: ignore[override]
+        """Whether it sees each variable's gradient by itself."""
+        return self.scale == "tensor"
 
 
 @register
 @dataclasses.dataclass(frozen=True)
-class SignSGD(Compressor):
+class SignSGD(_Sign):
     """The signs, 8 to a byte, times the mean magnitude.
 
     Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML 2018); scaled
     and with error feedback as in Karimireddy et al. (ICML 2019), algorithm 1: without either it
     does not converge on their counter-examples (section 3). Zero counts as positive.
+
+    Args:
+        scale: "tensor", a mean for each variable, or "bucket", one for all variables of a bucket.
 
     Example:
 
@@ -31,8 +52,6 @@ class SignSGD(Compressor):
     """
 
     name: ClassVar[str] = "signsgd"
-
-    error_feedback: bool = dataclasses.field(default=True, kw_only=True)
 
     def contraction(self, spec: tf.TensorSpec) -> float:
         """At least 1/n (Karimireddy et al., lemma 8)."""
@@ -57,12 +76,15 @@ class SignSGD(Compressor):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class OneBit(Compressor):
+class OneBit(_Sign):
     """The signs, 8 to a byte; the positive ones stand for their mean, the others for theirs.
 
     Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
     Distributed Training of Speech DNNs" (Interspeech 2014), section 3.2. The paper has two means
-    per column of a matrix; here each bucket has two.
+    per column of a matrix; here each variable has two.
+
+    Args:
+        scale: "tensor", means for each variable, or "bucket", for all variables of a bucket.
 
     Example:
 
@@ -72,8 +94,6 @@ class OneBit(Compressor):
     """
 
     name: ClassVar[str] = "onebit"
-
-    error_feedback: bool = dataclasses.field(default=True, kw_only=True)
 
     def contraction(self, spec: tf.TensorSpec) -> float:
         """At least 1/n: the means are the best values for each side."""

@@ -121,10 +121,11 @@ class Threshold(Sparse):
     Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (Interspeech
     2015), section 3; the elements travel with their values instead of ± threshold. All replicas
     send equally many bytes, whatever reaches the threshold: `max_ratio` says how many. Of more
-    elements than fit, those after a position that is drawn at random travel.
+    elements than fit, as many as there is room for travel, from a place drawn at random on.
 
     Args:
-        threshold: the smallest magnitude that is sent, above 0.
+        threshold: the smallest magnitude that is sent, above 0. It is compared with a replica's
+            part of the global gradient, which is about 1/N of it among N replicas.
         max_ratio: the part of the elements for which there is room, above 0 and at most 1.
 
     Example:
@@ -151,9 +152,13 @@ class Threshold(Sparse):
         flat = tf.reshape(gradient, [-1])
         found = tf.cast(tf.where(tf.abs(flat) >= self.threshold)[:, 0], tf.int32)
         size = self._size(tf.TensorSpec(gradient.shape, gradient.dtype))
-        surplus = tf.maximum(tf.shape(found)[0] - size, 0)
-        first = tf.random.stateless_uniform([], step.own_seed, 0, surplus + 1, tf.int32)
-        return self._payload(flat, found[first:]), state
+        number = tf.shape(found)[0]
+        # From a place drawn at random, and on from the beginning, so that all have one chance.
+        places = tf.where(number > size, number, 1)
+        first = tf.random.stateless_uniform([], step.own_seed, 0, places, tf.int32)
+        wrapped = tf.where(number > size, tf.maximum(first + size - number, 0), 0)
+        chosen = tf.concat([found[:wrapped], found[first : first + size]], axis=0)
+        return self._payload(flat, chosen), state
 
     def _size(self, spec: tf.TensorSpec) -> int:
         return size_of(self.max_ratio, spec)
