@@ -14,10 +14,11 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint horovod equivalence benchmark benchmark-exchange docs test-oldest clean
+.PHONY: help train test lint horovod equivalence benchmark benchmark-exchange benchmark-codecs
+.PHONY: benchmark-convergence docs test-oldest clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
 train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
@@ -42,6 +43,12 @@ benchmark: $(INSTALLED) ## measure the overhead of a training step
 
 benchmark-exchange: horovod ## measure the exchange of gradients between two processes
 	$(BIN)/python benchmarks/exchange.py --update-readme
+
+benchmark-codecs: $(INSTALLED) ## measure the time and memory of all compressors
+	$(BIN)/python benchmarks/codecs.py --update
+
+benchmark-convergence: $(INSTALLED) ## train two small models with all compressors
+	$(BIN)/python benchmarks/convergence.py --update --plot
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -1,23 +1,27 @@
-"""Where benchmarks write to: a file with all measurements, and a table in the README."""
+"""Where benchmarks write to: a file with all measurements, and a table in a page of the project."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+COMPRESSION_PAGE = ROOT / "docs" / "compression.md"
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options `--json FILE` and `--update-readme [FILE]`."""
+def add_output_options(
+    parser: argparse.ArgumentParser, option: str = "--update-readme", page: Path = README
+) -> None:
+    """Adds the options `--json FILE` and `--update-readme [FILE]`, or what `option` calls it."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
     parser.add_argument(
-        "--update-readme",
+        option,
         type=Path,
         nargs="?",
-        const=README,
+        const=page,
         metavar="FILE",
-        help="put the table into FILE (default: the project's README.md)",
+        help=f"put the table into FILE (default: the project's {page.relative_to(ROOT)})",
     )
 
 

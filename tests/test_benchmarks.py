@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from benchmarks import readme
+from benchmarks import codecs_cell, readme
+from tfdist.compression import DGC
 from tfdist.strategies.horovod import is_installed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -113,3 +116,60 @@ def test_exchange_measures_all_four_systems_in_each_round(exchange):
     for name in ("Python", "TensorFlow", "Horovod", "tfdist"):
         assert f"{name} " in printed.splitlines()[0]
     assert page == f"before\n<!-- exchange:begin -->\n{printed}<!-- exchange:end -->\nafter\n"
+
+
+def test_codecs_measures_times_memory_and_payloads(tmp_path):
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text("before\n<!-- codecs:begin -->\n<!-- codecs:end -->\nafter\n")
+    options = ["--systems", "powersgd", "--elements", "20000", "--tensors", "2"]
+    options += ["--rounds", "2", "--json", str(result), "--update", str(page)]
+    printed = run("codecs.py", *options)
+    (cell,) = json.loads(result.read_text())["cells"]
+    assert len(cell["seconds"]) == 2 and min(cell["seconds"]) > 0
+    assert cell["extra_bytes"] > 0
+    assert cell["payload_bytes"] == 2 * 4 * 4 * (100 + 100)
+    rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("|")]
+    assert [row[0].strip() for row in rows] == ["compressor", "---", "powersgd"]
+    assert {len(row) for row in rows} == {7}
+    assert page.read_text() == (
+        f"before\n<!-- codecs:begin -->\n{printed}<!-- codecs:end -->\nafter\n"
+    )
+
+
+def test_codecs_decodes_whole_gradients_with_the_state_of_the_last_call():
+    gradients = codecs_cell.make_all_gradients(600, 2)
+    assert [tuple(gradient.shape) for gradient in gradients[True]] == [(15, 20)] * 2
+    call, payload = codecs_cell.make_call("dgc", gradients)
+    totals, _ = call()
+    assert payload == 2 * DGC(0.01).wire_bytes(tf.TensorSpec([300], tf.float32))
+    for total, gradient in zip(totals, gradients[False]):
+        sent = total.numpy() != 0.0
+        assert np.flatnonzero(sent).tolist() == np.sort(np.argsort(-np.abs(gradient))[:3]).tolist()
+        np.testing.assert_array_equal(total[sent], gradient[sent])
+    # With momentum 0.9, what was not sent has grown to 1 + 1.9 times the gradient.
+    (second, _), _ = call()
+    sent = second.numpy() != 0.0
+    np.testing.assert_allclose(second[sent], 2.9 * gradients[False][0][sent], rtol=1e-5)
+
+
+def test_convergence_trains_with_and_without_error_feedback(tmp_path):
+    page, result, picture = (tmp_path / name for name in ("page.md", "result.json", "picture.png"))
+    page.write_text("before\n<!-- convergence:begin -->\n<!-- convergence:end -->\nafter\n")
+    options = ["--quick", "--tasks", "digits", "--compressors", "topk 1 %", "--plot", str(picture)]
+    printed = run("convergence.py", *options, "--json", str(result), "--update", str(page))
+    cells = json.loads(result.read_text())
+    assert [cell["error_feedback"] for cell in cells] == [False, True]
+    assert cells[0]["runs"][0]["losses"] != cells[1]["runs"][0]["losses"]
+    for cell in cells:
+        (run_of_seed,) = cell["runs"]
+        steps, losses = zip(*run_of_seed["losses"])
+        assert list(steps) == list(range(10, 101, 10))
+        assert losses[-1] < 0.5 * losses[0]
+        assert run_of_seed["metric"] > 50
+        assert 50 < run_of_seed["model_bytes"] / run_of_seed["bytes_per_step"] < 80
+    rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("|")]
+    assert [row[:2] for row in rows[2:]] == [[" topk 1 % ", "  "], [" topk 1 % ", " yes "]]
+    assert {len(row) for row in rows} == {3 + 3}
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    expected = f"before\n<!-- convergence:begin -->\n{printed}<!-- convergence:end -->\nafter\n"
+    assert page.read_text() == expected

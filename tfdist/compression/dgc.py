@@ -103,7 +103,7 @@ class DGC(Sparse):
         unsent = state["unsent"] + velocity
         if self.ratio == 1.0:
             (total,) = yield (unsent,)
-            kept = {"velocity": _without(velocity, chosen), "unsent": tf.zeros_like(unsent)}
+            kept = {"velocity": velocity, "unsent": tf.zeros_like(unsent)}
             return Result(as_gradient(total, spec), unsent, kept)
         flat = tf.reshape(unsent, [-1])
         chosen = positions_of_largest(flat, self._size(spec), step.own_seed)

@@ -1,0 +1,191 @@
+"""What `codecs.py` measures, in a process of its own; prints its result as a JSON line.
+
+The times of all systems are taken in one process, in turn (ABBA); the peak memory of each in a
+process of its own, as it is a property of a process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+import tfdist
+from tfdist.compression import Compressor, Result, State, Step
+
+# Where the default would not do. Of a standard normal vector 4.6 % reach a magnitude of 2, which
+# nearly fills the room that `threshold` has by default.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "noop": {"not_training": True},
+    "threshold": {"threshold": 2.0},
+    "dgc": {"ratio": 0.01},
+}
+TOP_K = 0.01
+
+Call = Callable[[], object]
+
+
+def shape_of(size: int, per_tensor: bool) -> list[int]:
+    """A matrix as square as `size` allows for a compressor that sees shapes, else a vector."""
+    if not per_tensor:
+        return [size]
+    rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
+    return [rows, size // rows]
+
+
+def make_gradients(shape: list[int], tensors: int) -> list[tf.Tensor]:
+    """Standard normal numbers.
+
+    By one operation, as TensorFlow keeps the memory of those before it and would use it again.
+    """
+    return [
+        tf.raw_ops.StatelessRandomNormal(shape=shape, seed=[0, index]) for index in range(tensors)
+    ]
+
+
+def exchange(codec: Compressor, gradient: tf.Tensor, state: State, step: Step) -> Result:
+    """One step as tfdist.stages.compression does it, with one replica."""
+    steps = codec.exchange(gradient, state, step)
+    payload = next(steps)
+    while True:
+        summed = codec.aggregation == "sum"
+        received = payload if summed else tuple(part[None] for part in payload)
+        try:
+            payload = steps.send(received)
+        except StopIteration as end:
+            return end.value
+
+
+def codec_call(codec: Compressor, gradients: list[tf.Tensor]) -> Call:
+    """A function that encodes and decodes `gradients` once, with the state that the last call left.
+
+    All totals and all of the state are returned from the graph, as TensorFlow would leave out what
+    only a part is used of. Seeds are arguments, as it would compute once what constants give.
+    """
+    states = [codec.init(tf.TensorSpec(g.shape, g.dtype)) for g in gradients]
+    calls = 0
+
+    @tf.function
+    def step(gradients: list, states: list, seeds: tf.Tensor) -> tuple[list, list]:
+        results = [
+            exchange(codec, gradient, state, Step(seed, seed))
+            for gradient, state, seed in zip(gradients, states, tf.unstack(seeds))
+        ]
+        return [result.total for result in results], [result.state for result in results]
+
+    def call() -> tuple[list, list]:
+        nonlocal states, calls
+        calls += 1
+        seeds = tf.constant([[calls, index] for index in range(len(gradients))])
+        totals, states = step(gradients, states, seeds)
+        return totals, states
+
+    return call
+
+
+def plain_call(system: str, gradients: list[tf.Tensor]) -> Call:
+    """A function that copies `gradients`, or finds the largest elements with TensorFlow's top_k."""
+
+    def largest(gradient: tf.Tensor) -> Any:
+        return tf.math.top_k(tf.abs(gradient), max(1, int(TOP_K * math.prod(gradient.shape))))
+
+    work = largest if system == "top_k" else lambda gradient: tf.raw_ops.DeepCopy(x=gradient)
+    step = tf.function(lambda gradients: [work(gradient) for gradient in gradients])
+    return lambda: step(gradients)
+
+
+def make_call(system: str, gradients: dict[bool, list[tf.Tensor]]) -> tuple[Call, int | None]:
+    """A call of `system`, and its payload's bytes.
+
+    Args:
+        system: a compressor's name, "copy" or "top_k".
+        gradients: as vectors (False) and as matrices (True).
+    """
+    if system in ("copy", "top_k"):
+        return plain_call(system, gradients[False]), None
+    codec = tfdist.compression.get(system, **OPTIONS.get(system, {}))
+    mine = gradients[codec.per_tensor]
+    wire = sum(codec.wire_bytes(tf.TensorSpec(g.shape, g.dtype)) for g in mine)
+    return codec_call(codec, mine), wire
+
+
+def make_all_gradients(elements: int, tensors: int) -> dict[bool, list[tf.Tensor]]:
+    """`elements` numbers as so many vectors, and the same memory as so many matrices."""
+    vectors = make_gradients([elements // tensors], tensors)
+    shape = shape_of(elements // tensors, per_tensor=True)
+    return {False: vectors, True: [tf.reshape(vector, shape) for vector in vectors]}
+
+
+def seconds_of(call: Call) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def measure_times(cell: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds by number of tensors and system, one per round."""
+    times: dict[str, dict[str, list[float]]] = {}
+    for tensors in cell.tensors:
+        gradients = make_all_gradients(cell.elements, tensors)
+        calls = {system: make_call(system, gradients)[0] for system in cell.systems}
+        for call in calls.values():
+            call()  # builds the graph
+        rounds: dict[str, list[float]] = {system: [] for system in calls}
+        order = list(calls)
+        for _ in range(cell.rounds):
+            for system in order:
+                rounds[system].append(seconds_of(calls[system]))
+            order.reverse()
+        times[str(tensors)] = rounds
+    return times
+
+
+def measure_memory(cell: argparse.Namespace) -> dict[str, int | None]:
+    """The peak beyond the gradients, of one system and number of tensors, and the payload."""
+    gradients = make_all_gradients(cell.elements, cell.tensors[0])
+    before = peak_bytes()
+    call, wire = make_call(cell.systems[0], gradients)
+    for _ in range(3):
+        call()
+    return {"extra_bytes": peak_bytes() - before, "payload_bytes": wire}
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had in use."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result belongs to."""
+    return {
+        "Python": platform.python_version(),
+        "TensorFlow": tf.__version__,
+        "tfdist": tfdist.__version__,
+    }
+
+
+def main() -> None:
+    """Measures what the command line describes."""
+    systems = ["copy", "top_k", *tfdist.compression.available()]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--systems", nargs="+", choices=systems, default=systems)
+    parser.add_argument("--tensors", type=int, nargs="+", required=True)
+    parser.add_argument("--elements", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=0, help="0: memory and payload instead")
+    cell = parser.parse_args()
+    if cell.rounds:
+        print(json.dumps({"times": measure_times(cell), "versions": versions()}))
+    else:
+        print(json.dumps(measure_memory(cell)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""How compressed training converges: loss against steps and bytes, for each compressor.
+
+Two small models learn on virtual CPU devices, which compress with the code of all backends:
+
+- digits: a CNN on scikit-learn's scans of digits, 64 per step;
+- characters: the language model of examples/char_lm.py, smaller, with 64 pieces of text per step.
+
+Both use SGD with momentum 0.9; DGC has the momentum itself. The learning rate suits training
+without compression and is the same for all. Bytes are what one replica hands in to the exchange:
+payloads, and the variables that are too small to be compressed. Each configuration is in a process
+of its own, two at a time.
+
+    python benchmarks/convergence.py                      # over half an hour on two idle cores
+    python benchmarks/convergence.py --quick              # a look at whether it works
+    python benchmarks/convergence.py --tasks digits --compressors none topk --seeds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import convergence_report as report
+import readme
+
+CELL_SCRIPT = Path(__file__).with_name("convergence_cell.py")
+PICTURE = readme.ROOT / "docs" / "images" / "convergence.png"
+# Enough for the slower compressors to reach the target loss.
+STEPS = {"digits": 660, "characters": 300}
+QUICK = ["none", "topk 1 %"]
+
+# What is run, by the name in the table, without and with error feedback; None for "not an option".
+# What rounds to the gradient in the mean has no need of error feedback.
+COMPRESSORS: dict[str, tuple[dict[str, Any] | None, list[bool]]] = {
+    "none": (None, [False]),
+    "fp16": ({"name": "fp16"}, [False]),
+    "bf16": ({"name": "bf16"}, [False, True]),
+    "int8": ({"name": "int8"}, [False, True]),
+    "qsgd, 4 levels": ({"name": "qsgd", "levels": 4}, [False]),
+    "terngrad": ({"name": "terngrad"}, [False]),
+    "signsgd": ({"name": "signsgd"}, [False, True]),
+    "onebit": ({"name": "onebit"}, [False, True]),
+    "topk 1 %": ({"name": "topk", "ratio": 0.01}, [False, True]),
+    "randomk 1 %": ({"name": "randomk", "ratio": 0.01}, [False, True]),
+    "threshold 0.001": ({"name": "threshold", "threshold": 0.001}, [False, True]),
+    "dgc 1 %": ({"name": "dgc", "ratio": 0.01, "momentum": 0.9}, [False]),
+    "powersgd, rank 1": ({"name": "powersgd", "rank": 1}, [False, True]),
+    "powersgd, rank 2": ({"name": "powersgd", "rank": 2}, [True]),
+    "powersgd, rank 4": ({"name": "powersgd", "rank": 4}, [True]),
+}
+# The models are small, and so are their layers.
+MIN_BYTES = 256
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="two replicas, one seed, few steps")
+    parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--compressors", nargs="+", choices=COMPRESSORS, metavar="NAME")
+    parser.add_argument("--devices", type=int, nargs="+", help="numbers of replicas (default: 2 4)")
+    parser.add_argument("--seeds", type=int, help="runs of each configuration (default: 3)")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        nargs="?",
+        const=PICTURE,
+        metavar="FILE",
+        help=f"draw the curves into FILE (default: {PICTURE.relative_to(readme.ROOT)})",
+    )
+    readme.add_output_options(parser, "--update", readme.COMPRESSION_PAGE)
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    arguments.compressors = arguments.compressors or (QUICK if quick else list(COMPRESSORS))
+    arguments.devices = arguments.devices or ([2] if quick else [2, 4])
+    arguments.seeds = arguments.seeds or (1 if quick else 3)
+    arguments.steps = {task: 100 if quick else steps for task, steps in STEPS.items()}
+    return arguments
+
+
+def run_cell(cell: dict[str, Any], steps: int, seeds: int) -> dict[str, Any] | None:
+    """`cell` with what `convergence_cell.py` prints for it; None, and its errors, if it crashes.
+
+    The others' results, of half an hour, are not to be lost.
+    """
+    config, _ = COMPRESSORS[cell["compressor"]]
+    if config:
+        config = config | {"error_feedback": cell["error_feedback"], "min_bytes": MIN_BYTES}
+    command = [sys.executable, str(CELL_SCRIPT), cell["task"], "--replicas", str(cell["replicas"])]
+    command += ["--compression", json.dumps(config), "--steps", str(steps), "--seeds", str(seeds)]
+    paths = [str(readme.ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        print(f"{' '.join(command)} failed:\n{process.stderr[-5000:]}", file=sys.stderr, flush=True)
+        return None
+    result = cell | {"runs": json.loads(process.stdout.splitlines()[-1])}
+    print(report.line(result), file=sys.stderr, flush=True)
+    return result
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any] | None]:
+    """All configurations with their runs, in the order of the table; None for those that crash."""
+    cells = [
+        {"task": task, "replicas": replicas, "compressor": name, "error_feedback": feedback}
+        for task, replicas, name in itertools.product(
+            arguments.tasks, arguments.devices, arguments.compressors
+        )
+        for feedback in COMPRESSORS[name][1]
+    ]
+
+    def run(cell: dict[str, Any]) -> dict[str, Any] | None:
+        return run_cell(cell, arguments.steps[cell["task"]], arguments.seeds)
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        return list(pool.map(run, cells))
+
+
+def main() -> None:
+    """Trains everything, prints the table, and writes what was asked for."""
+    arguments = parse_arguments()
+    measured = measure(arguments)
+    results = [result for result in measured if result is not None]
+    if not results:
+        sys.exit("No configuration has run.")
+    content = report.tables(results)
+    print(content)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+    if arguments.plot:
+        arguments.plot.parent.mkdir(parents=True, exist_ok=True)
+        report.plot(results, arguments.plot)
+    if arguments.update:
+        readme.update(arguments.update, "convergence", content)
+    if len(results) < len(measured):
+        sys.exit(f"{len(measured) - len(results)} configurations have crashed.")
+
+
+if __name__ == "__main__":
+    main()

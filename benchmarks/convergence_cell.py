@@ -1,0 +1,197 @@
+"""One configuration of `convergence.py`, in a process of its own; prints its runs as a JSON line.
+
+TensorFlow's number of virtual devices is fixed once it has started, so a process has one. Its seeds
+share it, as starting TensorFlow takes longer than some of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import char_lm
+import digits
+import tfdist
+
+MOMENTUM = 0.9
+# Steps between two points of a curve.
+EVERY = 10
+# Short pieces of text, as most of what so small a model can learn is near.
+char_lm.CONTEXT = 32
+
+Samples = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is learnt.
+
+    Attributes:
+        batches: global batches without end, from a seed.
+        probe: the training samples whose loss is the curve; that of a batch is too noisy.
+        test: what was held out.
+        build_model: a model that gives logits.
+        learning_rate: for a number of steps.
+        metric: from the logits for the held-out samples, and their labels.
+    """
+
+    batches: Callable[[int], Iterator[Samples]]
+    probe: Samples
+    test: Samples
+    build_model: Callable[[], keras.Model]
+    learning_rate: Callable[[int], Any]
+    metric: Callable[[tf.Tensor, np.ndarray], float]
+
+
+def cross_entropy() -> keras.losses.Loss:
+    """The loss of both tasks."""
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def digits_task() -> Task:
+    """1437 scans of digits to train with, 64 per step, and 360 to test; a small CNN."""
+    (x, y), (x_more, y_more), test = digits.load_data()
+    x, y = np.concatenate([x, x_more]), np.concatenate([y, y_more])
+
+    def batches(seed: int) -> Iterator[Samples]:
+        random = np.random.default_rng(seed)
+        while True:
+            order = random.permutation(len(x))
+            for first in range(0, len(x) - 63, 64):
+                chosen = order[first : first + 64]
+                yield x[chosen], y[chosen]
+
+    def build_model() -> keras.Model:
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                layers.Conv2D(16, 3, padding="same", activation="relu"),
+                layers.Conv2D(32, 3, strides=2, padding="same", activation="relu"),
+                layers.Flatten(),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(10),
+            ]
+        )
+
+    def accuracy(logits: tf.Tensor, labels: np.ndarray) -> float:
+        return 100.0 * float(np.mean(np.argmax(logits, axis=-1) == labels))
+
+    return Task(batches, (x, y), test, build_model, lambda steps: 0.05, accuracy)
+
+
+def characters_task() -> Task:
+    """The model and the texts of examples/char_lm.py, with one narrow block."""
+    train, held_out = char_lm.load_text()
+    inputs, targets = char_lm.validation_pieces(held_out)
+
+    def batches(seed: int) -> Iterator[Samples]:
+        random = np.random.default_rng(seed)
+        while True:
+            starts = random.integers(len(train) - char_lm.CONTEXT, size=(64, 1))
+            pieces = train[starts + np.arange(char_lm.CONTEXT + 1)]
+            yield pieces[:, :-1], pieces[:, 1:]
+
+    def build_model() -> keras.Model:
+        return char_lm.build_model(1, width=64, blocks=1, heads=2)
+
+    def learning_rate(steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
+        warmup = min(40, steps // 2)
+        return keras.optimizers.schedules.CosineDecay(
+            0.0, steps - warmup, warmup_target=0.1, warmup_steps=warmup
+        )
+
+    def bits_per_character(logits: tf.Tensor, labels: np.ndarray) -> float:
+        return float(cross_entropy()(labels, logits)) / math.log(2)
+
+    probe = tuple(np.concatenate(parts) for parts in zip(*_first(batches(1_000_000), 4)))
+    test = inputs[::4], targets[::4]
+    return Task(batches, probe, test, build_model, learning_rate, bits_per_character)
+
+
+def _first(samples: Iterator[Samples], count: int) -> list[Samples]:
+    return [next(samples) for _ in range(count)]
+
+
+def train(task: Task, replicas: int, compression: Any, steps: int, seed: int) -> dict[str, Any]:
+    """Trains one model.
+
+    A loop of its own instead of `model.fit`: there TensorFlow takes up to half a minute, idle, to
+    end the data set's iterator on four virtual devices.
+
+    Returns:
+        The curve as pairs of step and loss, the metric, and the bytes that a replica sends.
+    """
+    keras.utils.set_random_seed(seed)
+    devices = [f"CPU:{index}" for index in range(replicas)]
+    strategy = tfdist.Strategy("mirrored", devices=devices, compression=compression, seed=seed)
+    # DGC has the momentum itself.
+    momentum = 0.0 if compression and compression["name"] == "dgc" else MOMENTUM
+    # Made again, as the example's model comes with an optimizer, for which DGC is not made.
+    template = task.build_model()
+    with strategy.scope():
+        model = type(template).from_config(template.get_config())
+        optimizer = keras.optimizers.SGD(task.learning_rate(steps), momentum)
+        model.compile(optimizer, loss=cross_entropy())
+
+    def parts(samples: np.ndarray) -> Any:
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(samples[context.replica_id_in_sync_group :: replicas])
+        )
+
+    @tf.function
+    def step(x: Any, y: Any) -> None:
+        strategy.run(lambda x, y: model.train_step((x, y)), args=(x, y))
+
+    predict = tf.function(lambda x: model(x, training=False))
+    losses = []
+    batches = task.batches(seed)
+    for number in range(1, steps + 1):
+        x, y = next(batches)
+        step(parts(x), parts(y))
+        if number % EVERY == 0:
+            losses.append((number, float(cross_entropy()(task.probe[1], predict(task.probe[0])))))
+    metric = task.metric(predict(task.test[0]), task.test[1])
+    sizes = [4 * math.prod(variable.shape) for variable in model.trainable_variables]
+    sent = bytes_per_step(model.optimizer, sizes)
+    return {"losses": losses, "metric": metric, "bytes_per_step": sent, "model_bytes": sum(sizes)}
+
+
+def bytes_per_step(optimizer: tfdist.DistributedOptimizer, sizes: list[int]) -> int:
+    """What a replica hands in to the exchange: payloads, and variables that travel as they are."""
+    units = optimizer.compressed.units if optimizer.compressed else []
+    compressed = {index for unit in units for index in unit.bucket.indices}
+    rest = [size for index, size in enumerate(sizes) if index not in compressed]
+    return sum(unit.wire_bytes for unit in units) + sum(rest)
+
+
+TASKS = {"digits": digits_task, "characters": characters_task}
+
+
+def main() -> None:
+    """Runs what the command line describes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--replicas", type=int, required=True)
+    parser.add_argument("--compression", type=json.loads, required=True, help="in JSON")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--seeds", type=int, required=True)
+    cell = parser.parse_args()
+    tfdist.testing.virtual_devices(cell.replicas)
+    task = TASKS[cell.task]()
+    runs = [
+        train(task, cell.replicas, cell.compression, cell.steps, seed) for seed in range(cell.seeds)
+    ]
+    print(json.dumps(runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The tables and the picture of `convergence.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import statistics
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+matplotlib.use("Agg")
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """What is said of a task.
+
+    Attributes:
+        title: what is learnt.
+        metric: the test metric, with its unit.
+        digits: decimals of the metric.
+        target: the training loss that is to be reached.
+        losses: the lowest and highest loss in the picture, which has no room for divergence.
+    """
+
+    title: str
+    metric: str
+    digits: int
+    target: float
+    losses: tuple[float, float]
+
+
+TASKS = {
+    "digits": Labels("Handwritten digits, small CNN", "test accuracy, %", 1, 0.1, (1e-3, 4.0)),
+    "characters": Labels("Characters, small Transformer", "held-out bits/char", 2, 2.8, (2.3, 4.0)),
+}
+# Colour, and which curves of a compressor are drawn: one family, one colour.
+CURVES = {
+    ("none", False): ("black", "-"),
+    ("fp16", False): ("tab:gray", "-"),
+    ("int8", False): ("tab:blue", "-"),
+    ("qsgd, 4 levels", False): ("tab:blue", "--"),
+    ("terngrad", False): ("tab:blue", ":"),
+    ("signsgd", True): ("tab:green", "-"),
+    ("onebit", True): ("tab:green", "--"),
+    ("topk 1 %", True): ("tab:red", "-"),
+    ("topk 1 %", False): ("tab:red", "--"),
+    ("dgc 1 %", False): ("tab:red", ":"),
+    ("randomk 1 %", True): ("tab:orange", "-"),
+    ("powersgd, rank 1", True): ("tab:purple", "-"),
+    ("powersgd, rank 4", True): ("tab:purple", "--"),
+}
+
+Result = dict[str, Any]
+
+
+def steps_to_target(result: Result) -> list[int]:
+    """The first step at which each run was at the target loss; none for runs that never were."""
+    target = TASKS[result["task"]].target
+    first = [
+        next((step for step, loss in run["losses"] if loss <= target), None)
+        for run in result["runs"]
+    ]
+    return [step for step in first if step is not None]
+
+
+def metric_text(result: Result) -> str:
+    """The mean of the test metric over the runs, and its standard deviation.
+
+    A cross-entropy has no bound, so that one run can make a mean meaningless.
+    """
+    values = [run["metric"] for run in result["runs"]]
+    decimals = TASKS[result["task"]].digits
+    if not all(value < 1000 for value in values):
+        return "diverged"
+    mean = f"{np.mean(values):.{decimals}f}"
+    return f"{mean} ± {np.std(values, ddof=1):.{decimals}f}" if len(values) > 1 else mean
+
+
+def steps_text(result: Result) -> str:
+    """The mean number of steps to the target loss, and how many runs got there if not all did."""
+    reached = steps_to_target(result)
+    if not reached:
+        return "never"
+    runs = len(result["runs"])
+    note = "" if len(reached) == runs else f" ({len(reached)} of {runs})"
+    return f"{statistics.fmean(reached):.0f}{note}"
+
+
+def megabytes_text(result: Result) -> str:
+    """The megabytes that a replica sent up to the target loss."""
+    reached = steps_to_target(result)
+    if not reached:
+        return "–"
+    return f"{statistics.fmean(reached) * result['runs'][0]['bytes_per_step'] / 1e6:.2g}"
+
+
+def line(result: Result) -> str:
+    """One result, to show that the benchmark goes on."""
+    feedback = " with error feedback" * result["error_feedback"]
+    return (
+        f"{result['task']}, {result['replicas']} replicas, {result['compressor']}{feedback}: "
+        f"{metric_text(result)}; steps to target: {steps_text(result)}"
+    )
+
+
+def tables(results: list[Result]) -> str:
+    """The Markdown text between the page's markers: a table for each task."""
+    parts = [
+        f"Python {platform.python_version()}, TensorFlow {version('tensorflow')}, "
+        f"Keras {version('keras')}, tfdist {version('tfdist')}, {os.cpu_count()} cores; means "
+        f"over {len(results[0]['runs'])} seeds. Made by `make benchmark-convergence`."
+    ]
+    for task, labels in TASKS.items():
+        mine = [result for result in results if result["task"] == task]
+        if mine:
+            parts.append(f"**{labels.title}**, target: training loss {labels.target:g}")
+            parts.append("\n".join(_rows(mine, labels)))
+    return "\n\n".join(parts)
+
+
+def _rows(results: list[Result], labels: Labels) -> list[str]:
+    """The lines of one table."""
+    replicas = sorted({result["replicas"] for result in results})
+    head = ["compressor", "error feedback", "bytes ÷"]
+    for count in replicas:
+        head += [f"{count} replicas: {labels.metric}", "steps to target", "MB to target"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for name, feedback in dict.fromkeys((r["compressor"], r["error_feedback"]) for r in results):
+        same = [r for r in results if (r["compressor"], r["error_feedback"]) == (name, feedback)]
+        run = same[0]["runs"][0]
+        row = [name, "yes" if feedback else "", f"{run['model_bytes'] / run['bytes_per_step']:.3g}"]
+        for count in replicas:
+            result = next((r for r in same if r["replicas"] == count), None)
+            row += _cells(result) if result else ["crashed"] * 3
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def _cells(result: Result) -> list[str]:
+    return [metric_text(result), steps_text(result), megabytes_text(result)]
+
+
+def plot(results: list[Result], path: Path) -> None:
+    """Draws loss against bytes, a panel for each task, with the largest number of replicas."""
+    tasks = [task for task in TASKS if any(result["task"] == task for result in results)]
+    figure = Figure(figsize=(5 * len(tasks) + 2.6, 4.8), layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, task in zip(panels, tasks):
+        mine = [result for result in results if result["task"] == task]
+        most = max(result["replicas"] for result in mine)
+        for result in mine:
+            key = result["compressor"], result["error_feedback"]
+            if result["replicas"] == most and key in CURVES:
+                _draw(axes, result, *CURVES[key])
+        labels = TASKS[task]
+        axes.axhline(labels.target, color="0.5", linewidth=0.8, label="target of the table")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yscale("log" if task == "digits" else "linear")
+        axes.set_ylim(labels.losses)
+        axes.set_title(f"{labels.title}, {most} replicas")
+        axes.set_xlabel("sent by a replica (MB)")
+        axes.set_ylabel("training loss (nats)")
+        axes.grid(alpha=0.3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+    figure.savefig(path, dpi=120)
+
+
+def _draw(axes: Any, result: Result, colour: str, style: str) -> None:
+    """The mean curve of the runs."""
+    curves = np.array([run["losses"] for run in result["runs"]])
+    megabytes = curves[0, :, 0] * result["runs"][0]["bytes_per_step"] / 1e6
+    # Without error feedback is said only where both are drawn.
+    name = result["compressor"]
+    if (name, not result["error_feedback"]) in CURVES:
+        name += ", with error feedback" if result["error_feedback"] else ", without error feedback"
+    axes.plot(megabytes, curves[:, :, 1].mean(axis=0), style, color=colour, label=name)
