@@ -5,8 +5,19 @@ import doctest
 import pytest
 
 import tfdist
+from tfdist import compression
+from tfdist.compression import bits, traffic
 from tfdist.strategies.processes import Processes
 
+# What is left out are the interface's types, which have no use by themselves.
+_COMPRESSION = set(compression.__all__) - {
+    "Compressor",
+    "Exchange",
+    "Payload",
+    "Result",
+    "State",
+    "Step",
+}
 _PUBLIC = {
     "Strategy": tfdist.Strategy,
     "MirroredStrategy": tfdist.MirroredStrategy,
@@ -14,6 +25,7 @@ _PUBLIC = {
     "HorovodStrategy": tfdist.HorovodStrategy,
     "DistributedOptimizer": tfdist.DistributedOptimizer,
     "scale_loss": tfdist.scale_loss,
+    "CompressionMonitor": tfdist.callbacks.CompressionMonitor,
     "BroadcastGlobalVariables": tfdist.callbacks.BroadcastGlobalVariables,
     "LearningRateWarmup": tfdist.callbacks.LearningRateWarmup,
     "MetricAverage": tfdist.callbacks.MetricAverage,
@@ -23,6 +35,10 @@ _PUBLIC = {
     "Processes.all_gather_texts": Processes.all_gather_texts,
     "Processes.broadcast": Processes.broadcast,
     "virtual_devices": tfdist.testing.virtual_devices,
+    **{f"compression.{name}": getattr(compression, name) for name in sorted(_COMPRESSION)},
+    "compression.sent_bytes": traffic.sent_bytes,
+    "compression.gather_pays_until": traffic.gather_pays_until,
+    "compression.digits_per_byte": bits.digits_per_byte,
 }
 
 
@@ -39,5 +55,5 @@ def test_example_runs(name):
 
 def test_every_public_name_has_a_docstring_and_an_example():
     documented = set(_PUBLIC)
-    names = set(tfdist.__all__) - {"callbacks", "testing", "Options"}
+    names = set(tfdist.__all__) - {"callbacks", "compression", "testing", "Options"}
     assert names | set(tfdist.callbacks.__all__) <= documented

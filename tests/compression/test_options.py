@@ -88,6 +88,8 @@ def test_a_choice_survives_its_configuration():
     for option in ("topk", compression.QSGD(3), {"embedding/*": None, "*": compression.TopK(0.1)}):
         choice = Choice.of(option)
         assert Choice.of(choice.get_config()) == choice
+    named = Choice.of({"name": "int8", "*": None})
+    assert [c and c.name for c in named.for_paths(["net/name", "net/other"])] == ["int8", None]
     assert Choice.of(None) is None
     assert Choice.of({"*": None}) is None
 

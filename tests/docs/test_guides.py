@@ -11,7 +11,7 @@ import pytest
 from tests.callbacks import starting
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("from_horovod.md", "from_tf_distribute.md", "multi_process.md")
+PAGES = ("compression.md", "from_horovod.md", "from_tf_distribute.md", "multi_process.md")
 
 
 def scripts(page):

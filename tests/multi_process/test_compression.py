@@ -42,3 +42,8 @@ def test_a_resumed_training_equals_an_uninterrupted_one(found, way):
         assert rank[way] == rank["whole"]
         assert any(np.any(values) for values in rank["whole"]["kept"].values())
     assert found[0]["whole"]["kept"] != found[1]["whole"]["kept"]
+
+
+@scenario(compression.saved_while_one_rank_has_nothing_new)
+def test_ranks_save_together_though_one_has_nothing_new(found):
+    assert [rank["kept"] for rank in found] == [False, True]

@@ -228,6 +228,40 @@ def test_what_is_compressed_is_not_sent_a_second_time():
     assert not [op for op in operations if op.type == "AddN"]
 
 
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_large_finite_gradients_have_a_finite_sum(replicas):
+    large = [[np.full(spec.shape, 4e4, "float32") for spec in SPECS]] * replicas
+    for compressor in (compression.FP16(min_bytes=0), compression.BF16(min_bytes=0)):
+        for local in Exchange(compressor, replicas=replicas)(0, large).values():
+            assert np.isfinite(local[0]).all()
+
+
+@pytest.mark.parametrize("compressor", [compression.TopK(0.1), compression.SignSGD(scale="bucket")])
+def test_what_was_unsent_of_a_variable_waits_while_it_has_no_gradient(compressor):
+    strategy = _strategy(2)
+    with strategy.scope():
+        stepped = stage.CompressedExchange(
+            Choice.of({"*": compression.get({**compressor.get_config(), "min_bytes": 0})}),
+            SPECS,
+            list(SHAPES),
+            100_000,
+            seed=0,
+        )
+    gradients = [tf.constant(g) for g in _gradients(0)]
+
+    def run(given, number):
+        step = tf.function(
+            lambda: strategy.run(lambda: stepped(given, tf.constant(number, tf.int64)))
+        )
+        return step()
+
+    run(gradients, 0)
+    before = stepped.state._local_rows()["residual_2"]
+    found = run([*gradients[:2], None], 1)
+    assert set(found) == {0, 1}
+    np.testing.assert_array_equal(stepped.state._local_rows()["residual_2"], before)
+
+
 def test_dgc_warms_up_in_four_parts():
     stages = compression.DGC(0.001, warmup_steps=40, start_step=10).stages()
     assert [(first, c.ratio) for first, c in stages] == [

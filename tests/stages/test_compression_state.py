@@ -1,5 +1,6 @@
 """What compressors keep survives saving, and is never given to the wrong replica."""
 
+import dataclasses
 import logging
 
 import keras
@@ -146,6 +147,31 @@ def test_a_tf_checkpoint_keeps_the_sum(tmp_path):
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(path).expect_partial()
     for key, rows in _state(saved).items():
         np.testing.assert_allclose(_state(model)[key].sum(0), rows.sum(0), atol=1e-6)
+
+
+@compression.register
+@dataclasses.dataclass(frozen=True)
+class Counting(compression.FP16):
+    """Counts its steps in a scalar, with a name that PowerSGD gives to what replicas share."""
+
+    name = "counting"
+
+    def init(self, spec):
+        return {"right": tf.constant(0.0)}
+
+    def encode(self, gradient, state, step):
+        payload, _ = super().encode(gradient, state, step)
+        return payload, {"right": state["right"] + 1.0}
+
+
+def test_a_state_may_be_a_scalar_and_have_the_name_of_another_ones(tmp_path):
+    choice = {"a/kernel": Counting(min_bytes=0), "*": compression.PowerSGD(1, min_bytes=0)}
+    saved = _fit(_model(choice), last=1)
+    assert _state(saved)["right_0"].tolist() == [4.0, 4.0]
+    saved.save(tmp_path / "model.keras")
+    with saved.distribute_strategy.scope():
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    _assert_same(loaded, saved)
 
 
 def _load_optimizer(model, path):

@@ -46,9 +46,9 @@ def test_everything_is_gathered_bit_by_bit(strategy, largest):
             np.testing.assert_array_equal(rows, expected)
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
 def test_sums_of_half_precision_are_as_exact_as_the_engine_allows(strategy, dtype):
-    value = 1.0 + 1.0 / 128  # the next number to 1 in bfloat16
+    value = 1.0 + 1.0 / 128  # few bits
     found = _run(
         strategy,
         lambda replica: wire.sum_over_replicas([tf.fill([5], tf.cast(value, dtype))], 100, None),

@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def _aggregation(compressor, replicas: int) -> str:
-    halves = compressor.name == "bf16" or (compressor.name == "fp16" and replicas == 2)
+    halves = compressor.name == "fp16" and replicas == 2
     return "gather" if halves else compressor.aggregation
 
 

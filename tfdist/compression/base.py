@@ -24,10 +24,12 @@ class Step:
         seed: int32 of shape `[2]`, another one in each step and for each tensor, equal on all
             replicas.
         own_seed: the same, but another one on each replica.
+        replicas: how many there are.
     """
 
     seed: tf.Tensor
     own_seed: tf.Tensor
+    replicas: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

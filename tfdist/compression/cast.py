@@ -13,7 +13,6 @@ from tfdist.compression.registry import register
 
 @dataclasses.dataclass(frozen=True)
 class _Cast(Compressor):
-    aggregation: ClassVar = "sum"
     dtype: ClassVar[tf.DType]
 
     def accepts(self, spec: tf.TensorSpec) -> bool:
@@ -21,11 +20,14 @@ class _Cast(Compressor):
         return super().accepts(spec) and spec.dtype.size > self.dtype.size
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
-        """The rounded gradient; what is too large becomes the largest number of the type."""
-        limit = float(self.dtype.max)
+        """The rounded gradient; what is too large becomes the largest number that can be sent."""
+        limit = self._limit(step.replicas)
         clipped = tf.clip_by_value(gradient, -limit, limit)
         kept = tf.where(tf.math.is_finite(gradient), clipped, gradient)
         return (tf.cast(kept, self.dtype),), state
+
+    def _limit(self, replicas: int) -> float:
+        return float(self.dtype.max)
 
     def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
         """The gradient, widened."""
@@ -41,7 +43,8 @@ class _Cast(Compressor):
 class FP16(_Cast):
     """IEEE half precision: 2 bytes per element, 11 significant bits, up to 65504.
 
-    Smaller gradients than 6e-8 become zero; larger ones than 65504 become 65504.
+    Smaller gradients than 6e-8 become zero; larger ones than 65504/N become that number, so that
+    the sum over N replicas is finite.
 
     Micikevicius et al., "Mixed Precision Training" (ICLR 2018); Horovod's `Compression.fp16`.
 
@@ -53,7 +56,11 @@ class FP16(_Cast):
     """
 
     name: ClassVar[str] = "fp16"
+    aggregation: ClassVar = "sum"
     dtype: ClassVar[tf.DType] = tf.float16
+
+    def _limit(self, replicas: int) -> float:
+        return 0.999 * super()._limit(replicas) / replicas  # a sum of rounded numbers
 
 
 @register

@@ -33,8 +33,7 @@ class Choice:
         """
         if compression is None or isinstance(compression, Choice):
             return compression
-        by_pattern = isinstance(compression, Mapping) and "name" not in compression
-        rules = compression if by_pattern else {"*": compression}
+        rules = compression if isinstance(compression, Mapping) else {"*": compression}
         if not rules or not all(isinstance(pattern, str) for pattern in rules):
             raise ValueError(
                 "`compression` must be a compressor, its name, or a dict of patterns of variables' "

@@ -44,6 +44,10 @@ class Uncompressed(Compressor):
         """It is exact."""
         return 1.0
 
+    def accepts(self, spec: tf.TensorSpec) -> bool:
+        """No variable: the exchange without compression is as exact as its dtype."""
+        return False
+
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """The gradient."""
         return (gradient,), state

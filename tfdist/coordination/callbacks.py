@@ -119,7 +119,7 @@ class First(keras.callbacks.Callback):
             accumulator.spread()
         if self._shared.may_save_alone:
             for state in compression_states(self.model):
-                state.collect()
+                state.hold()
         self._shared.strategy.callbacks_run = True
         self._shared.whole.begin()
 
@@ -211,6 +211,8 @@ class Last(keras.callbacks.Callback):
 
     def _end(self) -> None:
         self._shared.strategy.callbacks_run = False
+        for state in compression_states(self.model):
+            state.release()
         self._shared.whole.end()
 
     def on_train_begin(self, logs: dict | None = None) -> None:

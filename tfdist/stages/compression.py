@@ -177,7 +177,8 @@ class CompressedExchange:
         fold_in = tf.random.experimental.stateless_fold_in
         base = tf.constant([self._seeds[unit], 0], tf.int32)
         seed = fold_in(base, tf.cast(number, tf.int32))
-        return Step(seed, fold_in(seed, replica_id))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return Step(seed, fold_in(seed, replica_id), replicas)
 
 
 def _at(compressor: Compressor, number: int) -> Compressor:
@@ -193,7 +194,7 @@ def _warn_of_traffic(units: Sequence[Unit]) -> None:
     for compressor in dict.fromkeys(unit.compressor for unit in units):
         mine = [unit for unit in units if unit.compressor == compressor]
         payload, dense = sum(u.wire_bytes for u in mine), sum(nbytes(u.spec) for u in mine)
-        gathers = compressor.aggregation == "gather" or compressor.name == "bf16"
+        gathers = compressor.aggregation == "gather"
         if gathers and sent_bytes(payload, "gather", replicas) > sent_bytes(dense, "sum", replicas):
             warnings.warn(
                 f"{compressor} makes more traffic among {replicas} replicas than no compression, "
@@ -229,8 +230,9 @@ class _UnitStep:
         self._members = [index for index in unit.bucket.indices if index in dense]
         self.gradient = self._joined(dense)
         self.corrected = self.gradient
+        self._present = self._joined({i: tf.ones_like(dense[i]) for i in self._members})
         if residual in variables:
-            self.corrected += variables[residual].read_value()
+            self.corrected += variables[residual].read_value() * self._present
         self._state = {n: v.read_value() for n, v in variables.items() if n != residual}
         self._exchange = compressor.exchange(self.corrected, self._state, step)
         self.payload: Any = next(self._exchange)
@@ -267,7 +269,9 @@ class _UnitStep:
             if value is not self._state[name]:
                 self._variables[name].assign(value)
         if residual in self._variables:
-            self._variables[residual].assign(self.corrected - self.result.own)
+            unsent = (self.corrected - self.result.own) * self._present
+            before = self._variables[residual].read_value()
+            self._variables[residual].assign(unsent + before * (1.0 - self._present))
         bucket = self.unit.bucket
         parts = tf.split(tf.reshape(self.result.total, [-1]), bucket.sizes)
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +33,14 @@ class CompressionState(SaveableState, tf.Module):
         super().__init__(name="compression")
         self._strategy = tf.distribute.get_strategy()
         self._units = list(units)
+        self._shared_keys = {
+            f"{name}_{index}"
+            for compressor, bucket in units
+            for name in compressor.shared_state
+            for index in bucket.indices
+        }
         self._collected: tuple[int, dict[str, np.ndarray]] | None = None
+        self._held = False
         self.is_new = False
         self.parts = [self._make(index) for index in range(len(self._units))]
 
@@ -58,13 +66,25 @@ class CompressionState(SaveableState, tf.Module):
 
     # --- all replicas' state ------------------------------------------------------------------
 
+    def hold(self) -> None:
+        """As `collect`, and until `release` nothing needs to be sent; called by all processes."""
+        self.collect()
+        self._held = True
+
+    def release(self) -> None:
+        """Ends what `hold` began; called by all processes."""
+        self._held = False
+
     def collect(self) -> None:
         """Brings together what all processes have, so that one of them can save it alone.
 
         Called by all processes, between steps.
         """
         processes = self._strategy.processes
-        if processes.size == 1 or not self.parts or self._is_collected():
+        if processes.size == 1 or not self.parts or self._held:
+            return
+        # One process may have what it had, while another one does not.
+        if processes.all_gather([int(self._is_collected())]).all():
             return
         local = self._local_rows()
         keys = list(local)
@@ -122,8 +142,7 @@ class CompressionState(SaveableState, tf.Module):
         self.is_new = True
 
     def _is_shared(self, key: str) -> bool:
-        name = key.rpartition("_")[0]
-        return any(name in compressor.shared_state for compressor, _ in self._units)
+        return key in self._shared_keys
 
     def _is_collected(self) -> bool:
         return self._collected is not None and self._collected[0] == self._checksum()
@@ -176,15 +195,15 @@ class CompressionState(SaveableState, tf.Module):
                     for index, slot, _ in _places(bucket, tuple(replica.shape)):
                         key = f"{name}_{index}"
                         row = rows[key][0 if self._is_shared(key) else first + place]
-                        value[slot] = row.reshape(value[slot].shape)
+                        value[slot] = row.reshape(np.shape(value[slot]))
                     replica.assign(value)
         self._collected = self._checksum(), rows
 
 
-def _places(bucket: Bucket, shape: tuple[int, ...]) -> list[tuple[int, slice, tuple[int, ...]]]:
+def _places(bucket: Bucket, shape: tuple[int, ...]) -> list[tuple[int, Any, tuple[int, ...]]]:
     """Which variables an entry of the state of this shape belongs to, and where each one is."""
     if shape != (sum(bucket.sizes),):
-        return [(bucket.indices[0], slice(None), shape)]
+        return [(bucket.indices[0], ..., shape)]
     ends = np.cumsum(bucket.sizes).tolist()
     slots = [slice(end - size, end) for end, size in zip(ends, bucket.sizes)]
     return list(zip(bucket.indices, slots, bucket.shapes))

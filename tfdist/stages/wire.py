@@ -9,17 +9,14 @@ import tensorflow as tf
 
 from tfdist.stages.exchange import Packing, all_reduce
 
-_HALF = (tf.float16, tf.bfloat16)
-
 
 def sum_over_replicas(
     tensors: Sequence[tf.Tensor], bucket_bytes: int, largest: int | None
 ) -> list[tf.Tensor]:
     """The sum over the replicas of each of `tensors`; called in replica context.
 
-    Half precision becomes float32 where it is summed here: among two replicas all tensors travel to
-    the other one, which is no more traffic than sums would be, and no sum is rounded. bfloat16
-    cannot be summed on the way.
+    Among two replicas half precision travels to the other one whole, which is no more traffic than
+    sums would be, and is summed as float32: no sum is rounded.
 
     Args:
         tensors: of static shapes, which are the same on every replica.
@@ -30,7 +27,7 @@ def sum_over_replicas(
     gathered = {
         index
         for index, tensor in enumerate(tensors)
-        if tensor.dtype == tf.bfloat16 or (tensor.dtype == tf.float16 and replicas == 2)
+        if tensor.dtype == tf.float16 and replicas == 2
     }
     sums: list = [None] * len(tensors)
     parts = gather_from_replicas([tensors[i] for i in sorted(gathered)], largest)

@@ -1,10 +1,12 @@
 """Compression among processes: every compressor, monitored, saved and resumed."""
 
 import keras
+import numpy as np
 
 import tfdist
 from tests.multi_process import layers
 from tests.multi_process.scenarios.common import floats
+from tfdist import compression
 
 
 def every_compressor(here):
@@ -45,6 +47,20 @@ def resumed(here):
     layers.fit(model, callbacks=(backup,))
     found["backed up"] = layers.state(model)
     return found
+
+
+def saved_while_one_rank_has_nothing_new(here):
+    """Saves again after a training in which rank 0 kept what it had: nothing."""
+    strategy = here.make(compression=compression.Threshold(1e3, min_bytes=0))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, use_bias=False)])
+        model.compile("sgd", "mse")
+    x = np.concatenate([np.zeros((4, 4)), np.ones((4, 4))])  # rank 0's half, then rank 1's
+    for _ in range(2):
+        model.fit(x, np.ones((8, 1)), 8, epochs=1, shuffle=False, verbose=0)
+        model.save(here.folder / "model.keras")
+    rows = model.optimizer.compression_state._local_rows()["residual_0"]
+    return {"kept": bool(np.any(rows))}
 
 
 def _model(strategy):
