@@ -230,9 +230,13 @@ class _UnitStep:
         self._members = [index for index in unit.bucket.indices if index in dense]
         self.gradient = self._joined(dense)
         self.corrected = self.gradient
-        self._present = self._joined({i: tf.ones_like(dense[i]) for i in self._members})
-        if residual in variables:
-            self.corrected += variables[residual].read_value() * self._present
+        self._kept = variables[residual].read_value() if residual in variables else None
+        # What was unsent of a variable without a gradient waits; there is seldom one.
+        self._present: tf.Tensor | None = None
+        if len(self._members) < len(unit.bucket.indices):
+            self._present = self._joined({i: tf.ones_like(dense[i]) for i in self._members}) > 0
+        if self._kept is not None:
+            self.corrected += self._where_present(self._kept, tf.zeros_like(self._kept))
         self._state = {n: v.read_value() for n, v in variables.items() if n != residual}
         self._exchange = compressor.exchange(self.corrected, self._state, step)
         self.payload: Any = next(self._exchange)
@@ -248,6 +252,9 @@ class _UnitStep:
             for index, size in zip(bucket.indices, bucket.sizes)
         ]
         return tf.reshape(tf.concat(flat, axis=0), self.unit.spec.shape)
+
+    def _where_present(self, value: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
+        return value if self._present is None else tf.where(self._present, value, otherwise)
 
     def receive(self, received: tuple[tf.Tensor, ...]) -> None:
         """Takes what has arrived, and has the next payload, if there is one."""
@@ -268,10 +275,9 @@ class _UnitStep:
         for name, value in self.result.state.items():
             if value is not self._state[name]:
                 self._variables[name].assign(value)
-        if residual in self._variables:
-            unsent = (self.corrected - self.result.own) * self._present
-            before = self._variables[residual].read_value()
-            self._variables[residual].assign(unsent + before * (1.0 - self._present))
+        if self._kept is not None:
+            unsent = self._where_present(self.corrected - self.result.own, self._kept)
+            self._variables[residual].assign(unsent)
         bucket = self.unit.bucket
         parts = tf.split(tf.reshape(self.result.total, [-1]), bucket.sizes)
         return {
