@@ -31,6 +31,10 @@ class _Sign(Compressor):
         """Whether it sees each variable's gradient by itself."""
         return self.scale == "tensor"
 
+    def contraction(self, spec: tf.TensorSpec) -> float:
+        """At least 1/n (Karimireddy et al., lemma 8); a mean for each side is no worse."""
+        return 1.0 / math.prod(spec.shape)
+
 
 @register
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +56,6 @@ class SignSGD(_Sign):
     """
 
     name: ClassVar[str] = "signsgd"
-
-    def contraction(self, spec: tf.TensorSpec) -> float:
-        """At least 1/n (Karimireddy et al., lemma 8)."""
-        return 1.0 / math.prod(spec.shape)
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """The signs' bits, and the mean magnitude."""
@@ -94,10 +94,6 @@ class OneBit(_Sign):
     """
 
     name: ClassVar[str] = "onebit"
-
-    def contraction(self, spec: tf.TensorSpec) -> float:
-        """At least 1/n: the means are the best values for each side."""
-        return 1.0 / math.prod(spec.shape)
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """The signs' bits, and both means."""
