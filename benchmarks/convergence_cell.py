@@ -132,7 +132,8 @@ def train(task: Task, replicas: int, compression: Any, steps: int, seed: int) ->
     """
     keras.utils.set_random_seed(seed)
     devices = [f"CPU:{index}" for index in range(replicas)]
-    strategy = tfdist.Strategy("mirrored", devices=devices, compression=compression, seed=seed)
+    compressor = compression and tfdist.compression.get(compression)
+    strategy = tfdist.Strategy("mirrored", devices=devices, compression=compressor, seed=seed)
     # DGC has the momentum itself.
     momentum = 0.0 if compression and compression["name"] == "dgc" else MOMENTUM
     # Made again, as the example's model comes with an optimizer, for which DGC is not made.
