@@ -79,6 +79,12 @@ def test_random_elements_with_much_momentum_are_warned_of(caplog):
     assert "Training may not converge" in caplog.text
 
 
+@pytest.mark.parametrize("option", [{"max_residual": "much"}, {"min_cosine": -0.1}])
+def test_limits_are_checked(option):
+    with pytest.raises(ValueError, match="must be a number >= 0. Received: "):
+        tfdist.callbacks.CompressionMonitor(**option)
+
+
 def test_a_model_without_compression_is_refused():
     with pytest.raises(ValueError, match="needs a model whose gradients are compressed.*Received"):
         _fit(None)

@@ -35,7 +35,7 @@ VARIANTS = [
 COMPRESSING = [
     compression.get({"name": name, "min_bytes": 0})
     for name in compression.available()
-    if name not in ("noop", "threshold", "dgc")
+    if name not in ("none", "noop", "threshold", "dgc")
 ]
 COMPRESSING += [
     compression.Noop(not_training=True, min_bytes=0),

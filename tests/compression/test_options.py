@@ -34,6 +34,7 @@ def test_all_names_are_known():
         (lambda: compression.Int8(rounding="up"), "`rounding` must be .*Received: rounding='up'"),
         (lambda: compression.SignSGD(scale="row"), "`scale` must be one of .*scale='row'"),
         (lambda: compression.TernGrad(clip=-1), "clip.*Received: clip=-1"),
+        (lambda: compression.TernGrad(clip=0), "clip.*Received: clip=0"),
         (lambda: compression.PowerSGD(rank=0), "rank.*Received: rank=0"),
         (lambda: compression.DGC(momentum=1.0), "below 1. Received: momentum=1.0"),
         (lambda: compression.DGC(error_feedback=True), "Received: error_feedback=True"),

@@ -65,7 +65,7 @@ class Exchange:
 _WITH_FEEDBACK = [
     compression.get({**c.get_config(), "error_feedback": True, "min_bytes": 0})
     for c in {c.name: c for c in reversed(VARIANTS)}.values()
-    if c.name not in ("dgc", "noop")
+    if c.name not in ("dgc", "none", "noop")
 ]
 
 

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.validation import check_number
+
 _NAMES = ("compression_ratio", "compression_residual", "compression_cosine")
 
 
@@ -65,7 +67,8 @@ class CompressionMonitor(keras.callbacks.Callback):
         min_cosine: smaller cosines lead to a warning, too.
 
     Raises:
-        ValueError: at the begin of training, for a model without compression.
+        ValueError: for a limit that is no number >= 0; at the begin of training, for a model
+            without compression.
 
     Example:
 
@@ -84,6 +87,8 @@ class CompressionMonitor(keras.callbacks.Callback):
 
     def __init__(self, max_residual: float = 100.0, min_cosine: float = 0.05) -> None:
         super().__init__()
+        check_number("max_residual", max_residual, 0)
+        check_number("min_cosine", min_cosine, 0)
         self.max_residual = max_residual
         self.min_cosine = min_cosine
         self._warned = False

@@ -173,8 +173,6 @@ class Compressor:
     def _total(self, received: Payload, spec: tf.TensorSpec) -> tf.Tensor:
         if self.aggregation == "sum":
             return self.decode(received, spec)
-        if not received:
-            return self.decode((), spec)
         by_replica = zip(*(tf.unstack(part) for part in received))
         return tf.add_n([self.decode(payload, spec) for payload in by_replica])
 

@@ -92,14 +92,6 @@ class Noop(Compressor):
                 f"Received: not_training={self.not_training!r}"
             )
 
-    def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
-        """Nothing."""
-        return (), state
-
-    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
-        """Zeros."""
-        return tf.zeros(spec.shape, spec.dtype)
-
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
         """Zero."""
         return 0

@@ -192,7 +192,7 @@ class TernGrad(Compressor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.clip is not None:
-            check_number("clip", self.clip, 0)
+            check_number("clip", self.clip, 0, exclusive=True)
 
     @property
     def unbiased(self) -> bool:
