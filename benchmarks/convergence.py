@@ -1,16 +1,17 @@
 """How compressed training converges: loss against steps and bytes, for each compressor.
 
-Two small models learn on virtual CPU devices, which compress with the code of all backends:
+Three small models learn on virtual CPU devices, which compress with the code of all backends:
 
 - digits: a CNN on scikit-learn's scans of digits, 64 per step;
+- mlp: dense layers of 256, 128 and 10 units on the same scans;
 - characters: the language model of examples/char_lm.py, smaller, with 64 pieces of text per step.
 
-Both use SGD with momentum 0.9; DGC has the momentum itself. The learning rate suits training
+All use SGD with momentum 0.9; DGC has the momentum itself. The learning rate suits training
 without compression and is the same for all. Bytes are what one replica hands in to the exchange:
 payloads, and the variables that are too small to be compressed. Each configuration is in a process
 of its own, two at a time.
 
-    python benchmarks/convergence.py                      # over half an hour on two idle cores
+    python benchmarks/convergence.py                      # about an hour on two idle cores
     python benchmarks/convergence.py --quick              # a look at whether it works
     python benchmarks/convergence.py --tasks digits --compressors none topk --seeds 5
 """
@@ -33,7 +34,7 @@ import readme
 CELL_SCRIPT = Path(__file__).with_name("convergence_cell.py")
 PICTURE = readme.ROOT / "docs" / "images" / "convergence.png"
 # Enough for the slower compressors to reach the target loss.
-STEPS = {"digits": 660, "characters": 300}
+STEPS = {"digits": 660, "mlp": 660, "characters": 300}
 QUICK = ["none", "topk 1 %"]
 
 # What is run, by the name in the table, without and with error feedback; None for "not an option".

@@ -52,12 +52,35 @@ class Task:
 
 
 def cross_entropy() -> keras.losses.Loss:
-    """The loss of both tasks."""
+    """The loss of all tasks."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def digits_task() -> Task:
-    """1437 scans of digits to train with, 64 per step, and 360 to test; a small CNN."""
+    """A small CNN."""
+    layers = keras.layers
+    return _scans(
+        0.05,
+        layers.Conv2D(16, 3, padding="same", activation="relu"),
+        layers.Conv2D(32, 3, strides=2, padding="same", activation="relu"),
+        layers.Flatten(),
+        layers.Dense(128, activation="relu"),
+    )
+
+
+def mlp_task() -> Task:
+    """Dense layers only."""
+    layers = keras.layers
+    return _scans(
+        0.1,
+        layers.Flatten(),
+        layers.Dense(256, activation="relu"),
+        layers.Dense(128, activation="relu"),
+    )
+
+
+def _scans(learning_rate: float, *hidden: keras.Layer) -> Task:
+    """1437 scans of digits to train with, 64 per step, and 360 to test."""
     (x, y), (x_more, y_more), test = digits.load_data()
     x, y = np.concatenate([x, x_more]), np.concatenate([y, y_more])
 
@@ -70,22 +93,12 @@ def digits_task() -> Task:
                 yield x[chosen], y[chosen]
 
     def build_model() -> keras.Model:
-        layers = keras.layers
-        return keras.Sequential(
-            [
-                keras.Input((8, 8, 1)),
-                layers.Conv2D(16, 3, padding="same", activation="relu"),
-                layers.Conv2D(32, 3, strides=2, padding="same", activation="relu"),
-                layers.Flatten(),
-                layers.Dense(128, activation="relu"),
-                layers.Dense(10),
-            ]
-        )
+        return keras.Sequential([keras.Input((8, 8, 1)), *hidden, keras.layers.Dense(10)])
 
     def accuracy(logits: tf.Tensor, labels: np.ndarray) -> float:
         return 100.0 * float(np.mean(np.argmax(logits, axis=-1) == labels))
 
-    return Task(batches, (x, y), test, build_model, lambda steps: 0.05, accuracy)
+    return Task(batches, (x, y), test, build_model, lambda steps: learning_rate, accuracy)
 
 
 def characters_task() -> Task:
@@ -174,7 +187,7 @@ def bytes_per_step(optimizer: tfdist.DistributedOptimizer, sizes: list[int]) -> 
     return sum(unit.wire_bytes for unit in units) + sum(rest)
 
 
-TASKS = {"digits": digits_task, "characters": characters_task}
+TASKS = {"digits": digits_task, "mlp": mlp_task, "characters": characters_task}
 
 
 def main() -> None:

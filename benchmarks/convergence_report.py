@@ -38,6 +38,7 @@ class Labels:
 
 TASKS = {
     "digits": Labels("Handwritten digits, small CNN", "test accuracy, %", 1, 0.1, (1e-3, 4.0)),
+    "mlp": Labels("Handwritten digits, dense", "test accuracy, %", 1, 0.1, (1e-3, 4.0)),
     "characters": Labels("Characters, small Transformer", "held-out bits/char", 2, 2.8, (2.3, 4.0)),
 }
 # Colour, and which curves of a compressor are drawn: one family, one colour.
@@ -150,7 +151,7 @@ def _cells(result: Result) -> list[str]:
 def plot(results: list[Result], path: Path) -> None:
     """Draws loss against bytes, a panel for each task, with the largest number of replicas."""
     tasks = [task for task in TASKS if any(result["task"] == task for result in results)]
-    figure = Figure(figsize=(5 * len(tasks) + 2.6, 4.8), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(tasks) + 2.6, 4.6), layout="constrained")
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for axes, task in zip(panels, tasks):
         mine = [result for result in results if result["task"] == task]
@@ -163,9 +164,9 @@ def plot(results: list[Result], path: Path) -> None:
         axes.axhline(labels.target, color="0.5", linewidth=0.8, label="target of the table")
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_yscale("log" if task == "digits" else "linear")
+        axes.set_yscale("linear" if task == "characters" else "log")
         axes.set_ylim(labels.losses)
-        axes.set_title(f"{labels.title}, {most} replicas")
+        axes.set_title(f"{labels.title}, {most} replicas", fontsize="medium")
         axes.set_xlabel("sent by a replica (MB)")
         axes.set_ylabel("training loss (nats)")
         axes.grid(alpha=0.3)

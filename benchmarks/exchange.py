@@ -1,19 +1,22 @@
 """Time to sum 100 MB of gradients over two processes: TensorFlow, Horovod and tfdist on both.
 
-Two processes on this machine meet over the loopback device. Both know TF_CONFIG and Horovod's
-rendezvous, so all four exchanges run in the same processes, in turn (ABBA), on the same gradients:
+Two processes on this machine meet over the loopback device, started as the users of each do:
 
-- TensorFlow: `ReplicaContext.all_reduce` of all gradients under MultiWorkerMirrored with
-  TensorFlow's default options, which is what a Keras optimizer calls;
+- TensorFlow: `ReplicaContext.all_reduce` of all gradients under
+  `tf.distribute.MultiWorkerMirroredStrategy`, which is what a Keras optimizer calls; TF_CONFIG is
+  set by hand;
+- TensorFlow in tfdist run: the same in the environment that `tfdist run` makes;
 - tfdist multi_worker: what `tfdist.DistributedOptimizer` does there: pack, all-reduce, unpack;
 - raw Horovod: `hvd.grouped_allreduce` of the gradients;
 - tfdist horovod: what `tfdist.DistributedOptimizer` does there.
 
-A ratio is tfdist / peer of the same round; the median of the rounds' ratios is given, with their
-quartiles. Below 1, tfdist is faster.
+The jobs follow each other in blocks, forwards and backwards in turn (ABBA); both uses of Horovod
+take turns in the same processes. A block has one ratio, tfdist / peer, of the medians of its
+rounds; the median of the blocks' ratios is given, with the lowest and the highest. Below 1, tfdist
+is faster.
 
-    python benchmarks/exchange.py                         # about three minutes on an idle machine
-    python benchmarks/exchange.py --tensors 25 --rounds 5 --megabytes 10
+    python benchmarks/exchange.py                         # about ten minutes on an idle machine
+    python benchmarks/exchange.py --tensors 25 --rounds 5 --blocks 2 --megabytes 10
 """
 
 from __future__ import annotations
@@ -30,11 +33,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 import readme
-from tfdist.cluster.addresses import free_ports
+from tfdist.cluster.launcher.ranks import ALLOCATOR, environments
 
 RANKS_SCRIPT = Path(__file__).with_name("exchange_ranks.py")
-# Each of ours, and the peer that it is compared with.
-PAIRS = {"tfdist multi_worker": "TensorFlow", "tfdist horovod": "raw Horovod"}
+TENSORFLOW, IN_RUN = "TensorFlow", "TensorFlow in tfdist run"
+SYSTEMS = [TENSORFLOW, IN_RUN, "tfdist multi_worker", "raw Horovod", "tfdist horovod"]
+# Each of ours, and a peer that it is compared with.
+PAIRS = [
+    ("tfdist multi_worker", TENSORFLOW),
+    ("tfdist multi_worker", IN_RUN),
+    ("tfdist horovod", "raw Horovod"),
+]
+
+# Seconds of a block's rounds, by number of tensors and system.
+Block = dict[str, dict[str, list[float]]]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -44,62 +56,107 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--tensors", type=int, nargs="+", default=[1, 25, 1000])
     parser.add_argument("--megabytes", type=float, default=100.0, help="of float32 in all")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=10, help="of each block")
+    parser.add_argument("--blocks", type=int, default=6)
     readme.add_output_options(parser)
     return parser.parse_args()
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Seconds by number of tensors and system, one per round, as rank 0 saw them."""
+def by_hand(command: list[str]) -> None:
+    """Runs `command` twice, with TF_CONFIG, and the allocator as the system has it.
+
+    The threads are those of `tfdist run`, so that these do not make the difference.
+    """
+    with environments("multi_worker", 2) as places:
+        ranks = []
+        for place in places:
+            environment = {name: v for name, v in place.items() if name not in ALLOCATOR}
+            ranks.append(subprocess.Popen(command, env=environment))
+        if any([rank.wait() for rank in ranks]):
+            sys.exit(f"{' '.join(command)} failed.")
+
+
+def launched(strategy: str, command: list[str]) -> None:
+    """Runs `command` with `tfdist run`."""
+    launcher = [sys.executable, "-m", "tfdist", "run", "-n", "2", "--strategy", strategy]
+    subprocess.run([*launcher, *command[1:]], check=True)
+
+
+def measure_job(name: str, arguments: argparse.Namespace) -> Block:
+    """What the two processes of one job measure; both uses of Horovod are one job."""
+    together = {"raw Horovod": ["raw Horovod", "tfdist horovod"], IN_RUN: [TENSORFLOW]}
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "times.json")
-        command = [sys.executable, "-m", "tfdist", "run", "-n", "2", "--strategy", "horovod"]
-        command += [str(RANKS_SCRIPT), str(result), str(arguments.megabytes)]
-        command += [str(arguments.rounds), *map(str, arguments.tensors)]
-        ports = ",".join(str(port) for port in free_ports(2))
-        subprocess.run(command, env=os.environ | {"EXCHANGE_PORTS": ports}, check=True)
-        return json.loads(result.read_text())
+        path = Path(folder, "times.json")
+        command = [sys.executable, str(RANKS_SCRIPT), str(path)]
+        command += ["--systems", *together.get(name, [name]), "--rounds", str(arguments.rounds)]
+        command += ["--megabytes", str(arguments.megabytes)]
+        command += ["--tensors", *map(str, arguments.tensors)]
+        if name == TENSORFLOW:
+            by_hand(command)
+        else:
+            launched("horovod" if "Horovod" in name else "multi_worker", command)
+        times = json.loads(path.read_text())
+    if name == IN_RUN:
+        return {number: {IN_RUN: found[TENSORFLOW]} for number, found in times.items()}
+    return times
 
 
-def ratio(ours: list[float], theirs: list[float]) -> str:
-    """The median of the rounds' ratios, and their quartiles."""
-    ratios = [a / b for a, b in zip(ours, theirs)]
-    if len(ratios) < 2:
-        return f"{ratios[0]:.2f}"
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
+def measure(arguments: argparse.Namespace) -> list[Block]:
+    """All blocks."""
+    jobs = SYSTEMS[:-1]
+    blocks = []
+    for index in range(arguments.blocks):
+        block: Block = {str(number): {} for number in arguments.tensors}
+        for name in jobs if index % 2 == 0 else jobs[::-1]:
+            for number, seconds in measure_job(name, arguments).items():
+                block[number].update(seconds)
+        blocks.append(block)
+    return blocks
 
 
-def table(times: dict[str, dict[str, list[float]]], megabytes: float) -> str:
+def median(blocks: list[Block], number: str, name: str) -> float:
+    """The median of all rounds of all blocks, in seconds."""
+    return statistics.median(value for block in blocks for value in block[number][name])
+
+
+def ratio(blocks: list[Block], number: str, ours: str, theirs: str) -> str:
+    """The median of the blocks' ratios, the lowest and the highest."""
+    ratios = [
+        statistics.median(block[number][ours]) / statistics.median(block[number][theirs])
+        for block in blocks
+    ]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+
+
+def table(blocks: list[Block], arguments: argparse.Namespace) -> str:
     """The Markdown text between the README's markers."""
-    systems = [name for pair in PAIRS.items() for name in reversed(pair)]
-    head = ["tensors", *(f"{name}, ms" for name in systems)]
-    head += [f"{ours} / {peer}" for ours, peer in PAIRS.items()]
+    head = ["tensors", *(f"{name}, ms" for name in SYSTEMS)]
+    head += [f"{ours} / {peer}" for ours, peer in PAIRS]
     lines = [
-        f"{megabytes:g} MB of float32 gradients, 2 processes over loopback, medians; the ratios' "
-        "quartiles in brackets. "
-        f"Python {platform.python_version()}, TensorFlow {version('tensorflow')}, "
-        f"Horovod {version('horovod')}, tfdist {version('tfdist')}, {os.cpu_count()} cores. "
-        "Made by `make benchmark-exchange`.",
+        f"{arguments.megabytes:g} MB of float32 gradients, 2 processes over loopback; medians of "
+        f"{len(blocks)} blocks of {arguments.rounds} rounds; in brackets a block's lowest and "
+        f"highest ratio. Python {platform.python_version()}, TensorFlow "
+        f"{version('tensorflow')}, Horovod {version('horovod')}, tfdist {version('tfdist')}, "
+        f"{os.cpu_count()} cores. Made by `make benchmark-exchange`.",
         "",
         f"| {' | '.join(head)} |",
         f"|{'---|' * len(head)}",
     ]
-    for tensors, by_system in times.items():
-        cells = [f"{1000 * statistics.median(by_system[name]):.0f}" for name in systems]
-        cells += [ratio(by_system[ours], by_system[peer]) for ours, peer in PAIRS.items()]
-        lines.append(f"| {' | '.join([tensors, *cells])} |")
+    for number in blocks[0]:
+        cells = [f"{1000 * median(blocks, number, name):.0f}" for name in SYSTEMS]
+        cells += [ratio(blocks, number, *pair) for pair in PAIRS]
+        lines.append(f"| {' | '.join([number, *cells])} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measures, prints the table, and writes what was asked for."""
     arguments = parse_arguments()
-    times = measure(arguments)
-    content = table(times, arguments.megabytes)
+    blocks = measure(arguments)
+    content = table(blocks, arguments)
     print(content)
     if arguments.json:
-        arguments.json.write_text(json.dumps(times, indent=1))
+        arguments.json.write_text(json.dumps(blocks, indent=1))
     if arguments.update_readme:
         readme.update(arguments.update_readme, "exchange", content)
 

@@ -2,56 +2,67 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-RANK = int(os.environ["HOROVOD_RANK"])
-ADDRESSES = [f"127.0.0.1:{port}" for port in os.environ["EXCHANGE_PORTS"].split(",")]
-os.environ["TF_CONFIG"] = json.dumps(
-    {"cluster": {"worker": ADDRESSES}, "task": {"type": "worker", "index": RANK}}
-)
+import tensorflow as tf
 
-import horovod.tensorflow as hvd  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import tfdist
+from tfdist.stages import exchange
 
-import tfdist  # noqa: E402
-from tfdist.stages import exchange  # noqa: E402
-
-MULTI_WORKER = tfdist.Strategy("multi_worker")
-HOROVOD = tfdist.Strategy("horovod")
+Exchanged = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 
 
-def by_tensorflow(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+def tensorflow_() -> tuple[tf.distribute.Strategy, Exchanged]:
+    def exchanged(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+
+    return tf.distribute.MultiWorkerMirroredStrategy(), exchanged
 
 
-def by_multi_worker(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    specs = [tf.TensorSpec(gradient.shape, gradient.dtype) for gradient in gradients]
-    packing = exchange.Packing(gradients, specs, MULTI_WORKER.options.bucket_bytes)
-    packed = packing.pack(gradients)
-    return packing.unpack(exchange.all_reduce(packed, MULTI_WORKER.largest_message))
+def multi_worker() -> tuple[tf.distribute.Strategy, Exchanged]:
+    strategy = tfdist.Strategy("multi_worker")
+
+    def exchanged(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        specs = [tf.TensorSpec(gradient.shape, gradient.dtype) for gradient in gradients]
+        packing = exchange.Packing(gradients, specs, strategy.options.bucket_bytes)
+        packed = packing.pack(gradients)
+        return packing.unpack(exchange.all_reduce(packed, strategy.largest_message))
+
+    return strategy, exchanged
 
 
-def by_raw_horovod(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    return hvd.grouped_allreduce(gradients, op=hvd.Sum)
+def raw_horovod() -> tuple[tf.distribute.Strategy, Exchanged]:
+    import horovod.tensorflow as hvd
+
+    def exchanged(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        return hvd.grouped_allreduce(gradients, op=hvd.Sum)
+
+    return tfdist.Strategy("horovod"), exchanged
+
+
+def horovod() -> tuple[tf.distribute.Strategy, Exchanged]:
+    return tfdist.Strategy("horovod"), exchange.all_reduce
 
 
 SYSTEMS = {
-    "TensorFlow": (MULTI_WORKER, by_tensorflow),
-    "tfdist multi_worker": (MULTI_WORKER, by_multi_worker),
-    "raw Horovod": (HOROVOD, by_raw_horovod),
-    "tfdist horovod": (HOROVOD, exchange.all_reduce),
+    "TensorFlow": tensorflow_,
+    "tfdist multi_worker": multi_worker,
+    "raw Horovod": raw_horovod,
+    "tfdist horovod": horovod,
 }
 
 
-def step_of(name: str, variables: list[tf.Variable]) -> Callable[[], tf.Tensor]:
+def step_of(
+    strategy: tf.distribute.Strategy, exchanged: Exchanged, variables: list[tf.Variable]
+) -> Callable[[], tf.Tensor]:
     """A traced step that makes gradients, exchanges them and needs all of the sums."""
-    strategy, exchanged = SYSTEMS[name]
 
     def replica_step() -> tf.Tensor:
         sums = exchanged([variable * 2.0 for variable in variables])
@@ -60,29 +71,41 @@ def step_of(name: str, variables: list[tf.Variable]) -> Callable[[], tf.Tensor]:
     return tf.function(lambda: strategy.run(replica_step))
 
 
+def seconds_of(systems: dict[str, Any], number: int, size: int, rounds: int) -> dict[str, list]:
+    """The seconds of each round, by system, for so many tensors of `size` elements."""
+    variables = [tf.Variable(tf.ones([size])) for _ in range(number)]
+    steps = {name: step_of(*system, variables) for name, system in systems.items()}
+    for name, step in steps.items():
+        total = float(step())
+        assert total == 4.0 * number, f"{name}: {total}"
+        step()
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    order = itertools.cycle([list(steps), list(steps)[::-1]])
+    for names in itertools.islice(order, rounds):
+        for name in names:
+            start = time.perf_counter()
+            float(steps[name]())
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
 def main() -> None:
     """Writes the seconds of each round, by number of tensors and system."""
-    path, megabytes, rounds, *numbers = sys.argv[1:]
-    elements = int(float(megabytes) * 1e6 / 4)
-    times: dict[str, dict[str, list[float]]] = {}
-    for number in numbers:
-        size = elements // int(number)
-        variables = [tf.Variable(tf.ones([size])) for _ in range(int(number))]
-        steps = {name: step_of(name, variables) for name in SYSTEMS}
-        for name, step in steps.items():
-            total = float(step())
-            assert total == 4.0 * int(number), f"{name}: {total}"
-            step()
-        seconds: dict[str, list[float]] = {name: [] for name in steps}
-        order = itertools.cycle([list(steps), list(steps)[::-1]])
-        for names in itertools.islice(order, int(rounds)):
-            for name in names:
-                start = time.perf_counter()
-                float(steps[name]())
-                seconds[name].append(time.perf_counter() - start)
-        times[number] = seconds
-    if RANK == 0:
-        Path(path).write_text(json.dumps(times))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, required=True)
+    parser.add_argument("--tensors", type=int, nargs="+", required=True)
+    parser.add_argument("--megabytes", type=float, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    arguments = parser.parse_args()
+    systems = {name: SYSTEMS[name]() for name in arguments.systems}
+    elements = int(arguments.megabytes * 1e6 / 4)
+    times = {
+        number: seconds_of(systems, number, elements // number, arguments.rounds)
+        for number in arguments.tensors
+    }
+    if next(iter(systems.values()))[0].extended.should_checkpoint:
+        arguments.path.write_text(json.dumps(times))
 
 
 if __name__ == "__main__":

@@ -538,13 +538,18 @@ def _wrap_seed_generator() -> None:
 
 _local_end_of_data = threading.local()
 
+# TensorFlow copies what it sends into strings of so many bytes. Its default of 4096 takes an
+# allocation for each page; above 128 KiB each is mapped anew.
+_CHUNK_BYTES = 64 * 1024
+
 
 class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
     """TensorFlow's multi-worker strategy with virtual CPU devices and an adjustable heartbeat.
 
     TensorFlow takes one CPU device per worker and fixes the interval after which a silent worker
-    counts as lost. It also runs one collective operation of a replica at a time, which NCCL needs;
-    over gRPC the link would be idle whenever one of them adds, so two are under way there.
+    counts as lost, and the size of the pieces in which it copies what it sends. It also runs one
+    collective operation of a replica at a time, which NCCL needs; over gRPC the link would be idle
+    whenever one of them adds, so two are under way there.
     TensorFlow 2.20-2.21. Constructor arguments would replace it.
 
     Args:
@@ -590,6 +595,7 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
         config = super()._update_config_proto(config_proto)
         coordination = config.experimental.coordination_config
         coordination.heartbeat_timeout_in_ms = self._heartbeat_milliseconds
+        config.experimental.recv_buf_max_chunk = _CHUNK_BYTES
         return config
 
 

@@ -52,7 +52,7 @@ class Launcher:
 
     def environment(self, **changes):
         environ = {**os.environ, "TMPDIR": str(self.temporary), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        for name in (*ranks.threads(1), "TF_CONFIG", "PYTHONUNBUFFERED"):
+        for name in (*ranks.threads(1), *ranks.ALLOCATOR, "TF_CONFIG", "PYTHONUNBUFFERED"):
             environ.pop(name, None)
         return {**environ, **changes}
 

@@ -55,8 +55,15 @@ def test_the_cores_are_divided(launcher):
         assert int(environ["TF_NUM_INTEROP_THREADS"]) >= 2
 
 
+def test_the_memory_of_a_step_is_kept_for_the_next(launcher):
+    for environ in environments(launcher):
+        assert int(environ["MALLOC_TRIM_THRESHOLD_"]) == 2**30
+        assert int(environ["MALLOC_MMAP_THRESHOLD_"]) == 2**25
+
+
 def test_what_the_user_has_set_stays(launcher):
     chosen = {"OMP_NUM_THREADS": "7", "TF_NUM_INTEROP_THREADS": "9", "PYTHONUNBUFFERED": ""}
+    chosen["MALLOC_TRIM_THRESHOLD_"] = "1000"
     for environ in environments(launcher, environ=chosen):
         assert {name: environ[name] for name in chosen} == chosen
         assert environ["TF_NUM_INTRAOP_THREADS"] != "7"

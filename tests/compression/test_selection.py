@@ -9,8 +9,8 @@ from tfdist.compression.selection import positions_of_largest
 RANDOM = np.random.default_rng(0)
 
 
-def _found(values, count, seed=0):
-    return positions_of_largest(tf.constant(values, tf.float32), count, [seed, 1]).numpy()
+def _found(values, count, seed=0, least=0.0):
+    return positions_of_largest(tf.constant(values, tf.float32), count, [seed, 1], least).numpy()
 
 
 def _largest(values, count):
@@ -50,6 +50,16 @@ def test_zeros_are_not_chosen():
     assert _found(values, 10).tolist() == [3, 900]
     assert _found(np.zeros(100_000), 10).tolist() == []
     assert _found(np.zeros(10), 10).tolist() == []
+
+
+@pytest.mark.parametrize("length", [1000, 100_000])
+def test_above_a_threshold_all_are_found_or_the_largest_of_too_many(length):
+    values = RANDOM.normal(size=length)
+    reach = np.flatnonzero(np.abs(values) >= 2.0)
+    np.testing.assert_array_equal(_found(values, length // 10, least=2.0), reach)
+    found = _found(values, length // 100, least=2.0)
+    assert 0.8 * (length // 100) <= len(found) <= length // 100
+    assert np.isin(found, _largest(values, length // 100)).all()
 
 
 def test_what_is_no_number_comes_first():

@@ -10,7 +10,9 @@ _EXACT = 32768
 _WANTED = 400
 
 
-def positions_of_largest(x: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor:
+def positions_of_largest(
+    x: tf.Tensor, count: int, seed: tf.Tensor, least: float = 0.0
+) -> tf.Tensor:
     """Positions of about the `count` elements of largest magnitude that are not zero.
 
     A sample gives a threshold which somewhat more elements than `count` should reach; among these
@@ -21,19 +23,21 @@ def positions_of_largest(x: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor
         x: float32 of shape `[length]`.
         count: how many, at least 1.
         seed: int32 of shape `[2]`, for the sample.
+        least: smaller magnitudes are left out.
 
     Returns:
         int32, ascending; `count` of them, or fewer when there are fewer, or by chance.
     """
     magnitudes = tf.where(tf.equal(x, x), tf.abs(x), float("inf"))
     length = x.shape[0]
-    if count >= length:
-        return _positions(magnitudes > 0.0)
-    if length <= _EXACT:
-        return _largest_of(magnitudes, tf.range(length), count)
-    threshold = _threshold(magnitudes, count, seed)
-    candidates = _positions((magnitudes >= threshold) & (magnitudes > 0.0))
-    return _largest_of(tf.gather(magnitudes, candidates), candidates, count)
+    if _EXACT < length and count < length:
+        least = tf.maximum(_threshold(magnitudes, count, seed), least)
+    candidates = _positions((magnitudes >= least) & (magnitudes > 0.0))
+    return tf.cond(
+        tf.shape(candidates)[0] > count,
+        lambda: _largest_of(tf.gather(magnitudes, candidates), candidates, count),
+        lambda: candidates,
+    )
 
 
 def _threshold(magnitudes: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor:
@@ -47,11 +51,8 @@ def _threshold(magnitudes: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor:
 
 def _largest_of(magnitudes: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
     """Those of `positions`, in their order, whose magnitudes are among the `count` largest."""
-    reach = tf.minimum(count, tf.shape(magnitudes)[0])
-    chosen = tf.math.top_k(magnitudes, reach, sorted=False).indices
-    chosen = tf.sort(chosen)
-    kept = tf.gather(positions, chosen)
-    return tf.boolean_mask(kept, tf.gather(magnitudes, chosen) > 0.0)
+    chosen = tf.math.top_k(magnitudes, count, sorted=False).indices
+    return tf.gather(positions, tf.sort(chosen))
 
 
 def _positions(condition: tf.Tensor) -> tf.Tensor:

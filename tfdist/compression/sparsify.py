@@ -121,7 +121,7 @@ class Threshold(Sparse):
     Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (Interspeech
     2015), section 3; the elements travel with their values instead of ± threshold. All replicas
     send equally many bytes, whatever reaches the threshold: `max_ratio` says how many. Of more
-    elements than fit, as many as there is room for travel, from a place drawn at random on.
+    elements than fit, the largest travel, as with `TopK`.
 
     Args:
         threshold: the smallest magnitude that is sent, above 0. It is compared with a replica's
@@ -150,14 +150,8 @@ class Threshold(Sparse):
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """The elements that reach the threshold, and their positions."""
         flat = tf.reshape(gradient, [-1])
-        found = tf.cast(tf.where(tf.abs(flat) >= self.threshold)[:, 0], tf.int32)
         size = self._size(tf.TensorSpec(gradient.shape, gradient.dtype))
-        number = tf.shape(found)[0]
-        # From a place drawn at random, and on from the beginning, so that all have one chance.
-        places = tf.where(number > size, number, 1)
-        first = tf.random.stateless_uniform([], step.own_seed, 0, places, tf.int32)
-        wrapped = tf.where(number > size, tf.maximum(first + size - number, 0), 0)
-        chosen = tf.concat([found[:wrapped], found[first : first + size]], axis=0)
+        chosen = positions_of_largest(flat, size, step.own_seed, self.threshold)
         return self._payload(flat, chosen), state
 
     def _size(self, spec: tf.TensorSpec) -> int:

@@ -192,17 +192,21 @@ def _warn_of_traffic(units: Sequence[Unit]) -> None:
     """Warns where gathering payloads is more traffic than uncompressed gradients."""
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     for compressor in dict.fromkeys(unit.compressor for unit in units):
-        mine = [unit for unit in units if unit.compressor == compressor]
-        payload, dense = sum(u.wire_bytes for u in mine), sum(nbytes(u.spec) for u in mine)
-        gathers = compressor.aggregation == "gather"
-        if gathers and sent_bytes(payload, "gather", replicas) > sent_bytes(dense, "sum", replicas):
-            warnings.warn(
-                f"{compressor} makes more traffic among {replicas} replicas than no compression, "
-                "as every replica's payload travels to all others: that pays up to "
-                f"{gather_pays_until(payload / dense)} replicas. Choose a smaller ratio, or a "
-                "compressor whose payloads are summed: 'powersgd', 'randomk', 'fp16'.",
-                stacklevel=2,
-            )
+        specs = [unit.spec for unit in units if unit.compressor == compressor]
+        uncompressed = sum(nbytes(spec) for spec in specs)
+        for _, stage in compressor.stages():
+            payload = sum(stage.wire_bytes(spec) for spec in specs)
+            sent = sent_bytes(payload, stage.aggregation, replicas)
+            if stage.aggregation == "gather" and sent > sent_bytes(uncompressed, "sum", replicas):
+                warnings.warn(
+                    f"{stage} makes more traffic among {replicas} replicas than no compression, as "
+                    "every replica's payload travels to all others: that pays up to "
+                    f"{gather_pays_until(payload / uncompressed)} replicas. Choose a smaller "
+                    "ratio, or a compressor whose payloads are summed: 'powersgd', 'randomk', "
+                    "'fp16'.",
+                    stacklevel=2,
+                )
+                break
 
 
 def _flat(steps: list[_UnitStep]) -> list[tf.Tensor]:

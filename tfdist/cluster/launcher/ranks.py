@@ -1,4 +1,4 @@
-"""The environment variables of each rank: its place, its threads, its devices."""
+"""The environment variables of each rank: its place, its threads, its memory, its devices."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from tfdist.cluster.peers import TIMEOUT_VARIABLE
 STRATEGIES = ("multi_worker", "horovod")
 DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
 
+# The C library otherwise returns the gradients' memory to the system after each step, and the
+# system has to clear it before the next. 32 MiB are the most that its own rule would come to.
+ALLOCATOR = {
+    "MALLOC_TRIM_THRESHOLD_": str(1024**3),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
+}
+
 
 @contextlib.contextmanager
 def environments(
@@ -28,8 +35,8 @@ def environments(
 ) -> Iterator[list[dict[str, str]]]:
     """The environments of `count` ranks on this machine; open while the ranks run.
 
-    What the user has set for threads, GPUs and the like stays as it is. The ranks of another
-    launcher, in one of whose processes this runs, are forgotten.
+    What the user has set for threads, memory, GPUs and the like stays as it is. The ranks of
+    another launcher, in one of whose processes this runs, are forgotten.
 
     Args:
         strategy: "multi_worker", for which ports are reserved and TF_CONFIG is set, or "horovod",
@@ -61,7 +68,7 @@ def environments(
         common["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(1, round(connect_timeout)))
     # Without it, what a killed rank printed last would be lost in its buffer.
     common.setdefault("PYTHONUNBUFFERED", "1")
-    for name, value in threads(count, devices_per_worker or 1).items():
+    for name, value in {**threads(count, devices_per_worker or 1), **ALLOCATOR}.items():
         common.setdefault(name, value)
     places = {"multi_worker": _multi_worker, "horovod": _horovod}[strategy]
     with places(count, common) as own:
