@@ -18,12 +18,14 @@ JOBS = {
         Ranks("multi_worker-2", "multi_worker", 2, program=_PROGRAM),
         Ranks("horovod-2", "horovod", 2, program=_PROGRAM),
         Ranks("multi_worker-3", "multi_worker", 3, program=_PROGRAM),
+        Ranks("horovod-3", "horovod", 3, program=_PROGRAM),
         Ranks("multi_worker-2x2", "multi_worker", 2, devices=2, program=_PROGRAM),
     )
 }
 PAIRS = ("multi_worker-2", "horovod-2")
 MULTI_WORKER = ("multi_worker-2",)
 ALL = tuple(JOBS)
+HOROVOD = ("horovod-2", "horovod-3")
 
 
 class Wanted(NamedTuple):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multi_process import checks
-from tests.multi_process.jobs import MULTI_WORKER, scenario
+from tests.multi_process.jobs import HOROVOD, MULTI_WORKER, scenario
 from tests.multi_process.reference import OneDevice, X
 from tests.multi_process.scenarios import strategies
 
@@ -66,3 +66,14 @@ def test_predictions_of_other_dtypes_are_those_of_one_device(found, dtype):
 def test_two_operations_of_tensorflow_are_under_way_at_a_time(found):
     for rank in found:
         assert rank == {"operations": 4, "orders": 2}
+
+
+@scenario(strategies.sums_of_half_precision, HOROVOD)
+def test_horovod_rounds_sums_of_half_precision_once(found):
+    parts = zip(*(strategies.halves(rank) for rank in range(len(found))))
+    expected = [sum(part.astype("float32") for part in own).astype("float16") for own in parts]
+    expected.insert(1, np.float32([sum(range(len(found)))]))
+    for rank in found:
+        assert [name for name, _ in rank["sums"]] == [total.dtype.name for total in expected]
+        for (_, total), exact in zip(rank["sums"], expected):
+            np.testing.assert_array_equal(np.array(total, exact.dtype), exact)

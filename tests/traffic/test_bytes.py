@@ -28,6 +28,8 @@ def found(request, tmp_path_factory):
     backend, count = request.param
     folder = tmp_path_factory.mktemp("traffic")
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TF_NUM_INTRAOP_THREADS": "1"}
+    # Horovod's ranks meet in every cycle, so at 1 ms a slow machine would send more.
+    environment["HOROVOD_CYCLE_TIME"] = "10"
     with network.hosts(count) as hosts:
         addresses = [host.address for host in hosts]
         ranks = []
@@ -70,6 +72,7 @@ def test_no_more_bytes_leave_than_stated(found, compressor):
     backend, ranks = found
     for rank in ranks:
         sent, stated = rank[compressor]["sent"], rank[compressor]["stated"]
-        operations = 2 if compressor.startswith("powersgd") else 1
+        halves = backend == "horovod" and compressor.startswith("fp16")
+        operations = 2 if halves or compressor.startswith("powersgd") else 1
         overhead = operations * (len(ranks) - 1) * _PER_OPERATION[backend]
         assert stated <= sent <= 1.02 * stated + 1000 + overhead

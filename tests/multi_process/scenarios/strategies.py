@@ -1,6 +1,7 @@
 """Several strategies in one process, and what processes cannot exchange."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tests.multi_process.reference import BATCH, X, Y
@@ -107,6 +108,24 @@ class _Ragged(keras.layers.Layer):
 
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+
+def halves(rank):
+    """What a rank adds: half precision, of sizes that no number of ranks divides."""
+    random = np.random.default_rng(rank)
+    return [random.normal(size=shape).astype("float16") for shape in ([7], [2, 5], [], [0])]
+
+
+def sums_of_half_precision(here):
+    """The sums of what `halves` gives, and of the ranks between them."""
+    first, *others = map(tf.constant, halves(here.rank))
+    values = [first, tf.constant([here.rank], tf.float32), *others]
+
+    @tf.function
+    def step(values):
+        return here.strategy.run(all_reduce, args=(values,))
+
+    return {"sums": [(tf.as_dtype(s.dtype).name, s.numpy().tolist()) for s in step(values)]}
 
 
 def orders_of_operations(here):
