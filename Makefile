@@ -15,7 +15,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help train test lint horovod equivalence benchmark benchmark-exchange benchmark-codecs
-.PHONY: benchmark-convergence docs test-oldest clean
+.PHONY: benchmark-convergence benchmark-traffic docs test-oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +47,10 @@ benchmark-exchange: horovod ## measure the exchange of gradients between two pro
 benchmark-codecs: $(INSTALLED) ## measure the time and memory of all compressors
 	$(BIN)/python benchmarks/codecs.py --update
 
-benchmark-convergence: $(INSTALLED) ## train two small models with all compressors
+benchmark-traffic: horovod ## count the bytes of an exchange over loopback
+	$(BIN)/python benchmarks/traffic.py --update
+
+benchmark-convergence: $(INSTALLED) ## train three small models with all compressors
 	$(BIN)/python benchmarks/convergence.py --update --plot
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html

@@ -1,0 +1,95 @@
+"""Bytes that cross the loopback device in one exchange, beside those of the payloads.
+
+The ranks exchange a gradient of 1 MB: with the engine's own all-reduce, uncompressed, and with a
+compressor. The kernel's counter of the loopback device gives what really travels: payloads, calls,
+acknowledgements, headers. Its packets have up to 64 kB, so an Ethernet's headers, of 66 bytes in
+1514, are not in it; other programs that use the device are.
+
+    python benchmarks/traffic.py                          # about two minutes
+    python benchmarks/traffic.py --strategies horovod --ranks 2 --compressor topk
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import readme
+
+RANKS_SCRIPT = Path(__file__).with_name("traffic_ranks.py")
+ENGINES = {"multi_worker": "TensorFlow", "horovod": "Horovod"}
+
+# Bytes per rank: "engine", "tfdist", "stated", and "idle" per second.
+Found = dict[str, float]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--strategies", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--compressor", default="signsgd")
+    readme.add_output_options(parser, "--update", readme.COMPRESSION_PAGE)
+    return parser.parse_args()
+
+
+def measure(strategy: str, ranks: int, compressor: str) -> Found:
+    """What `traffic_ranks.py` finds with so many ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "bytes.json")
+        command = [sys.executable, "-m", "tfdist", "run", "-n", str(ranks), "--strategy", strategy]
+        command += [str(RANKS_SCRIPT), str(path), "--strategy", strategy]
+        command += ["--compressor", compressor]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
+        subprocess.run(command, env=environment, check=True)
+        return json.loads(path.read_text())
+
+
+def table(found: dict[tuple[str, int], Found], compressor: str) -> str:
+    """The Markdown text between the page's markers."""
+    head = ["engine", "ranks", "uncompressed", f"`{compressor}`", "ratio", "payloads"]
+    head += ["beyond, per other rank", "idle, per second"]
+    lines = [
+        f"Bytes that a rank sends for 1 MB of float32, over loopback. Python "
+        f"{platform.python_version()}, TensorFlow {version('tensorflow')}, Horovod "
+        f"{version('horovod')}, tfdist {version('tfdist')}. Made by `make benchmark-traffic`.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|---|{'---:|' * (len(head) - 1)}",
+    ]
+    for (strategy, ranks), sent in found.items():
+        beyond = (sent["tfdist"] - sent["stated"]) / (ranks - 1)
+        row = [ENGINES[strategy], str(ranks), f"{sent['engine']:.0f}", f"{sent['tfdist']:.0f}"]
+        row += [f"{sent['tfdist'] / sent['engine']:.3f}", f"{sent['stated']:.0f}"]
+        row += [f"{beyond:.0f}", f"{sent['idle']:.0f}"]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, prints the table, and writes what was asked for."""
+    arguments = parse_arguments()
+    found = {
+        (strategy, ranks): measure(strategy, ranks, arguments.compressor)
+        for strategy, ranks in itertools.product(arguments.strategies, arguments.ranks)
+    }
+    content = table(found, arguments.compressor)
+    print(content)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([[*key, sent] for key, sent in found.items()]))
+    if arguments.update:
+        readme.update(arguments.update, "operations", content)
+
+
+if __name__ == "__main__":
+    main()
