@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ import char_lm
 import digits
 import tfdist
 
-MOMENTUM = 0.9
 # Steps between two points of a curve.
 EVERY = 10
 # Short pieces of text, as most of what so small a model can learn is near.
@@ -41,6 +41,7 @@ class Task:
         build_model: a model that gives logits.
         learning_rate: for a number of steps.
         metric: from the logits for the held-out samples, and their labels.
+        momentum: of SGD, or of DGC.
     """
 
     batches: Callable[[int], Iterator[Samples]]
@@ -49,6 +50,7 @@ class Task:
     build_model: Callable[[], keras.Model]
     learning_rate: Callable[[int], Any]
     metric: Callable[[tf.Tensor, np.ndarray], float]
+    momentum: float = 0.9
 
 
 def cross_entropy() -> keras.losses.Loss:
@@ -101,8 +103,13 @@ def _scans(learning_rate: float, *hidden: keras.Layer) -> Task:
     return Task(batches, (x, y), test, build_model, lambda steps: learning_rate, accuracy)
 
 
-def characters_task() -> Task:
-    """The model and the texts of examples/char_lm.py, with one narrow block."""
+def characters_task(peak: float = 0.1, momentum: float = 0.9) -> Task:
+    """The model and the texts of examples/char_lm.py, with one narrow block.
+
+    Args:
+        peak: the highest learning rate.
+        momentum: as in `Task`.
+    """
     train, held_out = char_lm.load_text()
     inputs, targets = char_lm.validation_pieces(held_out)
 
@@ -119,7 +126,7 @@ def characters_task() -> Task:
     def learning_rate(steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
         warmup = min(40, steps // 2)
         return keras.optimizers.schedules.CosineDecay(
-            0.0, steps - warmup, warmup_target=0.1, warmup_steps=warmup
+            0.0, steps - warmup, warmup_target=peak, warmup_steps=warmup
         )
 
     def bits_per_character(logits: tf.Tensor, labels: np.ndarray) -> float:
@@ -127,7 +134,7 @@ def characters_task() -> Task:
 
     probe = tuple(np.concatenate(parts) for parts in zip(*_first(batches(1_000_000), 4)))
     test = inputs[::4], targets[::4]
-    return Task(batches, probe, test, build_model, learning_rate, bits_per_character)
+    return Task(batches, probe, test, build_model, learning_rate, bits_per_character, momentum)
 
 
 def _first(samples: Iterator[Samples], count: int) -> list[Samples]:
@@ -145,15 +152,15 @@ def train(task: Task, replicas: int, compression: Any, steps: int, seed: int) ->
     """
     keras.utils.set_random_seed(seed)
     devices = [f"CPU:{index}" for index in range(replicas)]
-    compressor = compression and tfdist.compression.get(compression)
-    strategy = tfdist.Strategy("mirrored", devices=devices, compression=compressor, seed=seed)
     # DGC has the momentum itself.
-    momentum = 0.0 if compression and compression["name"] == "dgc" else MOMENTUM
+    own = {"momentum": task.momentum} if compression and compression["name"] == "dgc" else {}
+    compressor = compression and tfdist.compression.get(compression | own)
+    strategy = tfdist.Strategy("mirrored", devices=devices, compression=compressor, seed=seed)
     # Made again, as the example's model comes with an optimizer, for which DGC is not made.
     template = task.build_model()
     with strategy.scope():
         model = type(template).from_config(template.get_config())
-        optimizer = keras.optimizers.SGD(task.learning_rate(steps), momentum)
+        optimizer = keras.optimizers.SGD(task.learning_rate(steps), 0.0 if own else task.momentum)
         model.compile(optimizer, loss=cross_entropy())
 
     def parts(samples: np.ndarray) -> Any:
@@ -187,7 +194,12 @@ def bytes_per_step(optimizer: tfdist.DistributedOptimizer, sizes: list[int]) -> 
     return sum(unit.wire_bytes for unit in units) + sum(rest)
 
 
-TASKS = {"digits": digits_task, "mlp": mlp_task, "characters": characters_task}
+TASKS = {
+    "digits": digits_task,
+    "mlp": mlp_task,
+    "characters": characters_task,
+    "characters-plain": functools.partial(characters_task, 0.3, 0.0),
+}
 
 
 def main() -> None:

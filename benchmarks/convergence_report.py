@@ -39,7 +39,12 @@ class Labels:
 TASKS = {
     "digits": Labels("Handwritten digits, small CNN", "test accuracy, %", 1, 0.1, (1e-3, 4.0)),
     "mlp": Labels("Handwritten digits, dense", "test accuracy, %", 1, 0.1, (1e-3, 4.0)),
-    "characters": Labels("Characters, small Transformer", "held-out bits/char", 2, 2.8, (2.3, 4.0)),
+    "characters": Labels(
+        "Characters, Transformer, momentum 0.9", "held-out bits/char", 2, 2.8, (2.3, 4.0)
+    ),
+    "characters-plain": Labels(
+        "Characters, Transformer, no momentum", "held-out bits/char", 2, 2.8, (2.3, 4.0)
+    ),
 }
 # Colour, and which curves of a compressor are drawn: one family, one colour.
 CURVES = {
@@ -151,8 +156,12 @@ def _cells(result: Result) -> list[str]:
 def plot(results: list[Result], path: Path) -> None:
     """Draws loss against bytes, a panel for each task, with the largest number of replicas."""
     tasks = [task for task in TASKS if any(result["task"] == task for result in results)]
-    figure = Figure(figsize=(4.2 * len(tasks) + 2.6, 4.6), layout="constrained")
-    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    columns = min(2, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure = Figure(figsize=(4.2 * columns + 2.6, 4.0 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels[len(tasks) :]:
+        axes.set_visible(False)
     for axes, task in zip(panels, tasks):
         mine = [result for result in results if result["task"] == task]
         most = max(result["replicas"] for result in mine)
@@ -164,7 +173,7 @@ def plot(results: list[Result], path: Path) -> None:
         axes.axhline(labels.target, color="0.5", linewidth=0.8, label="target of the table")
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_yscale("linear" if task == "characters" else "log")
+        axes.set_yscale("linear" if task.startswith("characters") else "log")
         axes.set_ylim(labels.losses)
         axes.set_title(f"{labels.title}, {most} replicas", fontsize="medium")
         axes.set_xlabel("sent by a replica (MB)")
