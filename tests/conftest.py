@@ -1,5 +1,6 @@
 """Four virtual CPU devices for the whole suite; TensorFlow cannot change them later."""
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -10,6 +11,10 @@ import pytest
 import tfdist
 
 DEVICES = tfdist.testing.virtual_devices(4)
+
+# Keras collects garbage after each test; what the imports have made stays, and is not searched.
+gc.collect()
+gc.freeze()
 
 
 @pytest.fixture(params=[2, 3])

@@ -17,6 +17,8 @@ from tfdist.compression import DGC
 from tfdist.strategies.horovod import is_installed
 
 ROOT = Path(__file__).resolve().parents[1]
+# One process of pytest-xdist makes the run that these tests share.
+shares_run = pytest.mark.xdist_group("step_overhead")
 TINY = ["--replicas", "2", "--variables", "2", "--rounds", "1", "--round-seconds", "0.001"]
 
 
@@ -46,6 +48,7 @@ def outputs(tmp_path_factory):
     return printed, json.loads(result.read_text()), readme.read_text()
 
 
+@shares_run
 def test_step_overhead_prints_a_table_with_the_versions(outputs):
     printed, _, _ = outputs
     rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("|")]
@@ -55,6 +58,7 @@ def test_step_overhead_prints_a_table_with_the_versions(outputs):
         assert name in printed.splitlines()[0]
 
 
+@shares_run
 def test_step_overhead_writes_every_quantity_of_both_strategies(outputs):
     _, result, _ = outputs
     both, looped = result["cells"]
@@ -65,12 +69,14 @@ def test_step_overhead_writes_every_quantity_of_both_strategies(outputs):
         assert measured["peak_bytes"] > 0
 
 
+@shares_run
 def test_step_overhead_says_where_the_peer_crashes(outputs):
     printed, result, _ = outputs
     crashes = "error" in result["cells"][1]["plain"]
     assert ("| crashes |" in printed) == crashes
 
 
+@shares_run
 def test_step_overhead_replaces_only_its_part_of_the_readme(outputs):
     printed, _, content = outputs
     expected = f"# Title\n<!-- overhead:begin -->\n{printed}<!-- overhead:end -->\nrest\n"
@@ -90,32 +96,43 @@ def test_readme_without_the_markers_is_refused(content, tmp_path):
     assert path.read_text() == content
 
 
-@pytest.fixture(scope="module")
-def exchange(tmp_path_factory):
-    """What a small run of exchange.py prints, and the JSON and README files that it writes."""
-    folder = tmp_path_factory.mktemp("exchange")
-    page = folder / "README.md"
-    page.write_text("before\n<!-- exchange:begin -->\n<!-- exchange:end -->\nafter\n")
-    result = folder / "result.json"
-    options = ["--tensors", "1", "3", "--rounds", "2", "--megabytes", "1"]
-    files = ["--json", str(result), "--update-readme", str(page)]
-    printed = run("exchange.py", *options, *files)
-    return printed, json.loads(result.read_text()), page.read_text()
-
-
 @pytest.mark.skipif(not is_installed(), reason="make horovod")
-def test_exchange_measures_all_four_systems_in_each_round(exchange):
-    printed, result, page = exchange
-    assert list(result) == ["1", "3"]
-    for by_system in result.values():
-        assert len(by_system) == 4
+def test_exchange_measures_all_systems_in_each_block(tmp_path):
+    page, result = tmp_path / "README.md", tmp_path / "result.json"
+    page.write_text("before\n<!-- exchange:begin -->\n<!-- exchange:end -->\nafter\n")
+    options = ["--tensors", "1", "3", "--rounds", "2", "--blocks", "1", "--megabytes", "1"]
+    printed = run("exchange.py", *options, "--json", str(result), "--update-readme", str(page))
+    (block,) = json.loads(result.read_text())
+    assert list(block) == ["1", "3"]
+    for by_system in block.values():
+        assert len(by_system) == 5
         assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in by_system.values())
     rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("|")]
     assert [row[0].strip() for row in rows] == ["tensors", "---", "1", "3"]
-    assert {len(row) for row in rows} == {1 + 4 + 2}
+    assert {len(row) for row in rows} == {1 + 5 + 3}
     for name in ("Python", "TensorFlow", "Horovod", "tfdist"):
-        assert f"{name} " in printed.splitlines()[0]
-    assert page == f"before\n<!-- exchange:begin -->\n{printed}<!-- exchange:end -->\nafter\n"
+        assert f"{name} " in printed
+    assert printed.endswith(between(page, "exchange"))
+
+
+def between(page: Path, markers: str) -> str:
+    """What `page` has between its markers, and that it has the rest as before."""
+    before, _, rest = page.read_text().partition(f"<!-- {markers}:begin -->\n")
+    text, _, after = rest.partition(f"<!-- {markers}:end -->")
+    assert (before, after) == ("before\n", "\nafter\n")
+    return text
+
+
+def test_traffic_counts_the_bytes_of_both(tmp_path):
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text("before\n<!-- operations:begin -->\n<!-- operations:end -->\nafter\n")
+    options = ["--strategies", "multi_worker", "--ranks", "2"]
+    printed = run("traffic.py", *options, "--json", str(result), "--update", str(page))
+    ((strategy, ranks, sent),) = json.loads(result.read_text())
+    assert (strategy, ranks, sent["stated"]) == ("multi_worker", 2, 250_000 / 8 + 4)
+    assert 1e6 < sent["engine"]
+    assert sent["stated"] < sent["tfdist"]
+    assert printed.endswith(between(page, "operations"))
 
 
 def test_codecs_measures_times_memory_and_payloads(tmp_path):

@@ -1,15 +1,10 @@
-"""No Keras here, so nothing to clean up between the tests."""
+"""The launcher, whose jobs end with the test."""
 
 import signal
 
 import pytest
 
 from tests.cli.launching import Launcher
-
-
-@pytest.fixture(autouse=True)
-def _fresh_keras_state():
-    """Stands in for the suite's fixture of this name, which takes 0.3 s after each test."""
 
 
 @pytest.fixture

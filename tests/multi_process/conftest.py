@@ -7,12 +7,6 @@ import pytest
 from tests.equivalence.job import Job
 from tests.multi_process.jobs import JOBS, Wanted
 
-
-@pytest.fixture(autouse=True)
-def _fresh_keras_state():
-    """Stands in for the suite's fixture of this name, which takes 0.3 s after each test."""
-
-
 pytest.register_assert_rewrite("tests.multi_process.checks")
 
 
