@@ -19,6 +19,8 @@ VARIANTS = [
     compression.QSGD(levels=2**23, norm="max"),
     compression.TernGrad(clip=None),
     compression.SignSGD(scale="bucket"),
+    compression.SignSGD(scale="column"),
+    compression.OneBit(scale="tensor"),
     compression.OneBit(scale="bucket"),
     compression.TopK(0.3),
     compression.TopK(1.0),

@@ -25,10 +25,10 @@ def quotient(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
     return tf.where(usable, x * (1.0 / tf.where(usable, scale, 1.0)), 0.0)
 
 
-def mean_magnitude(x: tf.Tensor) -> tf.Tensor:
-    """The mean of the magnitudes, a scalar, also of such as have no finite sum."""
+def mean_magnitude(x: tf.Tensor, axis: int | None = None) -> tf.Tensor:
+    """The mean of the magnitudes along `axis`, also of such as have no finite sum."""
     scale = largest(x)
-    return tf.reduce_mean(tf.abs(quotient(x, scale))) * scale
+    return tf.reduce_mean(tf.abs(quotient(x, scale)), axis) * scale
 
 
 def round_randomly(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

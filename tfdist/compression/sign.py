@@ -19,17 +19,21 @@ from tfdist.validation import check_choice
 class _Sign(Compressor):
     """Base of both."""
 
-    scale: Literal["bucket", "tensor"] = "tensor"
+    scale: Literal["column", "tensor", "bucket"] = "tensor"
     error_feedback: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("scale", self.scale, ("bucket", "tensor"))
+        check_choice("scale", self.scale, ("column", "tensor", "bucket"))
 
     @property
     def per_tensor(self) -> bool:  # type: ignore[override]
         """Whether it sees each variable's gradient by itself."""
-        return self.scale == "tensor"
+        return self.scale != "bucket"
+
+    def _columns(self, shape: tf.TensorShape) -> int:
+        """How many parts of a gradient have a scale of their own."""
+        return shape[-1] if self.scale == "column" and shape.rank > 1 else 1
 
     def contraction(self, spec: tf.TensorSpec) -> float:
         """At least 1/n (Karimireddy et al., lemma 8); a mean for each side is no worse."""
@@ -46,7 +50,8 @@ class SignSGD(_Sign):
     does not converge on their counter-examples (section 3). Zero counts as positive.
 
     Args:
-        scale: "tensor", a mean for each variable, or "bucket", one for all variables of a bucket.
+        scale: "tensor", a mean for each variable; "column", one for each index of a variable's last
+            axis; or "bucket", one for all variables of a bucket.
 
     Example:
 
@@ -58,20 +63,21 @@ class SignSGD(_Sign):
     name: ClassVar[str] = "signsgd"
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
-        """The signs' bits, and the mean magnitude."""
+        """The signs' bits, and the mean magnitudes."""
         flat = tf.reshape(gradient, [-1])
         positive = bits.pack(tf.cast(flat >= 0.0, tf.float32), 2)
-        return (positive, mean_magnitude(flat)[None]), state
+        columns = tf.reshape(gradient, [-1, self._columns(gradient.shape)])
+        return (positive, mean_magnitude(columns, axis=0)), state
 
     def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
         """The signs times the mean magnitude."""
         positive, scale = payload
         signs = bits.unpack(positive, (-1.0, 1.0), math.prod(spec.shape))
-        return as_gradient(signs * scale, spec)
+        return as_gradient(tf.reshape(signs, [-1, scale.shape[0]]) * scale, spec)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
-        """A byte for 8 elements, and 4 for the scale."""
-        return bits.packed_size(math.prod(spec.shape), 2) + 4
+        """A byte for 8 elements, and 4 for each scale."""
+        return bits.packed_size(math.prod(spec.shape), 2) + 4 * self._columns(spec.shape)
 
 
 @register
@@ -80,40 +86,43 @@ class OneBit(_Sign):
     """The signs, 8 to a byte; the positive ones stand for their mean, the others for theirs.
 
     Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
-    Distributed Training of Speech DNNs" (Interspeech 2014), section 3.2. The paper has two means
-    per column of a matrix; here each variable has two.
+    Distributed Training of Speech DNNs" (Interspeech 2014), section 3.2.
 
     Args:
-        scale: "tensor", means for each variable, or "bucket", for all variables of a bucket.
+        scale: "column", means for each index of a variable's last axis, as in the paper; "tensor",
+            for each variable; or "bucket", for all variables of a bucket.
 
     Example:
 
     >>> import tensorflow as tf, tfdist
-    >>> tfdist.compression.OneBit().wire_bytes(tf.TensorSpec([1000], tf.float32))
-    133
+    >>> tfdist.compression.OneBit().wire_bytes(tf.TensorSpec([1000, 10], tf.float32))
+    1330
     """
 
     name: ClassVar[str] = "onebit"
 
+    scale: Literal["column", "tensor", "bucket"] = "column"
+
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """The signs' bits, and both means."""
-        flat = tf.reshape(gradient, [-1])
-        positive = tf.cast(flat >= 0.0, tf.float32)
-        top = largest(flat)
-        relative = quotient(flat, top)
-        count = tf.reduce_sum(positive)
-        above = tf.reduce_sum(relative * positive)
-        below = tf.reduce_sum(relative) - above
-        size = float(flat.shape[0])
-        means = tf.stack([below / tf.maximum(size - count, 1.0), above / tf.maximum(count, 1.0)])
-        return (bits.pack(positive, 2), means * top), state
+        columns = tf.reshape(gradient, [-1, self._columns(gradient.shape)])
+        positive = tf.cast(columns >= 0.0, tf.float32)
+        top = largest(columns)
+        relative = quotient(columns, top)
+        count = tf.reduce_sum(positive, axis=0)
+        above = tf.reduce_sum(relative * positive, axis=0)
+        below = tf.reduce_sum(relative, axis=0) - above
+        rows = float(columns.shape[0])
+        means = tf.stack([below / tf.maximum(rows - count, 1.0), above / tf.maximum(count, 1.0)])
+        return (bits.pack(tf.reshape(positive, [-1]), 2), means * top), state
 
     def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
         """Each side's mean."""
         positive, means = payload
         chosen = bits.unpack(positive, (0.0, 1.0), math.prod(spec.shape))
+        chosen = tf.reshape(chosen, [-1, means.shape[1]])
         return as_gradient(means[0] + chosen * (means[1] - means[0]), spec)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
-        """A byte for 8 elements, and 8 for the means."""
-        return bits.packed_size(math.prod(spec.shape), 2) + 8
+        """A byte for 8 elements, and 8 for each pair of means."""
+        return bits.packed_size(math.prod(spec.shape), 2) + 8 * self._columns(spec.shape)
