@@ -93,7 +93,7 @@ def table(result: dict[str, Any]) -> str:
     for cell in result["cells"]:
         payload = cell["payload_bytes"]
         row = [cell["system"], str(cell["tensors"]), _milliseconds(cell["seconds"])]
-        row.append(f"{size / 1e9 / statistics.median(cell['seconds']):.2g}")
+        row.append(f"{size / 1e9 / statistics.median(cell['seconds']):.3g}")
         row.append(f"{cell['extra_bytes'] / 1e6:.0f}")
         row.append("–" if payload is None else f"{payload / 1e6:.3g}")
         row.append(f"{size / payload:.3g}" if payload else "–")

@@ -48,6 +48,7 @@ COMPRESSORS: dict[str, tuple[dict[str, Any] | None, list[bool]]] = {
     "qsgd, 4 levels": ({"name": "qsgd", "levels": 4}, [False]),
     "terngrad": ({"name": "terngrad"}, [False]),
     "signsgd": ({"name": "signsgd"}, [False, True]),
+    "signsgd, columns": ({"name": "signsgd", "scale": "column"}, [True]),
     "onebit": ({"name": "onebit"}, [False, True]),
     "topk 1 %": ({"name": "topk", "ratio": 0.01}, [False, True]),
     "randomk 1 %": ({"name": "randomk", "ratio": 0.01}, [False, True]),
