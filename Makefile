@@ -15,7 +15,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help train test lint horovod equivalence benchmark benchmark-exchange benchmark-codecs
-.PHONY: benchmark-convergence benchmark-traffic docs test-oldest clean
+.PHONY: benchmark-convergence benchmark-links benchmark-traffic docs test-oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ benchmark-codecs: $(INSTALLED) ## measure the time and memory of all compressors
 
 benchmark-traffic: horovod ## count the bytes of an exchange over loopback
 	$(BIN)/python benchmarks/traffic.py --update
+
+benchmark-links: horovod ## measure compressed exchanges between two hosts; needs root
+	$(BIN)/python benchmarks/links.py --update
 
 benchmark-convergence: $(INSTALLED) ## train three small models with all compressors
 	$(BIN)/python benchmarks/convergence.py --update --plot

@@ -1,59 +1,19 @@
 """One rank: exchanges with each compressor and writes how many bytes left its interface.
 
-python -m tests.traffic.rank BACKEND RANK RESULT ADDRESS...
+python -m tests.traffic.rank BACKEND RANK FOLDER ADDRESS...
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import sys
-import time
 
-BACKEND, RANK, RESULT, *ADDRESSES = sys.argv[1:]
-PORT = 3456
+from tests.traffic.joining import join
+
+BACKEND, RANK, FOLDER, *ADDRESSES = sys.argv[1:]
 _SHAPE = (512, 256)
 _WARM_UP, _STEPS = 2, 5
-
-
-def _join_multi_worker() -> None:
-    cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
-    os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": cluster, "task": {"type": "worker", "index": int(RANK)}}
-    )
-
-
-def _join_horovod() -> None:
-    """Rank 0 serves the rendezvous, where all ranks meet."""
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousServer
-
-    slots = get_host_assignments(parse_hosts(",".join(f"{a}:1" for a in ADDRESSES)), len(ADDRESSES))
-    port_file = pathlib.Path(RESULT).with_name("rendezvous")
-    if RANK == "0":
-        server = RendezvousServer()
-        port = server.start()
-        server.init(slots)
-        port_file.with_suffix(".partial").write_text(str(port))
-        port_file.with_suffix(".partial").rename(port_file)
-    while not port_file.exists():
-        time.sleep(0.05)
-    slot = slots[int(RANK)]
-    os.environ.update(
-        HOROVOD_CONTROLLER="gloo",
-        HOROVOD_CPU_OPERATIONS="gloo",
-        HOROVOD_GLOO_IFACE="eth0",
-        HOROVOD_GLOO_RENDEZVOUS_ADDR=ADDRESSES[0],
-        HOROVOD_GLOO_RENDEZVOUS_PORT=port_file.read_text(),
-        HOROVOD_HOSTNAME=slot.hostname,
-        HOROVOD_RANK=str(slot.rank),
-        HOROVOD_SIZE=str(slot.size),
-        HOROVOD_LOCAL_RANK="0",
-        HOROVOD_LOCAL_SIZE="1",
-        HOROVOD_CROSS_RANK=str(slot.cross_rank),
-        HOROVOD_CROSS_SIZE=str(slot.cross_size),
-    )
 
 
 def _sent() -> int:
@@ -62,7 +22,7 @@ def _sent() -> int:
 
 def main() -> None:
     """Writes measured and stated bytes per step, by compressor."""
-    {"multi_worker": _join_multi_worker, "horovod": _join_horovod}[BACKEND]()
+    join(BACKEND, int(RANK), pathlib.Path(FOLDER), ADDRESSES)
     import tensorflow as tf
 
     import tfdist
@@ -97,7 +57,7 @@ def main() -> None:
             for u in exchange.units
         )
         found[name_of(compressor)] = {"sent": (_sent() - before) / _STEPS, "stated": stated}
-    pathlib.Path(RESULT).write_text(json.dumps(found))
+    pathlib.Path(FOLDER, f"{RANK}.json").write_text(json.dumps(found))
     strategy.processes.all_gather([0])  # rank 0 serves the others
 
 

@@ -1,9 +1,6 @@
 """What really leaves a host's interface, for every compressor, beside what is stated."""
 
 import json
-import os
-import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -12,7 +9,6 @@ from tests.compression.replicas import COMPRESSING, name_of
 from tests.traffic import network
 from tfdist.strategies.horovod import is_installed
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _REASON = network.reason_against()
 # Bytes that a collective operation costs besides the payload, for each of the other ranks: calls,
 # acknowledgements and headers, and Horovod's negotiation. docs/compression.md states them.
@@ -27,33 +23,12 @@ def found(request, tmp_path_factory):
     """By rank and compressor, the bytes per step that were sent and stated."""
     backend, count = request.param
     folder = tmp_path_factory.mktemp("traffic")
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TF_NUM_INTRAOP_THREADS": "1"}
+    variables = {"TF_NUM_INTRAOP_THREADS": "1"}
     # Horovod's ranks meet in every cycle, so at 1 ms a slow machine would send more.
-    environment["HOROVOD_CYCLE_TIME"] = "10"
+    variables["HOROVOD_CYCLE_TIME"] = "10"
+    command = [sys.executable, "-m", "tests.traffic.rank", backend]
     with network.hosts(count) as hosts:
-        addresses = [host.address for host in hosts]
-        ranks = []
-        for number, host in enumerate(hosts):
-            result = folder / f"{number}.json"
-            command = [sys.executable, "-m", "tests.traffic.rank", backend, str(number)]
-            with (folder / f"{number}.log").open("wb") as log:
-                ranks.append(
-                    host.start(
-                        [*command, str(result), *addresses],
-                        env=environment,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-        try:
-            for rank in ranks:
-                rank.wait(_DEADLINE)
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    logs = [(folder / f"{number}.log").read_text()[-3000:] for number in range(count)]
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(logs)
+        network.run_ranks(hosts, command, folder, variables, _DEADLINE)
     return backend, [json.loads((folder / f"{i}.json").read_text()) for i in range(count)]
 
 

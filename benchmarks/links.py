@@ -1,0 +1,126 @@
+"""Time of one exchange of gradients between two hosts, by the speed of the link between them.
+
+The hosts are network namespaces of this machine, whose cores they share; the link is as fast as
+the kernel can be, or limited in both directions by `tc`. The ranks have the threads and the
+allocator that `tfdist run` sets. Each round does each exchange once, forwards and backwards in turn
+(ABBA), with the same gradients; the time is that of the slower rank:
+
+- raw Horovod: `hvd.grouped_allreduce` of the gradients, also with Horovod's own compression;
+- TensorFlow: `ReplicaContext.all_reduce` of all gradients, which is what a Keras optimizer calls;
+- tfdist: what `tfdist.DistributedOptimizer` does, without compression and with some compressors.
+
+A ratio is the median of the rounds' ratios to raw Horovod or TensorFlow, uncompressed: below 1, an
+exchange is faster. Network namespaces need root.
+
+    python benchmarks/links.py                            # under ten minutes
+    python benchmarks/links.py --backends horovod --rates 1gbit --rounds 2 --matrices 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import readme
+
+sys.path.insert(0, str(readme.ROOT))
+
+from tests.traffic import network
+from tfdist.cluster.launcher.ranks import ALLOCATOR, threads
+
+RANKS_SCRIPT = Path(__file__).with_name("links_ranks.py")
+BACKENDS = ("horovod", "multi_worker")
+UNLIMITED = "unlimited"
+# As `tc` writes a rate, and as the table does.
+LINKS = {UNLIMITED: "no limit", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
+
+# Seconds of each round, by system; the first system is what the others are compared with.
+Times = dict[str, list[float]]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
+    parser.add_argument("--rates", nargs="+", choices=LINKS, default=list(LINKS))
+    parser.add_argument("--matrices", type=int, default=25, help="of 1.6 MB of float32")
+    parser.add_argument("--rounds", type=int, default=5)
+    readme.add_output_options(parser, "--update", readme.COMPRESSION_PAGE)
+    return parser.parse_args()
+
+
+def measure(backend: str, rate: str, matrices: int, rounds: int) -> Times:
+    """What `links_ranks.py` finds on two hosts with such a link."""
+    command = [sys.executable, str(RANKS_SCRIPT), "--matrices", str(matrices)]
+    command += ["--rounds", str(rounds), backend]
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "3", **threads(2), **ALLOCATOR}
+    limit = None if rate == UNLIMITED else rate
+    # The slowest link takes half a second per matrix and round.
+    deadline = 300 + 2 * matrices * rounds
+    with tempfile.TemporaryDirectory() as folder, network.hosts(2, limit) as hosts:
+        network.run_ranks(hosts, command, Path(folder), variables, deadline)
+        return json.loads(Path(folder, "times.json").read_text())
+
+
+def ratio(times: Times, system: str) -> float:
+    """The median of the rounds' ratios to the first system."""
+    peer = next(iter(times.values()))
+    return statistics.median(own / theirs for own, theirs in zip(times[system], peer))
+
+
+def table(found: dict[tuple[str, str], Times], arguments: argparse.Namespace) -> str:
+    """The Markdown text between the page's markers."""
+    head = ["backend", "exchange"]
+    for rate in arguments.rates:
+        head += [f"{LINKS[rate]}, ms", "ratio"]
+    lines = [
+        f"{1.6 * arguments.matrices:g} MB of float32 gradients, {arguments.matrices} matrices of "
+        "400 × 1000, standard normal; 2 hosts, which are network namespaces of one machine; "
+        f"medians of {arguments.rounds} rounds, and of their ratios to the first row of the "
+        f"backend. Python {platform.python_version()}, TensorFlow {version('tensorflow')}, Horovod "
+        f"{version('horovod')}, tfdist {version('tfdist')}, {os.cpu_count()} cores. Made by "
+        "`make benchmark-links`.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|---|---|{'---:|' * (len(head) - 2)}",
+    ]
+    for backend in arguments.backends:
+        for system in found[backend, arguments.rates[0]]:
+            row = [f"`{backend}`", system]
+            for rate in arguments.rates:
+                times = found[backend, rate]
+                row.append(f"{1000 * statistics.median(times[system]):.0f}")
+                row.append(f"{ratio(times, system):.2f}")
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, prints the table, and writes what was asked for."""
+    arguments = parse_arguments()
+    if reason := network.reason_against():
+        sys.exit(f"The hosts cannot be made: {reason}")
+    found = {}
+    for backend, rate in itertools.product(arguments.backends, arguments.rates):
+        found[backend, rate] = measure(backend, rate, arguments.matrices, arguments.rounds)
+        print(f"{backend}, {LINKS[rate]}: done", file=sys.stderr)
+    content = table(found, arguments)
+    print(content)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([[*key, times] for key, times in found.items()]))
+    if arguments.update:
+        readme.update(arguments.update, "links", content)
+
+
+if __name__ == "__main__":
+    main()
