@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import codecs_cell, readme
+from tests.traffic import network
 from tfdist.compression import DGC
 from tfdist.strategies.horovod import is_installed
 
@@ -133,6 +134,21 @@ def test_traffic_counts_the_bytes_of_both(tmp_path):
     assert 1e6 < sent["engine"]
     assert sent["stated"] < sent["tfdist"]
     assert printed.endswith(between(page, "operations"))
+
+
+@pytest.mark.skipif(bool(network.reason_against()), reason=network.reason_against())
+def test_links_compares_all_exchanges_with_the_engines(tmp_path):
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text("before\n<!-- links:begin -->\n<!-- links:end -->\nafter\n")
+    options = ["--backends", "multi_worker", "--rates", "1gbit", "--rounds", "2", "--matrices", "2"]
+    printed = run("links.py", *options, "--json", str(result), "--update", str(page))
+    ((backend, rate, times),) = json.loads(result.read_text())
+    assert (backend, rate) == ("multi_worker", "1gbit")
+    assert next(iter(times)) == "TensorFlow"
+    assert all(len(seconds) == 2 for seconds in times.values())
+    rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("|")]
+    assert [float(row[3]) for row in rows[2:3]] == [1.0]
+    assert printed.endswith(between(page, "links"))
 
 
 def test_codecs_measures_times_memory_and_payloads(tmp_path):
