@@ -31,11 +31,11 @@ def _gradients(seed):
 class Exchange:
     """A `CompressedExchange` and the gradients that two replicas hand in."""
 
-    def __init__(self, choice, replicas=2, bucket_bytes=1000):
+    def __init__(self, choice, replicas=2, bucket_bytes=1000, specs=SPECS):
         self.strategy = _strategy(replicas)
         with self.strategy.scope():
             self.stage = stage.CompressedExchange(
-                Choice.of(choice), SPECS, list(SHAPES), bucket_bytes, seed=0
+                Choice.of(choice), specs, list(SHAPES)[: len(specs)], bucket_bytes, seed=0
             )
         self._step = tf.function(self._replica_step)
 
@@ -334,7 +334,7 @@ def test_gathering_more_than_without_compression_is_warned_of():
         Exchange(compression.TopK(0.5, min_bytes=0), replicas=4)
     warming_up = compression.DGC(0.01, momentum=0.0, warmup_steps=8, min_bytes=0)
     with pytest.warns(UserWarning, match=r"DGC\(ratio=0.25,.*more traffic among 4 replicas"):
-        Exchange(warming_up, replicas=4)
+        Exchange(warming_up, replicas=4, specs=[tf.TensorSpec([2], tf.float32)])
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*more traffic")
         Exchange(compression.TopK(0.1, min_bytes=0), replicas=4)
