@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import pathlib
 from collections.abc import Callable
@@ -66,6 +67,9 @@ class Here:
 
         To save time, all scenarios that ask for the same share it.
         """
+        # Many iterators that wait to be destroyed block each other's threads: TensorFlow then takes
+        # seconds for each, in which a rank seems to hang.
+        gc.collect()
         model = self._linear(**options)
         restart(model)
         return model
