@@ -26,7 +26,7 @@ def quotient(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
 
 
 def mean_magnitude(x: tf.Tensor, axis: int | None = None) -> tf.Tensor:
-    """The mean of the magnitudes along `axis`, also of such as have no finite sum."""
+    """The mean of the magnitudes, along `axis` or of all, also of such as have no finite sum."""
     scale = largest(x)
     return tf.reduce_mean(tf.abs(quotient(x, scale)), axis) * scale
 
