@@ -111,12 +111,7 @@ def main() -> None:
     """Measures, prints the table, and writes what was asked for."""
     arguments = parse_arguments()
     result = measure(arguments)
-    content = table(result)
-    print(content)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
-    if arguments.update:
-        readme.update(arguments.update, "codecs", content)
+    readme.publish(arguments, "codecs", table(result), result)
 
 
 if __name__ == "__main__":

@@ -141,15 +141,10 @@ def main() -> None:
     results = [result for result in measured if result is not None]
     if not results:
         sys.exit("No configuration has run.")
-    content = report.tables(results)
-    print(content)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
+    readme.publish(arguments, "convergence", report.tables(results), results)
     if arguments.plot:
         arguments.plot.parent.mkdir(parents=True, exist_ok=True)
         report.plot(results, arguments.plot)
-    if arguments.update:
-        readme.update(arguments.update, "convergence", content)
     if len(results) < len(measured):
         sys.exit(f"{len(measured) - len(results)} configurations have crashed.")
 

@@ -153,12 +153,7 @@ def main() -> None:
     """Measures, prints the table, and writes what was asked for."""
     arguments = parse_arguments()
     blocks = measure(arguments)
-    content = table(blocks, arguments)
-    print(content)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(blocks, indent=1))
-    if arguments.update_readme:
-        readme.update(arguments.update_readme, "exchange", content)
+    readme.publish(arguments, "exchange", table(blocks, arguments), blocks)
 
 
 if __name__ == "__main__":

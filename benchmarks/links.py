@@ -114,12 +114,8 @@ def main() -> None:
     for backend, rate in itertools.product(arguments.backends, arguments.rates):
         found[backend, rate] = measure(backend, rate, arguments.matrices, arguments.rounds)
         print(f"{backend}, {LINKS[rate]}: done", file=sys.stderr)
-    content = table(found, arguments)
-    print(content)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([[*key, times] for key, times in found.items()]))
-    if arguments.update:
-        readme.update(arguments.update, "links", content)
+    measured = [[*key, times] for key, times in found.items()]
+    readme.publish(arguments, "links", table(found, arguments), measured)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -17,12 +19,29 @@ def add_output_options(
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
     parser.add_argument(
         option,
+        dest="page",
         type=Path,
         nargs="?",
         const=page,
         metavar="FILE",
         help=f"put the table into FILE (default: the project's {page.relative_to(ROOT)})",
     )
+
+
+def publish(arguments: argparse.Namespace, table: str, text: str, measured: Any) -> None:
+    """Prints a table, and writes it and all measurements where the command line wants them.
+
+    Args:
+        arguments: with the options of `add_output_options`.
+        table: as for `update`.
+        text: as for `update`.
+        measured: what goes into the file of the measurements.
+    """
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(measured, indent=1))
+    if arguments.page:
+        update(arguments.page, table, text)
 
 
 def update(path: Path, table: str, text: str) -> None:

@@ -159,14 +159,10 @@ def main() -> None:
             f"step time ratio {_ratio_text(cells[-1]['ratios']['step_seconds'])}",
             file=sys.stderr,
         )
-    text = table(cells, arguments)
-    print(text)
-    if arguments.json:
-        settings = {"optimizer": arguments.optimizer, "dynamic": arguments.dynamic}
-        settings |= {"rounds": arguments.rounds, "cpus": os.cpu_count()}
-        arguments.json.write_text(json.dumps({"settings": settings, "cells": cells}, indent=1))
-    if arguments.update_readme:
-        readme.update(arguments.update_readme, "overhead", text)
+    settings = {"optimizer": arguments.optimizer, "dynamic": arguments.dynamic}
+    settings |= {"rounds": arguments.rounds, "cpus": os.cpu_count()}
+    measured = {"settings": settings, "cells": cells}
+    readme.publish(arguments, "overhead", table(cells, arguments), measured)
 
 
 if __name__ == "__main__":

@@ -83,12 +83,8 @@ def main() -> None:
         (strategy, ranks): measure(strategy, ranks, arguments.compressor)
         for strategy, ranks in itertools.product(arguments.strategies, arguments.ranks)
     }
-    content = table(found, arguments.compressor)
-    print(content)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([[*key, sent] for key, sent in found.items()]))
-    if arguments.update:
-        readme.update(arguments.update, "operations", content)
+    measured = [[*key, sent] for key, sent in found.items()]
+    readme.publish(arguments, "operations", table(found, arguments.compressor), measured)
 
 
 if __name__ == "__main__":
