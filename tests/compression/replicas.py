@@ -16,7 +16,7 @@ VARIANTS = [
     compression.QSGD(levels=1),
     compression.QSGD(levels=127, norm="max"),
     compression.QSGD(levels=1000, group=7),
-    compression.QSGD(levels=2**23, norm="max"),
+    compression.QSGD(levels=2**30, norm="max"),
     compression.TernGrad(clip=None),
     compression.SignSGD(scale="bucket"),
     compression.SignSGD(scale="column"),

@@ -85,7 +85,7 @@ class QSGD(Compressor):
 
     Args:
         levels: s, at least 1. Sizes: 1 to 2 levels 3 to 5 per byte, up to 7 levels 2 per byte, up
-            to 127 one byte each, then 2 and 4 bytes.
+            to 127 one byte each, up to 32,767 2 bytes, up to 2**30 4 bytes.
         group: number of elements with a norm of their own.
         norm: "l2" as in equation 1, or "max", the largest magnitude: less variance (section 4).
 
@@ -106,9 +106,9 @@ class QSGD(Compressor):
         super().__post_init__()
         check_integer("levels", self.levels, 1)
         check_integer("group", self.group, 1)
-        if self.levels > 2**23:
+        if self.levels > 2**30:
             raise ValueError(
-                "levels must be at most 2**23, the precision of float32. "
+                "levels must be at most 2**30, which have 4 bytes with their signs. "
                 f"Received: levels={self.levels}"
             )
         check_choice("norm", self.norm, ("l2", "max"))
@@ -129,18 +129,18 @@ class QSGD(Compressor):
         signed = quotient(rows, norms) * self.levels
         chosen = tf.sign(signed) * round_randomly(tf.abs(signed), step.own_seed)
         chosen = tf.clip_by_value(chosen, -float(self.levels), float(self.levels))
-        digits = tf.reshape(chosen, [-1])[: flat.shape[0]] + float(self.levels)
-        return (self._narrow(digits), tf.reshape(norms, [-1])), state
+        chosen = tf.reshape(chosen, [-1])[: flat.shape[0]]
+        return (self._narrow(chosen), tf.reshape(norms, [-1])), state
 
     def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
         """The levels times their groups' norms."""
         levels, norms = payload
         count = math.prod(spec.shape)
-        if levels.dtype == tf.uint8:
+        if self._packed:
             values = [digit - self.levels for digit in range(2 * self.levels + 1)]
             steps = bits.unpack(levels, values, count)
         else:
-            steps = tf.cast(tf.cast(levels, tf.int64) - self.levels, tf.float32)
+            steps = tf.cast(levels, tf.float32)
         group = self._group(count)
         rows = tf.reshape(tf.pad(steps, [[0, -count % group]]), [-1, group])
         flat = tf.reshape(rows * (norms[:, None] / self.levels), [-1])[:count]
@@ -155,14 +155,22 @@ class QSGD(Compressor):
         return min(self.group, max(1, count))
 
     def _level_bytes(self, count: int) -> int:
-        if 2 * self.levels < 256:
+        if self._packed:
             return bits.packed_size(count, 2 * self.levels + 1)
-        return count * (2 if 2 * self.levels < 2**16 else 4)
+        return count * self._integers.size
 
-    def _narrow(self, digits: tf.Tensor) -> tf.Tensor:
-        if 2 * self.levels < 256:
-            return bits.pack(digits, 2 * self.levels + 1)
-        return tf.cast(digits, tf.uint16 if 2 * self.levels < 2**16 else tf.int32)
+    def _narrow(self, levels: tf.Tensor) -> tf.Tensor:
+        if self._packed:
+            return bits.pack(levels + float(self.levels), 2 * self.levels + 1)
+        return tf.cast(levels, self._integers)
+
+    @property
+    def _packed(self) -> bool:
+        return 2 * self.levels < 256
+
+    @property
+    def _integers(self) -> tf.DType:
+        return tf.int16 if self.levels < 2**15 else tf.int32
 
 
 @register
