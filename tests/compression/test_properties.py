@@ -160,6 +160,12 @@ def test_signs_have_scales_for_each_column():
     np.testing.assert_allclose(one.total, expected, rtol=1e-6)
 
 
+def test_terngrad_does_not_clip_what_is_nearly_constant():
+    gradient = 1.0 + 1e-3 * _matrix(40, 30, 0)
+    result, _ = roundtrip(compression.TernGrad(), shaped(compression.TernGrad(), gradient))
+    np.testing.assert_allclose(np.mean(result.total), 1.0, rtol=0.01)
+
+
 LOSSLESS = [
     compression.Uncompressed(),
     compression.QSGD(levels=2**30, norm="max"),

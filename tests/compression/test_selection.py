@@ -44,6 +44,14 @@ def test_in_long_vectors_all_that_is_found_is_among_the_largest_and_little_is_mi
         assert smallest >= np.abs(values[_largest(values, count)]).min()
 
 
+@pytest.mark.parametrize("count", [1, 3, 10, 33, 400])
+@pytest.mark.parametrize("length", [32_769, 40_000, 300_000])
+def test_few_of_a_long_vector_exactly(count, length):
+    values = np.random.default_rng(count).normal(size=length)
+    for seed in range(3):
+        np.testing.assert_array_equal(_found(values, count, seed), _largest(values, count))
+
+
 def test_zeros_are_not_chosen():
     values = np.zeros(1000)
     values[[3, 900]] = 1.0, -2.0

@@ -1,5 +1,6 @@
 """Compression in the step path: error feedback, stages, clipping, accumulation, traffic."""
 
+import dataclasses
 import warnings
 
 import keras
@@ -188,10 +189,39 @@ def test_several_steps_per_execution_and_a_start_change_nothing():
     np.testing.assert_allclose(_fit(model), one_by_one, atol=1e-6)
 
 
-def test_dgc_with_everything_sent_is_momentum():
+def _words(strategy, momentum=0.0):
+    """A model whose first layer has sparse gradients, trained."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        layers = [keras.layers.Embedding(50, 8), keras.layers.Flatten(), keras.layers.Dense(20)]
+        model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+        model.compile(optimizer=keras.optimizers.SGD(0.1, momentum), loss="mse")
+    words = np.random.default_rng(0).integers(0, 50, (32, 4))
+    model.fit(words, np.ones((32, 20)), 8, epochs=2, shuffle=False, verbose=0)
+    return model
+
+
+def _weights(model):
+    return np.concatenate([v.numpy().ravel() for v in model.trainable_variables])
+
+
+@pytest.mark.parametrize(("min_bytes", "warmup_steps"), [(0, 0), (1024, 8)])
+def test_dgc_with_everything_sent_is_momentum(min_bytes, warmup_steps):
+    choice = compression.DGC(1.0, min_bytes=min_bytes, warmup_steps=warmup_steps, start_step=3)
     expected = _fit(_model(_strategy(2), lambda: keras.optimizers.SGD(0.1, momentum=0.9)), epochs=3)
-    choice = compression.DGC(1.0, momentum=0.9, min_bytes=0)
     np.testing.assert_allclose(_fit(_model(_strategy(2, choice)), epochs=3), expected, atol=1e-6)
+    # Small variables and sparse gradients have the momentum, too.
+    expected = _weights(_words(_strategy(2), 0.9))
+    found = _weights(_words(_strategy(2, choice)))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_dgc_leaves_no_variable_without_momentum():
+    choice = {"a/*": compression.DGC(0.1), "*": "fp16"}
+    with pytest.raises(ValueError, match=r"DGC\(1.0\).*no momentum for \['net/b/kernel'\]"):
+        Exchange(choice)
+    Exchange({**choice, "*": compression.DGC(1.0)})
+    Exchange({**choice, "a/*": compression.DGC(0.1, momentum=0.0)})
 
 
 def test_dgc_forgets_the_momentum_of_what_it_sent():
@@ -273,7 +303,9 @@ def test_dgc_warms_up_in_four_parts():
         (50, 0.001),
     ]
     stages = compression.DGC(0.05, warmup_steps=40).stages()
-    assert [(first, c.ratio) for first, c in stages] == [(0, 0.25), (10, 0.0625), (40, 0.05)]
+    assert [(first, c.ratio) for first, c in stages] == [(0, 0.25), (10, 0.0625), (20, 0.05)]
+    stages = compression.DGC(0.5, warmup_steps=40).stages()
+    assert [(first, c.ratio) for first, c in stages] == [(0, 0.5)]
 
 
 def test_an_overflow_skips_the_step_on_all_replicas_and_keeps_the_state():
@@ -301,21 +333,75 @@ def test_what_is_no_number_reaches_the_weights():
     assert np.isnan(model.get_weights()[0]).any()
 
 
-def test_sparse_gradients_travel_as_they_are():
-    def weights(choice):
-        strategy = _strategy(2, choice)
-        keras.utils.set_random_seed(3)
-        with strategy.scope():
-            layers = [keras.layers.Embedding(50, 8), keras.layers.Flatten(), keras.layers.Dense(1)]
-            model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
-            model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
-        words = np.random.default_rng(0).integers(0, 50, (32, 4))
-        model.fit(words, np.ones((32, 1)), 8, shuffle=False, verbose=0)
-        return model.get_weights()
+@pytest.mark.parametrize(
+    "compressor", [compression.SignSGD(scale="bucket"), compression.TopK(0.2), compression.Int8()]
+)
+def test_sparse_gradients_travel_as_they_are_and_no_zeros_in_their_stead(compressor):
+    choice = {"*": compression.get({**compressor.get_config(), "min_bytes": 0})}
+    together = _words(_strategy(2, choice))
+    apart = _words(_strategy(2, {"embedding*": None, **choice}))
+    np.testing.assert_array_equal(_weights(together), _weights(apart))
+    stages = [model.optimizer.compressed for model in (together, apart)]
+    assert [unit.bucket.indices for unit in stages[0].units] == [(0, 1, 2)]
+    assert [unit.bucket.indices for unit in stages[0].in_use] == [(1, 2)]
+    assert stages[0].in_use[0].wire_bytes == stages[1].units[0].wire_bytes
+    if compressor.error_feedback:
+        rows = stages[0].state._local_rows()
+        assert not rows["residual_0"].any()
+        assert rows["residual_1"].any()
 
-    plain, compressed = weights(None), weights({"embedding*": compression.SignSGD(min_bytes=0)})
-    for expected, found in zip(plain, compressed):
-        np.testing.assert_allclose(found, expected, atol=1e-7)
+
+@dataclasses.dataclass(frozen=True)
+class Own(compression.Compressor):
+    """A compressor as a user might write it, with mistakes."""
+
+    name = "own"
+
+    said: int = 4
+    sent: int | None = 1
+    kept: bool = False
+
+    def init(self, spec):
+        return {"kept": tf.zeros([spec.shape[0] // 2])} if self.kept else {}
+
+    def encode(self, gradient, state, step):
+        flat = tf.reshape(gradient, [-1])
+        return (flat[: self.sent] if self.sent else flat[flat > 0],), state
+
+    def decode(self, payload, spec):
+        return tf.fill(spec.shape, payload[0][0])
+
+    def wire_bytes(self, spec):
+        return self.said
+
+
+def test_a_compressor_that_misstates_what_it_sends_is_refused():
+    gradients = [_gradients(0), _gradients(1)]
+    Exchange(Own(min_bytes=0))(0, gradients)
+    with pytest.raises(ValueError, match=r"Own\(.*: 4\. Received: wire_bytes=3"):
+        Exchange(Own(said=3, min_bytes=0))(0, gradients)
+    with pytest.raises(ValueError, match="must have static shapes.*Received: Tensor"):
+        Exchange(Own(sent=None, min_bytes=0))(0, gradients)
+
+
+def test_a_state_by_length_needs_gradients_of_all_variables():
+    strategy = _strategy(2)
+    with strategy.scope():
+        choice = Choice.of(Own(kept=True, min_bytes=0))
+        stepped = stage.CompressedExchange(choice, SPECS, list(SHAPES), 100_000, seed=0)
+    gradients = [tf.constant(g) for g in _gradients(0)]
+    number = tf.constant(0, tf.int64)
+    strategy.run(lambda: stepped(gradients, number))
+    with pytest.raises(ValueError, match="per_tensor = True.*Received: state {'kept': "):
+        strategy.run(lambda: stepped([*gradients[:2], None], number))
+
+
+def test_a_compression_of_nothing_is_warned_of():
+    with pytest.warns(UserWarning, match="none of these.*the largest has 1920 bytes.*TopK"):
+        Exchange(compression.TopK(0.1, min_bytes=2000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Exchange("none")
 
 
 def test_an_unwrapped_optimizer_is_refused_in_a_loop():

@@ -79,13 +79,18 @@ def test_a_checkpoint_is_enough(choice, tmp_path):
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_another_number_of_replicas_shares_equally_what_was_unsent(choice, replicas, tmp_path):
+def test_another_number_of_replicas_shares_equally_what_was_unsent(
+    choice, replicas, tmp_path, caplog
+):
+    tf.get_logger().propagate = True
     saved = _fit(_model(choice), last=1)
     saved.save_weights(tmp_path / "x.weights.h5")
     saved.save(tmp_path / "model.keras")
     strategy = tfdist.MirroredStrategy(DEVICES[:replicas], compression=choice)
     with strategy.scope():
         loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert "saved by 2 replicas" in caplog.text
+    assert f"divided equally among {replicas}" in caplog.text
     before, after = _state(saved), _state(loaded)
     assert before.keys() == after.keys()
     for key, rows in after.items():
@@ -121,14 +126,30 @@ def test_another_compressor_drops_what_was_unsent_and_says_so(tmp_path, caplog):
     _fit(model, last=1)
 
 
-def test_a_model_saved_without_compression_starts_with_nothing_unsent(tmp_path):
-    plain = _fit(_model(None), last=1)
-    plain.save(tmp_path / "model.keras")
-    model = _model(CHOICES["topk"])
+def test_another_compressor_with_the_same_state_sends_what_was_unsent(tmp_path):
+    saved = _fit(_model(CHOICES["topk"]), last=1)
+    saved.save(tmp_path / "model.keras")
+    model = _model(compression.SignSGD(scale="bucket", min_bytes=0))
     _load_optimizer(model, tmp_path / "model.keras")
-    for found, wanted in zip(model.get_weights(), plain.get_weights()):
-        np.testing.assert_array_equal(found, wanted)
-    assert not any(rows.any() for rows in _state(model).values())
+    for key, rows in _state(saved).items():
+        np.testing.assert_array_equal(_state(model)[key], rows)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("saved", ["none", "another"])
+def test_loading_leaves_nothing_of_the_state_before(trained, saved, tmp_path):
+    other = _fit(_model(None if saved == "none" else CHOICES["two"]), last=1)
+    other.save(tmp_path / "model.keras")
+    for choice in (CHOICES["topk"], CHOICES["powersgd"]):
+        model = _fit(_model(choice), last=1) if trained else _model(choice)
+        _load_optimizer(model, tmp_path / "model.keras")
+        for found, wanted in zip(model.get_weights(), other.get_weights()):
+            np.testing.assert_array_equal(found, wanted)
+        fresh = _model(choice)
+        with fresh.distribute_strategy.scope():
+            fresh.optimizer.build(fresh.trainable_variables)
+        for key, rows in _state(fresh).items():
+            np.testing.assert_array_equal(_state(model)[key], rows)
 
 
 def test_plain_keras_reads_a_model_saved_with_compression(tmp_path):
@@ -176,5 +197,6 @@ def test_a_state_may_be_a_scalar_and_have_the_name_of_another_ones(tmp_path):
 
 def _load_optimizer(model, path):
     """As BackupAndRestore: weights and optimizer state of a model that was compiled otherwise."""
-    model.optimizer.build(model.trainable_variables)
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
     model.load_weights(path)

@@ -143,7 +143,7 @@ class CompressionMonitor(keras.callbacks.Callback):
 
     def _ratio(self) -> float:
         optimizer: Any = self.model.optimizer
-        units = optimizer.compressed.units
+        units = optimizer.compressed.in_use
         compressed = {index for unit in units for index in unit.bucket.indices}
         sizes = [v.value.dtype.size * int(np.prod(v.shape)) for v in optimizer.built_for]
         rest = sum(size for index, size in enumerate(sizes) if index not in compressed)

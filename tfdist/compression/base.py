@@ -99,6 +99,11 @@ class Compressor:
         """Whether the mean of what is decoded is the gradient."""
         return False
 
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether it has the optimizer's momentum; then it gets small and sparse gradients too."""
+        return False
+
     def contraction(self, spec: tf.TensorSpec) -> float | None:
         """δ of ‖C(x) − x‖² ≤ (1 − δ)‖x‖², or None where the paper promises none.
 
@@ -111,6 +116,10 @@ class Compressor:
     def accepts(self, spec: tf.TensorSpec) -> bool:
         """Whether a variable of this shape and dtype is compressed."""
         return spec.dtype.is_floating and nbytes(spec) >= max(1, self.min_bytes)
+
+    def for_variable(self, spec: tf.TensorSpec) -> Compressor | None:
+        """What compresses a variable of this shape and dtype; None if it travels uncompressed."""
+        return self if self.accepts(spec) else None
 
     def stages(self) -> list[tuple[int, Compressor]]:
         """What is used from which update on, if that changes; the first entry is for update 0."""
@@ -148,7 +157,7 @@ class Compressor:
         raise NotImplementedError
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
-        """How many bytes the payload for one gradient has, exactly."""
+        """How many bytes the payload for one gradient has, exactly; of all exchanges together."""
         raise NotImplementedError
 
     def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
@@ -173,8 +182,13 @@ class Compressor:
     def _total(self, received: Payload, spec: tf.TensorSpec) -> tf.Tensor:
         if self.aggregation == "sum":
             return self.decode(received, spec)
-        by_replica = zip(*(tf.unstack(part) for part in received))
-        return tf.add_n([self.decode(payload, spec) for payload in by_replica])
+        first, *others = zip(*(tf.unstack(part) for part in received))
+        sums = [self.decode(first, spec)]
+        for payload in others:
+            # Two are decoded at a time, so that memory does not grow with the number of replicas.
+            with tf.control_dependencies(sums[-2:-1]):
+                sums.append(sums[-1] + self.decode(payload, spec))
+        return sums[-1]
 
     def get_config(self) -> dict[str, Any]:
         """Name and options, from which `tfdist.compression.get` makes an equal compressor."""

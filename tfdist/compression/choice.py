@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,23 +55,36 @@ class Choice:
     def for_paths(self, paths: Sequence[str]) -> list[Compressor | None]:
         """The compressor of each variable, by its path.
 
-        A pattern as of `fnmatch`, for the whole path or for its end after a "/".
+        A pattern as of `fnmatch`, for the whole path or for its end after a "/". One that fits no
+        variable leads to a warning: it may be for another optimizer, or for a frozen layer.
 
         Raises:
-            ValueError: for a pattern that fits no variable.
+            ValueError: for a pattern behind such as fit all of its variables.
         """
         chosen = [self._rule(path) for path in paths]
-        used = [rule for rule, (pattern, _) in enumerate(self.rules) if pattern == "*"]
-        unused = [self.rules[i][0] for i in range(len(self.rules)) if i not in {*chosen, *used}]
-        if unused:
+        unused = [p for i, p in enumerate(self._patterns) if i not in chosen and p != "*"]
+        hidden = [pattern for pattern in unused if any(_fits(pattern, path) for path in paths)]
+        if hidden:
             raise ValueError(
-                "Each pattern of `compression` must be the first that fits a trainable variable's "
-                f"path. Received: {unused}, which fit none of {list(paths)}"
+                "The first pattern of `compression` that fits a variable counts: put these before "
+                f"the others. Received: {hidden}, which come too late in {self._patterns}"
+            )
+        if unused:
+            warnings.warn(
+                f"These patterns of `compression` fit no trainable variable: {unused}. "
+                f"The optimizer trains {list(paths)}",
+                stacklevel=2,
             )
         return [None if rule is None else self.rules[rule][1] for rule in chosen]
 
+    @property
+    def _patterns(self) -> list[str]:
+        return [pattern for pattern, _ in self.rules]
+
     def _rule(self, path: str) -> int | None:
-        for index, (pattern, _) in enumerate(self.rules):
-            if fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}"):
-                return index
-        return None
+        fitting = (i for i, pattern in enumerate(self._patterns) if _fits(pattern, path))
+        return next(fitting, None)
+
+
+def _fits(pattern: str, path: str) -> bool:
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")

@@ -29,13 +29,14 @@ class DGC(Sparse):
     Local gradient clipping (section 3.2) is left out; the optimizer clips the global gradient.
 
     The momentum is the compressor's, so the optimizer is `keras.optimizers.SGD` without any.
-    Before `start_step` everything is sent, and the momentum is the usual one.
+    Before `start_step` everything is sent, and the momentum is the usual one; always so for
+    variables of fewer than `min_bytes`. Sparse gradients become dense, as the momentum is.
 
     Args:
         ratio: the part of the elements that is sent, above 0 and at most 1.
         momentum: 0 to below 1.
         warmup_steps: number of updates, after `start_step`, in which the part that is sent falls in
-            four equal parts from 1/4 to 1/250; parts below `ratio` are left out.
+            four equal parts from 1/4 to 1/250; parts at or below `ratio` are left out.
 
     Example:
 
@@ -66,6 +67,17 @@ class DGC(Sparse):
             )
 
     @property
+    def keeps_momentum(self) -> bool:
+        """If there is one."""
+        return self.momentum > 0.0
+
+    def for_variable(self, spec: tf.TensorSpec) -> Compressor | None:
+        """Small variables are sent whole, as their momentum is here."""
+        if self.accepts(spec) or not self.keeps_momentum:
+            return super().for_variable(spec)
+        return dataclasses.replace(self, ratio=1.0, min_bytes=0, start_step=0, warmup_steps=0)
+
+    @property
     def aggregation(self) -> Literal["sum", "gather"]:  # type: ignore[override]
         """Sums where everything is sent."""
         return "sum" if self.ratio == 1.0 else "gather"
@@ -75,10 +87,10 @@ class DGC(Sparse):
         ratios = [ratio for ratio in _WARM_UP if ratio > self.ratio] if self.warmup_steps else []
         firsts = [
             self.start_step + self.warmup_steps * part // len(_WARM_UP)
-            for part in range(len(ratios))
+            for part in range(len(ratios) + 1)
         ]
         changes = [(0, 1.0)] if self.start_step else []
-        changes += [*zip(firsts, ratios), (self.start_step + self.warmup_steps, self.ratio)]
+        changes += zip(firsts, [*ratios, self.ratio])
         return [(first, dataclasses.replace(self, ratio=ratio)) for first, ratio in changes]
 
     def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:

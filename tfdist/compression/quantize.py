@@ -182,8 +182,9 @@ class TernGrad(Compressor):
     (NeurIPS 2017), equations 2 to 4; layer-wise scales and clipping as in section 3.3.
 
     Args:
-        clip: larger magnitudes than so many standard deviations are clipped first (equation 11);
-            None for no clipping, with which the mean is the gradient.
+        clip: larger magnitudes than so many standard deviations from zero, the mean that the paper
+            assumes, are clipped first (equation 11); None for no clipping, with which the mean is
+            the gradient.
 
     Example:
 
@@ -213,9 +214,8 @@ class TernGrad(Compressor):
         top = largest(flat)
         relative = quotient(flat, top)
         if self.clip is not None:
-            limit = tf.minimum(1.0, self.clip * tf.math.reduce_std(relative))
-            # A single element has no deviation.
-            limit = tf.where(limit > 0.0, limit, 1.0)
+            deviation = tf.sqrt(tf.reduce_mean(tf.square(relative)))
+            limit = tf.minimum(1.0, self.clip * deviation)
             relative = quotient(tf.clip_by_value(relative, -limit, limit), limit)
             top *= limit
         ternary = tf.sign(relative) * round_randomly(tf.abs(relative), step.own_seed)

@@ -22,8 +22,9 @@ class CompressionState(SaveableState, tf.Module):
 
     A saved model has every replica's state, for each variable by itself, so that training goes on
     as if it had not been interrupted. Read with another number of replicas, what all had left
-    unsent together is divided equally among them; read with another compressor, it is dropped. (A
-    `tf.train.Checkpoint` always divides equally.)
+    unsent together is divided equally among them. Another compressor sends it, if it has the same
+    state for the same variables, as with error feedback; otherwise it is dropped, with a warning.
+    (A `tf.train.Checkpoint` always divides equally.)
 
     Args:
         units: the compressors and the variables that they work on.
@@ -44,13 +45,17 @@ class CompressionState(SaveableState, tf.Module):
         self.is_new = False
         self.parts = [self._make(index) for index in range(len(self._units))]
 
-    def _make(self, index: int) -> dict[str, tf.Variable]:
+    def _first(self, index: int) -> dict[str, tf.Tensor]:
+        """The unit's state before training."""
         compressor, bucket = self._units[index]
         shape = bucket.shapes[0] if compressor.per_tensor else (sum(bucket.sizes),)
-        spec = tf.TensorSpec(shape, tf.float32)
-        first = dict(compressor.init(spec))
+        first = dict(compressor.init(tf.TensorSpec(shape, tf.float32)))
         if compressor.error_feedback:
-            first[residual] = tf.zeros(spec.shape)
+            first[residual] = tf.zeros(shape)
+        return first
+
+    def _make(self, index: int) -> dict[str, tf.Variable]:
+        compressor, _ = self._units[index]
         return {
             name: tf.Variable(
                 value,
@@ -61,7 +66,7 @@ class CompressionState(SaveableState, tf.Module):
                 else tf.VariableAggregation.SUM,
                 name=f"compression_{index}_{name}",
             )
-            for name, value in first.items()
+            for name, value in self._first(index).items()
         }
 
     # --- all replicas' state ------------------------------------------------------------------
@@ -122,7 +127,9 @@ class CompressionState(SaveableState, tf.Module):
         """Reads the state; without any, nothing was left unsent."""
         saved = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118
         wanted = {key: rows.shape[1:] for key, rows in self._local_rows().items()}
+        self.is_new = True
         if not saved:
+            self._forget()
             return
         if {key: rows.shape[1:] for key, rows in saved.items()} != wanted:
             tf.get_logger().warning(
@@ -131,15 +138,30 @@ class CompressionState(SaveableState, tf.Module):
                 sorted(saved),
                 sorted(wanted),
             )
+            self._forget()
             return
         replicas = self._strategy.num_replicas_in_sync
         private = [key for key in saved if not self._is_shared(key)]
-        for key in private:
-            if len(saved[key]) != replicas:
-                equal = saved[key].sum(axis=0, keepdims=True) / replicas
-                saved[key] = np.repeat(equal.astype(saved[key].dtype), replicas, axis=0)
+        before = {len(saved[key]) for key in private} - {replicas}
+        if before:
+            tf.get_logger().warning(
+                "tfdist: the model was saved by %s replicas; what compression had left unsent is "
+                "divided equally among %s.",
+                "/".join(map(str, before)),
+                replicas,
+            )
+        for key in private if before else ():
+            equal = saved[key].sum(axis=0, keepdims=True) / replicas
+            saved[key] = np.repeat(equal.astype(saved[key].dtype), replicas, axis=0)
         self._set(saved)
-        self.is_new = True
+
+    def _forget(self) -> None:
+        """Begins anew, as before training."""
+        for index, part in enumerate(self.parts):
+            for name, value in self._first(index).items():
+                for local in self._local(part[name]):
+                    local.assign(value)
+        self._collected = None
 
     def _is_shared(self, key: str) -> bool:
         return key in self._shared_keys
