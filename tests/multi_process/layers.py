@@ -17,9 +17,13 @@ COMPRESSORS = [
     compression.TopK(0.1, min_bytes=0),
     compression.RandomK(0.1, min_bytes=0),
     compression.Threshold(0.01, max_ratio=0.2, min_bytes=0),
-    compression.DGC(0.1, min_bytes=0),
+    compression.DGC(0.1, momentum=0.0, min_bytes=0),
     compression.PowerSGD(1, min_bytes=0),
 ]
+# The momentum is the compressor's, so it has all layers.
+MOMENTUM = [compression.DGC(0.1, min_bytes=0), compression.DGC(1.0)]
+# What travels in each way that there is: whole or in bits, gathered or summed, in one round or two.
+WAYS = [c for c in COMPRESSORS if c.name in ("bf16", "signsgd", "topk", "randomk", "powersgd")]
 # Those with a state of their own, and one with error feedback.
 STATEFUL = [c for c in COMPRESSORS if c.name in ("signsgd", "dgc", "powersgd")]
 _RANDOM = np.random.default_rng(1)
@@ -28,14 +32,15 @@ X, Y = _RANDOM.normal(size=(48, 12)), _RANDOM.normal(size=(48, 12))
 
 def choice(compressors: list[compression.Compressor]) -> dict:
     """The option of the strategy."""
-    return {f"layer{i}/kernel": c for i, c in enumerate(compressors)} | {"*": None}
+    rest = compressors[-1] if compressors[-1].keeps_momentum else None
+    return {f"layer{i}/kernel": c for i, c in enumerate(compressors)} | {"*": rest}
 
 
 def model(strategy: tf.distribute.Strategy, compressors: list) -> keras.Model:
     """The model at its start."""
     keras.utils.set_random_seed(5)
     with strategy.scope():
-        layers = [keras.layers.Dense(12, "tanh", name=f"layer{i}") for i in range(len(COMPRESSORS))]
+        layers = [keras.layers.Dense(12, "tanh", name=f"layer{i}") for i in range(len(compressors))]
         built = keras.Sequential([keras.Input((12,)), *layers], name="net")
         built.compile(keras.optimizers.SGD(0.5), "mse")
     return built

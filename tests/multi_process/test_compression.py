@@ -1,5 +1,7 @@
 """Compression gives the same with every backend, and goes on where it was interrupted."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -10,29 +12,47 @@ from tests.multi_process.jobs import scenario
 from tests.multi_process.scenarios import compression
 
 
-@pytest.fixture(scope="module")
-def two_devices():
-    """The weights that two replicas in one process come to."""
-    strategy = tfdist.MirroredStrategy(DEVICES[:2], compression=layers.choice(layers.COMPRESSORS))
-    model = layers.model(strategy, layers.COMPRESSORS)
-    layers.fit(model)
+@functools.cache
+def on_devices(compressors, replicas, last):
+    """The weights that replicas in one process come to."""
+    chosen = list(compressors)
+    strategy = tfdist.MirroredStrategy(DEVICES[:replicas], compression=layers.choice(chosen))
+    model = layers.model(strategy, chosen)
+    layers.fit(model, last=last)
     return layers.state(model)["weights"]
 
 
-@scenario(compression.every_compressor)
-def test_every_compressor_gives_what_it_gives_on_devices_of_one_process(found, two_devices):
+def assert_as_on_devices(found, compressors, last=4):
     for rank in found:
-        for ours, theirs in zip(rank["weights"], two_devices, strict=True):
+        expected = on_devices(tuple(compressors), len(found), last)
+        for ours, theirs in zip(rank["weights"], expected, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-@scenario(compression.every_compressor)
-def test_all_ranks_have_the_same_bits_and_see_the_same_measurement(found):
+def assert_ranks_agree(found):
     for rank in found[1:]:
         assert rank["weights"] == found[0]["weights"]
         assert rank["history"] == found[0]["history"]
     assert found[0]["history"]["compression_ratio"] > 1
     assert found[0]["kept"] != found[1]["kept"]
+
+
+@scenario(compression.every_compressor)
+def test_every_compressor_gives_what_it_gives_on_devices_of_one_process(found):
+    assert_as_on_devices(found, layers.COMPRESSORS)
+    assert_ranks_agree(found)
+
+
+@scenario(compression.every_way, ("multi_worker-3", "horovod-3"))
+def test_among_three_ranks_too(found):
+    assert_as_on_devices(found, layers.WAYS, last=1)
+    assert_ranks_agree(found)
+
+
+@scenario(compression.momentum_before_the_exchange)
+def test_momentum_before_the_exchange(found):
+    assert_as_on_devices(found, layers.MOMENTUM)
+    assert_ranks_agree(found)
 
 
 @pytest.mark.parametrize("way", ["saved by all", "saved by the chief in a callback", "backed up"])

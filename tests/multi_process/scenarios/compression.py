@@ -11,9 +11,23 @@ from tfdist import compression
 
 def every_compressor(here):
     """A layer for each compressor, and the monitor's history."""
-    strategy = here.make(compression=layers.choice(layers.COMPRESSORS))
-    model = layers.model(strategy, layers.COMPRESSORS)
-    history = layers.fit(model, callbacks=(tfdist.callbacks.CompressionMonitor(),))
+    return _monitored(here, layers.COMPRESSORS)
+
+
+def every_way(here):
+    """A layer for each way to travel, and few updates: rounding errors of sums grow in each."""
+    return _monitored(here, layers.WAYS, last=1)
+
+
+def momentum_before_the_exchange(here):
+    """A compressor that has the momentum of all layers."""
+    return _monitored(here, layers.MOMENTUM)
+
+
+def _monitored(here, compressors, last=4):
+    strategy = here.make(compression=layers.choice(compressors))
+    model = layers.model(strategy, compressors)
+    history = layers.fit(model, last=last, callbacks=(tfdist.callbacks.CompressionMonitor(),))
     return {"history": floats(history_last(history)), **layers.state(model)}
 
 
