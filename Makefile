@@ -14,8 +14,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint horovod equivalence benchmark benchmark-exchange benchmark-codecs
-.PHONY: benchmark-convergence benchmark-links benchmark-traffic docs test-oldest clean
+.PHONY: help train test test-full lint horovod equivalence benchmark
+.PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
+.PHONY: docs test-oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -23,8 +24,11 @@ help: ## list the targets
 train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
 
-test: lint horovod ## the whole test suite: lint, format, types, tests
+test: lint horovod ## the test suite: lint, format, types, tests
 	$(BIN)/python -m pytest -n 3 --dist loadgroup
+
+test-full: lint horovod ## all tests, also those that take long and vary others
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "full or not full"
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

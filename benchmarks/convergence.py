@@ -40,15 +40,15 @@ STEPS = {"digits": 660, "mlp": 660, "characters": 300, "characters-plain": 300}
 REPLICAS = {"digits": [2, 4], "mlp": [2, 4], "characters": [2], "characters-plain": [4]}
 QUICK = ["none", "topk 1 %"]
 
-# What is run, by the name in the table, without and with error feedback; None for "not an option".
-# What rounds to the gradient in the mean has no need of error feedback.
+# What is run, by the name in the table, without and with error feedback. Signs by columns and the
+# higher ranks are there for comparison with error feedback only; DGC has its own.
 COMPRESSORS: dict[str, tuple[dict[str, Any] | None, list[bool]]] = {
     "none": (None, [False]),
-    "fp16": ({"name": "fp16"}, [False]),
+    "fp16": ({"name": "fp16"}, [False, True]),
     "bf16": ({"name": "bf16"}, [False, True]),
     "int8": ({"name": "int8"}, [False, True]),
-    "qsgd, 4 levels": ({"name": "qsgd", "levels": 4}, [False]),
-    "terngrad": ({"name": "terngrad"}, [False]),
+    "qsgd, 4 levels": ({"name": "qsgd", "levels": 4}, [False, True]),
+    "terngrad": ({"name": "terngrad"}, [False, True]),
     "signsgd": ({"name": "signsgd"}, [False, True]),
     "signsgd, columns": ({"name": "signsgd", "scale": "column"}, [True]),
     "onebit": ({"name": "onebit"}, [False, True]),

@@ -17,6 +17,25 @@ gc.collect()
 gc.freeze()
 
 
+FULL = "full"
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        f'{FULL}: what takes long and is tested otherwise too; runs with -m "{FULL} or not {FULL}"',
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves the marked tests out unless the command line says which marks it wants."""
+    if config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker(FULL)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker(FULL)]
+
+
 @pytest.fixture(params=[2, 3])
 def strategy(request):
     """A strategy on several devices."""

@@ -84,6 +84,7 @@ def test_step_overhead_replaces_only_its_part_of_the_readme(outputs):
     assert content == expected
 
 
+@pytest.mark.full
 def test_step_overhead_measures_unknown_batch_shapes():
     assert "unknown batch shape" in run_step_overhead("--dynamic", "--steps-per-execution", "1")
 
@@ -97,6 +98,7 @@ def test_readme_without_the_markers_is_refused(content, tmp_path):
     assert path.read_text() == content
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not is_installed(), reason="make horovod")
 def test_exchange_measures_all_systems_in_each_block(tmp_path):
     page, result = tmp_path / "README.md", tmp_path / "result.json"
@@ -124,6 +126,7 @@ def between(page: Path, markers: str) -> str:
     return text
 
 
+@pytest.mark.full
 def test_traffic_counts_the_bytes_of_both(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- operations:begin -->\n<!-- operations:end -->\nafter\n")
@@ -136,6 +139,7 @@ def test_traffic_counts_the_bytes_of_both(tmp_path):
     assert printed.endswith(between(page, "operations"))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(network.reason_against()), reason=network.reason_against())
 def test_links_compares_all_exchanges_with_the_engines(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"

@@ -62,7 +62,7 @@ def test_every_compressor_is_in_the_table():
         expected[name] = (
             type(compressor).__name__,
             f"{size:.3f}",
-            "gather" if name == "bf16" else compressor.aggregation,
+            compressor.aggregation,
             "yes" if compressor.unbiased else "no",
             "yes" if compressor.error_feedback else "no",
         )
@@ -77,6 +77,7 @@ def test_the_table_of_traffic_is_what_its_script_prints(runs, capsys):
     )
 
 
+@pytest.mark.full
 def test_random_elements_diverge_with_momentum_and_not_without(runs, capsys):
     runs("randomk.py")
     lines = re.findall(r"^([\d.]+) (\w+) (.*)$", capsys.readouterr().out, re.M)

@@ -1,4 +1,4 @@
-"""Results of all columns; cells that only `make equivalence` runs."""
+"""Results of all columns."""
 
 import functools
 import os
@@ -10,25 +10,6 @@ from tests.equivalence import columns, harness
 from tests.equivalence.job import Job
 from tests.equivalence.ranks import Ranks
 from tests.equivalence.results import Result, Shared
-
-FULL = "full"
-
-
-def pytest_configure(config):
-    config.addinivalue_line(
-        "markers",
-        f'{FULL}: cells of the equivalence table that run with -m "{FULL} or not {FULL}" only',
-    )
-
-
-def pytest_collection_modifyitems(config, items):
-    """Leaves the marked cells out unless the command line says which marks it wants."""
-    if config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker(FULL)]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker(FULL)]
-
 
 @pytest.fixture(autouse=True)
 def _fresh_keras_state():

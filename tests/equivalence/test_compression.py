@@ -7,9 +7,10 @@ import pytest
 
 from tests.compression.test_properties import LOSSLESS, name_of
 from tests.equivalence import compare
-from tests.equivalence.columns import BY_NAME
+from tests.equivalence.columns import BY_NAME, COMPRESSED
 from tests.equivalence.features import FEATURES, SAMPLE
 from tfdist import _versions, compression
+from tfdist.strategies.horovod import is_installed
 
 _KERAS = _versions.release(keras.__version__)
 _COLUMN = BY_NAME["mirrored-2"]
@@ -34,13 +35,33 @@ def _cells():
             )
 
 
+def _cells_of_processes():
+    for column in COMPRESSED:
+        marks = [pytest.mark.full]
+        if column.strategy == "horovod":
+            marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
+        for feature in FEATURES:
+            if _KERAS >= feature.since:
+                yield pytest.param(column, feature, marks=marks, id=f"{column.name}-{feature.name}")
+
+
+def _assert_equal(ranks, expected, feature):
+    for rank in ranks:
+        assert compare.weight_difference(rank.outcome, expected) <= _MAX_DIFFERENCE
+        if feature.history:
+            difference = compare.history_difference(rank.outcome, expected)
+            assert difference <= 10 * _MAX_DIFFERENCE
+    assert not compare.differing_variables(ranks)
+
+
 @pytest.mark.filterwarnings("ignore:.*more traffic")
 @pytest.mark.parametrize(("compressor", "feature"), list(_cells()))
 def test_a_compressor_that_loses_nothing_equals_one_device(compressor, feature, results):
     options = {**feature.options, "compression": compressor}
     found = _COLUMN.train(dataclasses.replace(feature, options=options))
-    expected = results.reference(feature)
-    assert compare.weight_difference(found.outcome, expected) <= _MAX_DIFFERENCE
-    if feature.history:
-        assert compare.history_difference(found.outcome, expected) <= 10 * _MAX_DIFFERENCE
-    assert not compare.differing_variables([found])
+    _assert_equal([found], results.reference(feature), feature)
+
+
+@pytest.mark.parametrize(("column", "feature"), list(_cells_of_processes()))
+def test_it_does_in_several_processes_too(column, feature, results):
+    _assert_equal(results.of(column, feature), results.reference(feature), feature)

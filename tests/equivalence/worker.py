@@ -24,6 +24,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     threading.Thread(target=_end_with_the_tests, daemon=True).start()
     warnings.filterwarnings("error", module=r"tfdist(\.|$)")
+    warnings.filterwarnings("ignore", message=".*more traffic")
 
     from tests.equivalence import columns, harness, peers, results
     from tests.equivalence.features import FEATURES

@@ -51,14 +51,18 @@ FAULTS = [
 ]
 # Files are written by the same code with every backend.
 WHILE_WRITING = [("kill_weights", 0, "SIGKILL", 137), ("kill_between", 0, "SIGKILL", 137)]
+# What the launcher sees of these is the same as of others with the same backend.
+SELDOM = [("horovod", "kill_trace"), ("horovod", "data"), ("multi_worker", "kill_weights")]
 
 
 def _cases():
     """Each backend's tests in one process, which trains the uninterrupted run once."""
     for backend in BACKENDS:
-        mark = pytest.mark.xdist_group(f"faults {backend}")
         for fault in FAULTS + (WHILE_WRITING if backend == "multi_worker" else []):
-            yield pytest.param(backend, backend, *fault, marks=mark, id=f"{fault[0]}-{backend}")
+            marks = [pytest.mark.xdist_group(f"faults {backend}")]
+            if (backend, fault[0]) in SELDOM:
+                marks.append(pytest.mark.full)
+            yield pytest.param(backend, backend, *fault, marks=marks, id=f"{fault[0]}-{backend}")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfdist.stages import wire
 
-DTYPES = [tf.uint8, tf.int8, tf.uint16, tf.int32, tf.float32, tf.float16, tf.bfloat16]
+DTYPES = [tf.uint8, tf.int8, tf.uint16, tf.int16, tf.int32, tf.float32, tf.float16, tf.bfloat16]
 
 
 def _run(strategy, function):

@@ -48,8 +48,8 @@ class _Measurement:
 class CompressionMonitor(keras.callbacks.Callback):
     """Logs in each epoch what compression leaves of the gradients, and warns of too little.
 
-    Three values come into the logs, and so into History, CSVLogger and TensorBoard; each is the
-    mean over the epoch's updates and all replicas:
+    Three values come into the logs, and so into History, TensorBoard, and CSVLogger if it comes
+    later in the list of callbacks; each is the mean over the epoch's updates and all replicas:
 
     - `compression_ratio`: bytes of all gradients divided by the bytes of what a replica hands to
       the exchange, payloads and uncompressed gradients together;

@@ -46,7 +46,8 @@ class FP16(_Cast):
     Smaller gradients than 6e-8 become zero; larger ones than 65504/N become that number, so that
     the sum over N replicas is finite.
 
-    Micikevicius et al., "Mixed Precision Training" (ICLR 2018); Horovod's `Compression.fp16`.
+    As in Horovod's `Compression.fp16`; what of a gradient half precision can hold: Micikevicius et
+    al., "Mixed Precision Training" (ICLR 2018), section 3.2.
 
     Example:
 

@@ -75,7 +75,8 @@ class DGC(Sparse):
         """Small variables are sent whole, as their momentum is here."""
         if self.accepts(spec) or not self.keeps_momentum:
             return super().for_variable(spec)
-        return dataclasses.replace(self, ratio=1.0, min_bytes=0, start_step=0, warmup_steps=0)
+        whole = dataclasses.replace(self, ratio=1.0, min_bytes=0, start_step=0, warmup_steps=0)
+        return whole if whole.accepts(spec) else None
 
     @property
     def aggregation(self) -> Literal["sum", "gather"]:  # type: ignore[override]

@@ -45,9 +45,10 @@ class _Sign(Compressor):
 class SignSGD(_Sign):
     """The signs, 8 to a byte, times the mean magnitude.
 
-    Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML 2018); scaled
-    and with error feedback as in Karimireddy et al. (ICML 2019), algorithm 1: without either it
-    does not converge on their counter-examples (section 3). Zero counts as positive.
+    Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML 2018),
+    algorithm 1; scaled and with error feedback as in Karimireddy et al. (ICML 2019), algorithm 1:
+    without either it does not converge on their counter-examples (section 3). Zero counts as
+    positive.
 
     Args:
         scale: "tensor", a mean for each variable; "column", one for each index of a variable's last
