@@ -11,6 +11,7 @@ from tests.equivalence.job import Job
 from tests.equivalence.ranks import Ranks
 from tests.equivalence.results import Result, Shared
 
+
 @pytest.fixture(autouse=True)
 def _fresh_keras_state():
     """Stands in for the suite's fixture of this name: each training clears up after itself."""

@@ -22,7 +22,7 @@ _FEW = ("Adam", "accumulation_steps=3, steps_per_execution=4, remainders")
 
 def _cells():
     for compressor in LOSSLESS:
-        chosen = compression.get({**compressor.get_config(), "min_bytes": 0})
+        chosen = dataclasses.replace(compressor, min_bytes=0)
         for feature in FEATURES:
             if _KERAS < feature.since:
                 continue
