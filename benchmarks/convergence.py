@@ -1,9 +1,10 @@
 """How compressed training converges: loss against steps and bytes, for each compressor.
 
-Three small models learn on virtual CPU devices, which compress with the code of all backends:
+Small models learn on virtual CPU devices, which compress with the code of all backends:
 
 - digits: a CNN on scikit-learn's scans of digits, 64 per step;
 - mlp: dense layers of 256, 128 and 10 units on the same scans;
+- mlp-slow: the same at a fifth of the learning rate;
 - characters: the language model of examples/char_lm.py, smaller, with 64 pieces of text per step;
 - characters-plain: the same without momentum, at three times the learning rate.
 
@@ -35,9 +36,15 @@ import readme
 CELL_SCRIPT = Path(__file__).with_name("convergence_cell.py")
 PICTURE = readme.ROOT / "docs" / "images" / "convergence.png"
 # Enough for the slower compressors to reach the target loss.
-STEPS = {"digits": 660, "mlp": 660, "characters": 300, "characters-plain": 300}
+STEPS = {"digits": 660, "mlp": 660, "mlp-slow": 660, "characters": 300, "characters-plain": 300}
 # Numbers of replicas; the characters take long.
-REPLICAS = {"digits": [2, 4], "mlp": [2, 4], "characters": [2], "characters-plain": [4]}
+REPLICAS = {
+    "digits": [2, 4],
+    "mlp": [2, 4],
+    "mlp-slow": [4],
+    "characters": [2],
+    "characters-plain": [4],
+}
 QUICK = ["none", "topk 1 %"]
 
 # What is run, by the name in the table, without and with error feedback. Signs by columns and the

@@ -70,11 +70,11 @@ def digits_task() -> Task:
     )
 
 
-def mlp_task() -> Task:
+def mlp_task(learning_rate: float = 0.1) -> Task:
     """Dense layers only."""
     layers = keras.layers
     return _scans(
-        0.1,
+        learning_rate,
         layers.Flatten(),
         layers.Dense(256, activation="relu"),
         layers.Dense(128, activation="relu"),
@@ -197,6 +197,7 @@ def bytes_per_step(optimizer: tfdist.DistributedOptimizer, sizes: list[int]) -> 
 TASKS = {
     "digits": digits_task,
     "mlp": mlp_task,
+    "mlp-slow": functools.partial(mlp_task, 0.02),
     "characters": characters_task,
     "characters-plain": functools.partial(characters_task, 0.3, 0.0),
 }

@@ -39,6 +39,9 @@ class Labels:
 TASKS = {
     "digits": Labels("Handwritten digits, small CNN", "test accuracy, %", 1, 0.1, (1e-3, 4.0)),
     "mlp": Labels("Handwritten digits, dense", "test accuracy, %", 1, 0.1, (1e-3, 4.0)),
+    "mlp-slow": Labels(
+        "Handwritten digits, dense, a fifth of the rate", "test accuracy, %", 1, 0.1, (1e-3, 4.0)
+    ),
     "characters": Labels(
         "Characters, Transformer, momentum 0.9", "held-out bits/char", 2, 2.8, (2.3, 4.0)
     ),
