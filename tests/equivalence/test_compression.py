@@ -15,6 +15,9 @@ from tfdist.strategies.horovod import is_installed
 _KERAS = _versions.release(keras.__version__)
 _COLUMN = BY_NAME["mirrored-2"]
 _MAX_DIFFERENCE = 1e-5
+# PowerSGD's factors travel as float32, so their product has the rounding error of the largest
+# element; Adam makes much of the smallest.
+_MAX_DIFFERENCE_OF_FACTORS = 2e-5
 # What a compressor changes in the step path is the same for all of them.
 _FIRST = compression.TopK(1.0)
 _FEW = ("Adam", "accumulation_steps=3, steps_per_execution=4, remainders")
@@ -45,12 +48,11 @@ def _cells_of_processes():
                 yield pytest.param(column, feature, marks=marks, id=f"{column.name}-{feature.name}")
 
 
-def _assert_equal(ranks, expected, feature):
+def _assert_equal(ranks, expected, feature, allowed=_MAX_DIFFERENCE):
     for rank in ranks:
-        assert compare.weight_difference(rank.outcome, expected) <= _MAX_DIFFERENCE
+        assert compare.weight_difference(rank.outcome, expected) <= allowed
         if feature.history:
-            difference = compare.history_difference(rank.outcome, expected)
-            assert difference <= 10 * _MAX_DIFFERENCE
+            assert compare.history_difference(rank.outcome, expected) <= 10 * allowed
     assert not compare.differing_variables(ranks)
 
 
@@ -59,7 +61,9 @@ def _assert_equal(ranks, expected, feature):
 def test_a_compressor_that_loses_nothing_equals_one_device(compressor, feature, results):
     options = {**feature.options, "compression": compressor}
     found = _COLUMN.train(dataclasses.replace(feature, options=options))
-    _assert_equal([found], results.reference(feature), feature)
+    factors = compressor.name == "powersgd"
+    allowed = _MAX_DIFFERENCE_OF_FACTORS if factors else _MAX_DIFFERENCE
+    _assert_equal([found], results.reference(feature), feature, allowed)
 
 
 @pytest.mark.parametrize(("column", "feature"), list(_cells_of_processes()))
