@@ -50,6 +50,17 @@ def test_the_ratio_counts_what_travels_uncompressed():
     assert found["ratio"] == [(1600 + 80) / (404 + 80)]
 
 
+def test_the_ratio_counts_sparse_gradients_as_they_are():
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], compression=compression.Int8(min_bytes=0))
+    with strategy.scope():
+        layers = [keras.layers.Embedding(50, 8), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
+        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+    monitor = tfdist.callbacks.CompressionMonitor()
+    history = model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0, callbacks=[monitor]).history
+    assert history["compression_ratio"] == [(1600 + 33 * 4) / (1600 + 33 + 4)]
+
+
 def test_a_residual_that_grows_is_seen():
     found = _fit(compression.SignSGD(min_bytes=0), epochs=5)
     assert found["residual"][-1] > found["residual"][0] > 0
