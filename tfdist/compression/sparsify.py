@@ -76,9 +76,9 @@ class TopK(Sparse):
     """The elements of largest magnitude.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017), section
-    3; with error feedback also Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018). In
-    vectors of more than 32768 elements they are found by a sampled threshold; then a few percent
-    fewer may be found, and none that is not among the largest.
+    3; with error feedback also Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018). More than
+    3200 of a vector that is longer than 32768 are found by a sampled threshold; then, seldom, a few
+    percent fewer may be found, and none that is not among the largest.
 
     Args:
         ratio: the part of the elements that is sent, above 0 and at most 1.
