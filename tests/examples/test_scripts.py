@@ -79,6 +79,7 @@ def test_digits_on_two_devices_equal_one(tmp_path):
     np.testing.assert_allclose(probabilities.sum(-1), np.ones(3), atol=1e-5)
 
 
+@pytest.mark.full
 def test_digits_with_accumulation_equal_one_large_batch(tmp_path):
     options = "--devices 2 --accumulation-steps 2 --epochs 1 --compare --out here".split()
     result = run("digits.py", *options, cwd=tmp_path)
