@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.multi_process import checks
-from tests.multi_process.jobs import ALL, PAIRS, scenario
+from tests.multi_process.jobs import ALL, scenario
 from tests.multi_process.reference import BATCHES, ROWS, OneDevice, X, Y, in_batches
 from tests.multi_process.scenarios import data
 from tests.multi_process.shards import SHARDS
@@ -29,7 +29,7 @@ def trained(found, expected, extra_iterations=2):
 
 
 @pytest.mark.parametrize("name", data.INPUTS)
-@scenario(data.global_batches, (*PAIRS, "multi_worker-3"))
+@scenario(data.global_batches)
 def test_global_batches_are_those_of_one_device(found, name):
     known = name in ("arrays", "tensors", "data set", "endless data set", "endless generator")
     trained(of(found, name), OneDevice().train(1), extra_iterations=0 if known else 1)
