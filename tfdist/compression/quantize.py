@@ -83,9 +83,8 @@ class QSGD(Compressor):
     (NeurIPS 2017), section 3.1, equation 1; groups of elements with a norm each are the "buckets"
     of section 4. Levels travel with a fixed number of bits, not in the paper's Elias code.
 
-    Leave `error_feedback` out with few levels: the squared error may in the mean be up to √group/s
-    times the squared norm of the gradient (lemma 3.1 (ii)); above 1, what is unsent may grow in each
-    step.
+    Leave `error_feedback` out with few levels: the mean squared error may be up to √group/s times
+    the squared norm of the gradient (lemma 3.1 (ii)), and above 1 what is unsent may grow.
 
     Args:
         levels: s, at least 1. Sizes: 1 to 2 levels 3 to 5 per byte, up to 7 levels 2 per byte, up
