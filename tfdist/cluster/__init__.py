@@ -6,14 +6,17 @@ Nothing here imports TensorFlow, so the command line uses it too.
 from tfdist.cluster.addresses import check_port_free
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.environments import Launch, choose_strategy, describe, slurm_cluster
+from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
 from tfdist.cluster.peers import wait_for_peers
 
 __all__ = [
     "Cluster",
     "Launch",
+    "check_parameter_server_cluster",
     "check_port_free",
     "choose_strategy",
     "describe",
     "slurm_cluster",
     "wait_for_peers",
+    "wait_for_servers",
 ]
