@@ -8,6 +8,7 @@ from tfdist.cluster.config import Cluster
 from tfdist.cluster.environments import Launch, choose_strategy, describe, slurm_cluster
 from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
 from tfdist.cluster.peers import wait_for_peers
+from tfdist.cluster.server import serve
 
 __all__ = [
     "Cluster",
@@ -16,6 +17,7 @@ __all__ = [
     "check_port_free",
     "choose_strategy",
     "describe",
+    "serve",
     "slurm_cluster",
     "wait_for_peers",
     "wait_for_servers",
