@@ -205,7 +205,7 @@ def test_the_chief_has_time_to_say_what_the_loss_of_a_parameter_server_means(lau
         sys.exit("ps 0 was lost")
     time.sleep(600)
     """
-    finished = launcher.run(script(body), "--ps", "1", timeout=40)
+    finished = launcher.run(script(body), "--ps", "2", timeout=40)
     assert finished.returncode == 137
     said = messages(finished)
     assert "ps 0 was killed by SIGKILL" in said[0]
@@ -229,18 +229,20 @@ def test_time_runs_out_also_while_the_chief_has_time(launcher):
 def test_a_chief_that_ends_well_has_done_its_job_whatever_the_others_do(launcher):
     body = """
     if rank == 0:
-        wait_for("pid-1", "pid-ps-0")
+        wait_for("pid-1", "pid-2", "pid-ps-0")
         kill("ps-0", signal.SIGKILL)
         time.sleep(0.5)
         sys.exit()
     wait_for("pid-0")
     while chief_runs():
         time.sleep(0.02)
+    time.sleep(rank)
     sys.exit(1)
     """
-    finished = launcher.run(script(body), "--ps", "1")
+    finished = launcher.run(script(body), "--ps", "1", count=3)
     assert finished.returncode == 0
     assert messages(finished)[0] == "tfdist run: training ended well, but without ps 0"
+    assert len(messages(finished)) == 2
 
 
 def test_a_worker_that_is_stopped_is_the_chiefs_affair(launcher):

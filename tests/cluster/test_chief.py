@@ -1,6 +1,7 @@
 """Servers notice the end of the chief, and nothing else: not a closed connection, not a pause."""
 
 import contextlib
+import errno
 import select
 import signal
 import socket
@@ -76,6 +77,7 @@ def test_a_connection_that_is_closed_is_not_the_end(address):
     with watching(address) as noticed, serving(address) as accept:
         for _ in range(4):
             greet(accept()).close()
+        accept().close()  # one that ends before it says hello
         assert not noticed.is_set()
 
 
@@ -139,11 +141,17 @@ def test_an_unknown_name_says_so():
 def test_the_own_connection_is_no_chief(address, monkeypatch):
     """While nobody listens on a port, Linux may connect a socket on that port to itself."""
 
+    calls = iter(range(2))
+
     def connect_to_itself(target, timeout):
+        if next(calls, None) is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         connection.bind(target)
         connection.connect(target)
+        connection.sendall(b"what a chief would say")
+        connection.shutdown(socket.SHUT_WR)
         return connection
 
     monkeypatch.setattr(chief.socket, "create_connection", connect_to_itself)

@@ -83,8 +83,9 @@ def test_a_port_in_use_is_an_error_at_once(jobs):
 
 @pytest.mark.parametrize("task", ["chief", "evaluator"])
 def test_others_do_not_serve(jobs, task):
-    with pytest.raises(ValueError, match=f"Only a worker or ps serves.* Received: task={task} 0"):
-        serve(Cluster(jobs, task, 0))
+    with listen(split_address(jobs["chief"][0])[1]):
+        with pytest.raises(ValueError, match=f"Only a worker or ps serves.* task={task} 0"):
+            serve(Cluster(jobs, task, 0))
 
 
 def test_a_cluster_that_lacks_a_part_is_refused(jobs):

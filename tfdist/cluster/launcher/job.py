@@ -179,13 +179,13 @@ class Job:
         """Seconds until something is to be done, if nothing happens."""
         now = time.monotonic()
         times = [now + _LOOK] + [at for at, _ in self._to_send[:1]]
-        if self._limits.total is not None and self._told == math.inf:
+        if self._limits.total is not None and not self._ending:
             times.append(self._started + self._limits.total)
         return max(0.0, min(times) - now)
 
     def _look_for_deaths(self, now: float) -> None:
-        ended = [rank for rank in self._ranks if rank.look(now)]
-        for rank in sorted(ended, key=lambda rank: not rank.member.role.leads):
+        # All of them first: what one's end means depends on the others.
+        for rank in [rank for rank in self._ranks if rank.look(now)]:
             if rank.code:
                 self._take_failure(rank, rank.code, now)
             elif rank.member.role.leads:
