@@ -214,6 +214,26 @@ def test_the_chief_has_time_to_say_what_the_loss_of_a_parameter_server_means(lau
     assert b"ps 0 was lost\n" in finished.stderr
 
 
+def test_a_parameter_server_is_told_though_the_chief_fails_before_it_has_ended(launcher):
+    """One that is killed closes its connections first, and then gives its memory back."""
+    body = """
+    if rank == 0:
+        import atexit
+        wait_for("pid-1", "pid-ps-0")
+        atexit.register(lambda: (note("failed"), time.sleep(0.5)))
+        raise RuntimeError("lost ps 0")
+    if rank == "ps-0":
+        wait_for("failed")
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+    """
+    finished = launcher.run(body, "--ps", "1")
+    assert finished.returncode == 137
+    assert "ps 0 was killed by SIGKILL" in messages(finished)[0]
+    assert "; rank 0 then failed too" in messages(finished)[0]
+
+
 def test_time_runs_out_also_while_the_chief_has_time(launcher):
     body = """
     if rank == 0:

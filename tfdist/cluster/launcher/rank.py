@@ -52,12 +52,14 @@ class Rank:
         """When it failed; of several, the first is the one that others do not cause.
 
         A rank whose exception is not caught closes its connections before it has ended, so that
-        another one may fail of that, say so, and end before it.
+        another one may fail of that, say so, and end before it. So does one that is killed. A chief
+        fails of the loss of a server, but no server of the loss of its chief.
         """
         traceback = self.log.traceback_at or self.ended
         time_ = min(self.ended, traceback) if self.ended - traceback < _TEARDOWN else self.ended
         code = self.code or 0
-        return self.log.lost_a_peer, time_, 2 if code == -signal.SIGABRT else 1 if code > 0 else 0
+        by_others = self.log.lost_a_peer or self.member.role.leads
+        return by_others, time_, 2 if code == -signal.SIGABRT else 1 if code > 0 else 0
 
     def fails(self, now: float) -> bool:
         """Whether it runs, but seems to end, by the traceback that it printed shortly before."""
