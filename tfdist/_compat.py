@@ -14,11 +14,13 @@ import inspect
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state as keras_global_state
+from keras.src.backend.common import stateless_scope as keras_stateless_scope
 from keras.src.backend.tensorflow import optimizer as keras_tf_optimizer
 from keras.src.backend.tensorflow import trainer as keras_tf_trainer
 from keras.src.legacy.saving import legacy_h5_format as keras_legacy_saving
@@ -38,10 +40,11 @@ from tensorflow.python.distribute import (
     mirrored_strategy,
 )
 from tensorflow.python.distribute import values as tf_values
+from tensorflow.python.distribute.coordinator import cluster_coordinator, coordinator_context
 
 from tfdist import replica
 from tfdist.stages import weighting
-from tfdist.validation import check_exchangeable
+from tfdist.validation import check_exchangeable, check_normalizer
 
 __all__ = [
     "IndexedOptimizer",
@@ -424,6 +427,50 @@ def _wrap_optimizer() -> None:
     )
 
 
+@contextlib.contextmanager
+def outside_stateless_scope() -> Iterator[None]:
+    """Leaves Keras' `StatelessScope` for a while, to make variables. Keras 3.10-3.15.
+
+    A public way to make variables inside of one would replace it.
+    """
+    scope = keras_stateless_scope.get_stateless_scope()
+    keras_global_state.set_global_attribute("stateless_scope", None)
+    try:
+        yield
+    finally:
+        keras_global_state.set_global_attribute("stateless_scope", scope)
+
+
+@contextlib.contextmanager
+def scaled_learning_rate(factor: tf.Tensor) -> Iterator[None]:
+    """In this thread, Keras optimizers update with their learning rate times `factor`.
+
+    Why: a stale gradient counts less, but gradients cannot be scaled instead, as Adam would undo
+    it. Keras 3.10-3.15. A learning rate as an argument of `Optimizer.apply` would replace it.
+    """
+    _applying.factor = factor
+    try:
+        yield
+    finally:
+        _applying.factor = None
+
+
+def _wrap_learning_rate() -> None:
+    optimizer_class = keras_base_optimizer.BaseOptimizer
+    original = optimizer_class._get_current_learning_rate
+
+    @functools.wraps(original)
+    def _get_current_learning_rate(self: Any) -> Any:
+        rate = original(self)
+        factor = getattr(_applying, "factor", None)
+        if factor is None:
+            return rate
+        rate = tf.convert_to_tensor(rate)
+        return rate * tf.cast(factor, rate.dtype)
+
+    optimizer_class._get_current_learning_rate = _get_current_learning_rate
+
+
 # --- Keras' losses --------------------------------------------------------------------------------
 
 
@@ -471,6 +518,8 @@ def _wrap_losses() -> None:
         if reduction == "mean_with_sample_weight":
             weights = keras_loss.apply_mask(sample_weight, mask, tf.float32, reduction)
         normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
+        if normalizer is not None:
+            check_normalizer(reduction, mask is not None, step)
         return weighting.with_global_normalizer(
             step.share, step.share_in_loss, loss, reduction, normalizer
         )
@@ -527,11 +576,99 @@ def _wrap_seed_generator() -> None:
         if step is None:
             return seed
         step.advances.append(functools.partial(draw, self, ordered))
+        step.drawn.append(self.state)
         replica_id = tf.cast(step.replica_id, seed.dtype)
         offset = replica_id * tf.constant(_GOLDEN_RATIO, seed.dtype)
         return seed + tf.stack([offset, tf.zeros_like(offset)])
 
     keras_seed_generator.SeedGenerator.next = next_for_replica
+
+
+# --- Gradients of values --------------------------------------------------------------------------
+
+_sources = threading.local()
+
+
+@contextlib.contextmanager
+def gradients_by_value(values: Mapping[int, tf.Tensor]) -> Iterator[None]:
+    """In this thread, tapes differentiate by `values` where a Keras variable of that id is named.
+
+    Why: inside a `keras.StatelessScope` a variable's value is a tensor, but `train_step` names the
+    variable as the source of its gradients, which has no resource there. `tf.GradientTape` is
+    public, replacing its methods is not. TensorFlow 2.20-2.21, Keras 3.10-3.15. A `StatelessScope`
+    that tapes look into would replace it.
+    """
+    previous = getattr(_sources, "values", None)
+    _sources.values = values
+    try:
+        yield
+    finally:
+        _sources.values = previous
+
+
+def _wrap_gradient_tape() -> None:
+    enter, gradient = tf.GradientTape.__enter__, tf.GradientTape.gradient
+
+    @functools.wraps(enter)
+    def watch_values(self: Any) -> Any:
+        tape = enter(self)
+        values = getattr(_sources, "values", None)
+        if values and self._watch_accessed_variables:
+            tape.watch(list(values.values()))
+        return tape
+
+    @functools.wraps(gradient)
+    def gradient_by_value(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        values = getattr(_sources, "values", None)
+        if values:
+            sources = tf.nest.map_structure(lambda source: values.get(id(source), source), sources)
+        return gradient(self, target, sources, *args, **kwargs)
+
+    tf.GradientTape.__enter__ = watch_values
+    tf.GradientTape.gradient = gradient_by_value
+
+
+# --- TensorFlow's parameter servers ---------------------------------------------------------------
+
+
+def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times: int) -> None:
+    """Calls `function(index, device)` of a worker `times` times, in the threads of free workers.
+
+    What it does under `device` runs on that worker. Where that fails because the worker is lost,
+    the function is called again in another worker's thread, and the thread of the lost one waits
+    until it is back; other errors are kept for `coordinator.join`.
+    Why: `ClusterCoordinator.schedule` takes TensorFlow functions only, and does not tell which
+    worker runs them. TensorFlow 2.20-2.21. Scheduling on a worker of one's choice would replace it.
+    """
+
+    def on_worker() -> None:
+        worker = coordinator_context.get_current_dispatch_context().worker
+        function(worker.worker_index, worker.device_name)
+
+    for _ in range(times):
+        coordinator._cluster.schedule(on_worker, (), {})
+
+
+def is_lost_worker(error: Exception) -> bool:
+    """Whether TensorFlow takes `error` for the loss of a worker, after which it goes on.
+
+    TensorFlow 2.20-2.21; its kind of error would replace it.
+    """
+    return cluster_coordinator._is_worker_failure(error)
+
+
+def is_lost_ps(error: Exception) -> bool:
+    """Whether TensorFlow takes `error` for the loss of a parameter server; see `is_lost_worker`."""
+    return cluster_coordinator._is_ps_failure(error)
+
+
+def allow_functions_of_coordinator(strategy: tf.distribute.Strategy) -> None:
+    """Lets the coordinator itself run functions with `strategy.run`, without a warning.
+
+    Why: it runs the updates, on the parameter servers. TensorFlow 2.20-2.21; a public option would
+    replace it.
+    """
+    strategy.extended._allow_run_without_coordinator = True
 
 
 # --- TensorFlow's distribution --------------------------------------------------------------------
@@ -828,6 +965,8 @@ def install() -> None:
     _note_lengths(keras_array_adapter.ArrayDataAdapter)
     _note_lengths(keras_py_dataset_adapter.PyDatasetAdapter)
     _wrap_optimizer()
+    _wrap_learning_rate()
+    _wrap_gradient_tape()
     _wrap_losses()
     _wrap_mean_metric()
     _wrap_seed_generator()

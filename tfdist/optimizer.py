@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import replica
+from tfdist import _compat, replica
 from tfdist.options import Compression, Options
-from tfdist.stages import exchange, loss_scale, update
+from tfdist.stages import collection, exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.compression import CompressedExchange
 from tfdist.stages.compression_state import CompressionState
@@ -156,6 +156,10 @@ class DistributedOptimizer(OptimizerWrapper):
                 "that is passed to strategy.run. Received: a call in cross-replica context."
             )
         variables = list(trainable_variables or self.built_for)
+        collected = collection.current()
+        if collected is not None:
+            self._hand_out(collected, list(grads), variables)
+            return
         if not self.built:
             context.merge_call(self._build_in_scope, args=(variables,))
         if self.accumulator is not None:
@@ -182,6 +186,38 @@ class DistributedOptimizer(OptimizerWrapper):
             self._note_counted()
         else:
             context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
+
+    def _hand_out(self, collected: collection.Collected, grads: list, variables: list) -> None:
+        """Gives the gradients, weighted, to whoever runs the step."""
+        with _compat.outside_stateless_scope():
+            if not self.built:
+                self._build_in_scope(self._distribution_strategy, variables)
+            gradients = self._in_build_order(grads, variables)
+            weight = self._weight()
+        if weight is not None:
+            gradients = [None if g is None else weigh(g, weight) for g in gradients]
+        collected.add(self, gradients)
+
+    def apply_collected(self, gradients: list) -> None:
+        """Applies gradients that `collection.collect` got; in replica context.
+
+        Args:
+            gradients: one per variable that the optimizer was built for; None for none.
+        """
+        scaler = self._loss_scaler()
+        apply = functools.partial(
+            update.apply_reduced, self._updater(), gradients, list(self.built_for)
+        )
+        if scaler is None:
+            apply()
+            return
+        finite = loss_scale.all_finite([g for g in gradients if g is not None])
+
+        def finite_step() -> None:
+            apply()
+            loss_scale.after_finite_step(scaler)
+
+        tf.cond(finite, finite_step, lambda: loss_scale.after_overflow(scaler))
 
     def _note_counted(self) -> None:
         """Notes that the step counts an update, whatever the data."""

@@ -144,6 +144,23 @@ def check_exchangeable(dtype: Any, name: str | None) -> None:
         )
 
 
+def check_normalizer(reduction: str, masked: bool, step: Any) -> None:
+    """Raises ValueError for a loss that needs the other parts of the batch, if they are not there.
+
+    Args:
+        reduction: that of the Keras loss.
+        masked: whether it has a mask.
+        step: the `ReplicaStep` that runs.
+    """
+    if step.replicas > 1 and not step.exchanges:
+        raise ValueError(
+            "The workers of a parameter server cannot sum what this loss is divided by, the "
+            "unmasked values or the sample weights of all parts of the batch. Use the reduction "
+            "'sum', another policy than Synchronous, or another strategy. Received: a loss with "
+            f"reduction={reduction!r}{' and a mask' if masked else ''} on {step.replicas} workers"
+        )
+
+
 def check_integer(name: str, value: Any, minimum: int) -> None:
     """Raises ValueError unless the argument `name` is an integer that is not below `minimum`."""
     try:

@@ -1,12 +1,19 @@
 """Where a process runs: its cluster, its peers and the launcher that started it.
 
-Nothing here imports TensorFlow, so the command line uses it too.
+Nothing here imports TensorFlow, so the command line uses it too; only `local_cluster` needs it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster.addresses import check_port_free
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.environments import Launch, choose_strategy, describe, slurm_cluster
 from tfdist.cluster.peers import wait_for_peers
+
+if TYPE_CHECKING:
+    from tfdist.cluster.local import local_cluster
 
 __all__ = [
     "Cluster",
@@ -14,6 +21,15 @@ __all__ = [
     "check_port_free",
     "choose_strategy",
     "describe",
+    "local_cluster",
     "slurm_cluster",
     "wait_for_peers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "local_cluster":
+        raise AttributeError(f"module 'tfdist.cluster' has no attribute {name!r}")
+    from tfdist.cluster.local import local_cluster
+
+    return local_cluster

@@ -54,7 +54,7 @@ class MultiProcessStrategy(SynchronousStrategy):
     callback_files: list[CallbackFiles]
 
     def _init_processes(self, options: Options, processes: Processes, log_all_ranks: bool) -> None:
-        self._init_options(options, processes)
+        self._init_synchronous(options, processes)
         self.log_all_ranks = log_all_ranks
         self.callbacks_run = False
         self.callback_files = []

@@ -1,0 +1,5 @@
+"""Asynchronous training: variables on parameter servers, workers that do not wait for each other."""
+
+from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
+
+__all__ = ["ParameterServerStrategy"]

@@ -1,0 +1,58 @@
+"""What a process does first: the chief connects to the others, which serve until it has ended."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from tfdist.cluster import Cluster
+from tfdist.cluster.addresses import without_proxy
+
+
+def connect(
+    resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
+) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """Waits for the workers and parameter servers; in one of those, serves and ends the process.
+
+    Args:
+        resolver: of the cluster; None for TF_CONFIG.
+
+    Returns:
+        The resolver of the chief.
+
+    Raises:
+        ValueError: where there is no cluster, and for one without chief, worker or ps.
+        TimeoutError: when some cannot be reached, with their names.
+        SystemExit: in workers and parameter servers, when the chief has ended.
+    """
+    cluster = Cluster.from_environment() if resolver is None else _cluster_of(resolver)
+    if cluster is None:
+        raise ValueError(
+            "A parameter server job has a chief, workers and parameter servers: start the script "
+            "with `tfdist run -n 3 --ps 1`, set TF_CONFIG in each process, or pass a "
+            "`cluster_resolver`, such as from `tfdist.cluster.local_cluster()`. "
+            "Received: no TF_CONFIG"
+        )
+    if resolver is not None:
+        return resolver
+    from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
+    from tfdist.cluster.server import serve
+    check_parameter_server_cluster(cluster)
+    others = [*cluster.jobs["worker"], *cluster.jobs["ps"], *cluster.jobs["chief"]]
+    os.environ.update(without_proxy(os.environ, others))
+    if cluster.task_type in ("worker", "ps"):
+        serve(cluster)
+        raise SystemExit(0)
+    if resolver is not None:
+        return resolver
+    wait_for_servers(cluster)
+    jobs = {job: list(cluster.jobs[job]) for job in ("chief", "worker", "ps")}
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+
+
+def _cluster_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Cluster:
+    jobs = {job: tuple(tasks) for job, tasks in resolver.cluster_spec().as_dict().items()}
+    return Cluster(jobs, resolver.task_type or "chief", resolver.task_id or 0)

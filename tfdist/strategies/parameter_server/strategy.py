@@ -1,0 +1,251 @@
+"""Variables on parameter servers, and workers that do not wait for each other."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from tfdist import _compat
+from tfdist.callbacks.checks import TrainingChecks
+from tfdist.optimizer import DistributedOptimizer
+from tfdist.options import Compression, Options
+from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.staleness import Policies
+from tfdist.strategies.keras_strategy import KerasStrategy
+from tfdist.strategies.parameter_server import errors, hooks
+from tfdist.strategies.parameter_server.connecting import connect
+from tfdist.strategies.parameter_server.distributed import (
+    DistributedData,
+    OwnPipelines,
+    SerializedDataset,
+)
+from tfdist.strategies.parameter_server.functions import PredictFunction, Run, TestFunction
+from tfdist.strategies.parameter_server.report import StalenessReport
+from tfdist.strategies.parameter_server.training import TrainFunction
+from tfdist.validation import check_choice, check_integer, check_not_empty, check_number
+
+
+class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrategy):
+    """Asynchronous training: each worker updates the weights on its own, when it is ready.
+
+    A drop-in for `tf.distribute.ParameterServerStrategy` under which Keras 3's `fit`, `evaluate`
+    and `predict` run. One process is the chief, which runs the script; the others are workers and
+    parameter servers, in which making the strategy starts TensorFlow's server and does not return:
+    they end when the chief has ended. The processes find each other by the environment variable
+    TF_CONFIG, which `tfdist run --ps` and cluster managers set.
+
+    Make the strategy before TensorFlow runs anything.
+
+    A worker reads the weights, computes a gradient on a batch of its own, and sends it to the
+    parameter servers. By the time it is applied, others may have updated the weights τ times: that
+    is its staleness, which `staleness` does something about. An epoch has as many batches as on one
+    device, divided among the workers; `steps_per_epoch` is the total.
+
+    Args:
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as from
+            `tfdist.cluster.local_cluster`; None for TF_CONFIG.
+        variable_partitioner: as in `tf.distribute.ParameterServerStrategy`.
+        staleness: a policy of `tfdist.staleness`, or several in a list; None for none.
+        input: who reads the training data. "static": each worker reads all of it and takes every
+            n-th batch, so that all workers have the same share. "dynamic": the chief reads it, and
+            a worker gets the next batch when it is ready, so that a slow worker gets fewer. With
+            `staleness.Synchronous()` the chief always reads it. Data for `evaluate` and `predict`
+            is read by the chief.
+        max_pending: the number of steps that are under way at a time; None for one per worker.
+        worker_timeout: seconds after which it is an error that all workers are lost.
+        accumulation_steps: number of batches whose gradients a worker averages before one update.
+        bucket_bytes: gradients are packed into buckets of at most this many bytes.
+        compression: how gradients are compressed on their way to the parameter servers: a
+            `tfdist.compression.Compressor`, its name such as "topk", or a dict of patterns of
+            variables' paths and these. None for not at all.
+        seed: for the random numbers of compressors.
+
+    Raises:
+        ValueError: for a cluster without chief, worker or ps, and options out of range.
+        TimeoutError: when workers or parameter servers cannot be reached; it names them.
+
+    Example:
+
+    >>> import keras, numpy as np, tfdist
+    >>> with tfdist.cluster.local_cluster(workers=2, ps=1) as resolver:
+    ...     strategy = tfdist.ParameterServerStrategy(resolver)
+    ...     with strategy.scope():
+    ...         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    ...         model.compile(optimizer="adam", loss="mse")
+    ...     x, y = np.ones((32, 4)), np.ones((32, 1))
+    ...     history = model.fit(x, y, batch_size=4, verbose=0, callbacks=strategy.callbacks())
+    >>> strategy.staleness_report().updates
+    8
+    """
+
+    collects_gradients = True
+
+    def __init__(
+        self,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
+        variable_partitioner: Callable | None = None,
+        *,
+        staleness: Any = None,
+        input: Literal["static", "dynamic"] = "static",
+        max_pending: int | None = None,
+        worker_timeout: float = 60.0,
+        accumulation_steps: int = 1,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        compression: Compression = None,
+        seed: int = 0,
+    ):
+        options = Options(accumulation_steps, bucket_bytes, compression, seed)
+        self.policies = Policies.of(staleness)
+        check_choice("input", input, ("static", "dynamic"))
+        check_number("worker_timeout", worker_timeout, 0, exclusive=True)
+        if max_pending is not None:
+            check_integer("max_pending", max_pending, 1)
+        resolver = connect(cluster_resolver)
+        super().__init__(resolver, variable_partitioner)
+        _compat.allow_functions_of_coordinator(self)
+        self._init_options(options)
+        self.addresses = resolver.cluster_spec().as_dict()
+        self.num_workers = len(self.addresses["worker"])
+        self.max_pending = max_pending or self.num_workers
+        self.timeout = worker_timeout
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
+        self.version = 0
+        self.report = StalenessReport()
+        self._input = input
+        self._prediction: PredictFunction | None = None
+        self._active: Run | None = None
+        self._own_pipelines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files and progress: the others never return a strategy."""
+        return True
+
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """Callbacks for `model.fit`: they check that there is a model to distribute, and data."""
+        return [TrainingChecks(self)]
+
+    def staleness_report(self) -> StalenessReport:
+        """How stale the gradients of the last `fit` were, and what was done about it."""
+        return self.report
+
+    def check_compiled(self, model: keras.Model) -> None:
+        """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
+        for name in ("jit_compile", "run_eagerly"):
+            if getattr(model, name):
+                raise ValueError(
+                    "A worker runs a step as a function of TensorFlow. Compile with "
+                    f"`{name}=False` or leave it out. Received: {name}=True"
+                )
+
+    # Data
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        """Data for Keras' loops; see `tf.distribute.Strategy`.
+
+        Raises:
+            ValueError: when `dataset` is known to be empty.
+        """
+        del options
+        check_not_empty(dataset)
+        own = self._own_pipelines.get(dataset)
+        data = DistributedData(dataset, own, self)
+        self._batch_specs[data] = dataset.element_spec
+        return data
+
+    def shards_of(self, dataset: tf.data.Dataset) -> SerializedDataset | None:
+        """The parts of a data set that workers read; None where the chief reads all.
+
+        Raises:
+            ValueError: for data that only the chief can read, unless it does.
+        """
+        if self._input == "dynamic":
+            return None
+        return SerializedDataset(dataset, self.num_workers)
+
+    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
+        """Distributes data that the user divides; see `tf.distribute.Strategy`.
+
+        Args:
+            dataset_fn: called for each worker with a `tf.distribute.InputContext`; returns its data
+                set of batches, which it reads itself. `evaluate` and `predict` read all of them,
+                one after the other, in the chief.
+            options: is not used.
+        """
+        del options
+        pipelines = OwnPipelines(dataset_fn, self.num_workers)
+        dataset = pipelines.joined()
+        self._own_pipelines[dataset] = pipelines
+        return dataset
+
+    # Runs
+
+    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None):
+        """Runs `fn`; see `tf.distribute.Strategy.run`.
+
+        Raises:
+            ValueError: for Keras' own steps, which run on workers in `fit`, `evaluate`, `predict`.
+        """
+        if _compat.keras_step(fn) is not None:
+            raise ValueError(
+                "Under a parameter server use `fit`, `evaluate` and `predict`, which divide their "
+                "data among the workers. Received: a step on one batch (train_on_batch, "
+                "test_on_batch or predict_on_batch)"
+            )
+        return super().run(fn, args=args, kwargs=kwargs, options=options)
+
+    @contextlib.contextmanager
+    def keras_run(self, model: keras.Model, name: str) -> Iterator[None]:
+        """Surrounds `fit`, `evaluate` or `predict` of `model`, as `name` says."""
+        self._check_optimizers(model)
+        kinds = {"fit": TrainFunction, "evaluate": TestFunction, "predict": PredictFunction}
+        attribute = {"fit": "train", "evaluate": "test", "predict": "predict"}[name] + "_function"
+        if name == "fit":
+            self.report = StalenessReport()
+        function = getattr(model, attribute)
+        if not isinstance(function, kinds[name]):
+            function = kinds[name](self, model)
+            setattr(model, attribute, function)
+        outer = self._prediction
+        self._prediction = function if name == "predict" else None
+        try:
+            yield
+        finally:
+            self._prediction = outer
+            function.close()
+
+    def activate(self, run: Run) -> None:
+        """Ends what workers do for another run, as a worker does one thing at a time."""
+        if self._active is not None:
+            self._active.close()
+        self._active = run
+
+    @property
+    def prediction(self) -> PredictFunction | None:
+        """What predicts, while `predict` runs."""
+        return self._prediction
+
+    def _check_optimizers(self, model: keras.Model) -> None:
+        for optimizer in vars(model).values():
+            if isinstance(optimizer, DistributedOptimizer) and optimizer.options != self.options:
+                raise ValueError(
+                    "Under a parameter server the options of accumulation and compression are the "
+                    "strategy's. Make the optimizer without them. "
+                    f"Received: {optimizer.name} with {optimizer.options}"
+                )
+
+    def note(self, worker: int, error: Exception | None) -> None:
+        """Logs that a worker is lost, or is back."""
+        errors.log_change(self.addresses["worker"], worker, error)
+
+    def explained(self, error: Exception) -> Exception:
+        """An error of a step as the user should see it."""
+        return errors.explained(error, self.addresses)
+
+
+hooks.install(ParameterServerStrategy)

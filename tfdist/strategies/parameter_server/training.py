@@ -1,0 +1,150 @@
+"""Keras' train function under a parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.strategies.parameter_server.functions import Run
+from tfdist.strategies.parameter_server.steps import Step
+from tfdist.strategies.parameter_server.updates import Gradients
+from tfdist.strategies.parameter_server.worker import Pushed
+
+
+class TrainFunction(Run):
+    """Each call waits for the next step that is done, and makes an update with it.
+
+    Args:
+        strategy: the strategy.
+        model: the model.
+
+    Attributes:
+        batches: the number of batches that are left of an epoch; None for as many as there are.
+    """
+
+    def __init__(self, strategy: Any, model: keras.Model):
+        parts = strategy.num_workers if strategy.policies.synchronous else 0
+        self._parts = parts
+        self._accumulates = strategy.options.accumulation_steps
+        super().__init__(strategy, model, "train_step", self._accumulates, parts)
+        self.batches: int | None = None
+        self._source: Any = None
+        self._uncounted = 0
+        self._logs: dict[str, Any] = {}
+        self._collected: list[Step] = []
+        self._kept: Gradients | None = None
+        self._summed = 0
+
+    def __call__(self, iterator: Any) -> dict[str, Any]:
+        """Trains on the next `steps_per_execution` batches."""
+        if not hasattr(iterator, "training_source"):
+            raise ValueError(
+                "Under a parameter server a model is trained with `fit`, which keeps all workers "
+                "busy. Received: a call of train_on_batch"
+            )
+        if iterator is not self._iterator or self.steps is None:
+            self._start(iterator)
+        done = 0
+        while done < self.model.steps_per_execution and self._advance():
+            self._uncounted -= 1
+            done += 1
+            if self.batches is not None:
+                self.batches -= 1
+        if not done:
+            raise StopIteration
+        return self._logs
+
+    def _start(self, iterator: Any) -> None:
+        self._source = iterator.training_source()
+        self._uncounted = 0
+        self._collected = []
+        self.begin(
+            iterator,
+            self._source,
+            may_start=self.strategy.policies.may_start,
+            budget=None if self.batches is None else self.batches * max(self._parts, 1),
+            per_step=1 if self._parts else self._accumulates - self._summed,
+            max_pending=self.strategy.max_pending,
+        )
+
+    def _advance(self) -> bool:
+        """Makes sure that there is a batch that no call has counted; False at the end of data."""
+        while self._uncounted == 0:
+            step = self.next(self._may_use)
+            if step is None:
+                self.close()
+                return False
+            self._take(step)
+        return True
+
+    def _may_use(self, others: Sequence[Step]) -> bool:
+        """Whether an update may come before those of `others`."""
+        oldest = min((other.version for other in others), default=None)
+        if self._parts or oldest is None:
+            return True
+        return self.strategy.policies.may_update(self.strategy.version + 1 - oldest)
+
+    def _take(self, step: Step) -> None:
+        """Uses a step, or all parts of a global batch once they are there."""
+        if not self._parts:
+            self._use(step, step.result, len(step.batches))
+            self._release(step)
+            return
+        self._collected.append(step)
+        whole = len(self._collected) == self._parts
+        if whole:
+            in_order = sorted(self._collected, key=lambda step: int(step.batches[0].part.index))
+            self._collected = []
+            sums = self.updates.add([(s.result.gradients, s.result.changes) for s in in_order])
+            last = in_order[-1].result
+            self._use(step, Pushed(*sums, last.assigned, last.logs), 1)
+        self._release(step)
+        if whole:
+            self._source.advance()
+
+    def _release(self, step: Step) -> None:
+        assert self.steps is not None
+        self.steps.release(step, (self.strategy.version, self.values))
+
+    def _use(self, step: Step, result: Pushed, batches: int) -> None:
+        """Updates with gradients, adds them to those that wait for more, or drops them.
+
+        Args:
+            step: whose gradients they are.
+            result: the gradients and changes.
+            batches: the number of batches, of the `accumulation_steps` of an update.
+        """
+        strategy = self.strategy
+        staleness = strategy.version - step.version
+        if not strategy.policies.accepts(staleness):
+            logs = self.updates.count(result.changes)
+            strategy.report.add(step.worker, staleness, None)
+        elif self._summed + batches < self._accumulates:
+            logs = self._keep(result, batches)
+        else:
+            factor = strategy.policies.learning_rate_factor(staleness)
+            read = step.values if strategy.policies.compensates else []
+            self.values, logs = self.updates.update(
+                self._with_kept(result), result.changes, result.assigned, tf.constant(factor), read
+            )
+            strategy.version += 1
+            strategy.report.add(step.worker, staleness, factor)
+        self._logs = dict(logs) if result.logs is None else result.logs
+        self._uncounted += batches
+
+    def _keep(self, result: Pushed, batches: int) -> dict[str, tf.Tensor]:
+        """Keeps gradients until there are enough of them; changes are made at once."""
+        summed = self._summed + batches
+        self._kept, self._summed = self._with_kept(result), summed
+        return self.updates.change(result.changes, result.assigned)
+
+    def _with_kept(self, result: Pushed) -> Gradients:
+        """The gradients with those that were kept before."""
+        if self._kept is None:
+            return result.gradients
+        gradients, _ = self.updates.add([(self._kept, {}), (result.gradients, {})])
+        self._kept, self._summed = None, 0
+        return gradients
