@@ -120,6 +120,17 @@ def check_layers(layers: list[keras.layers.Layer], replicas: int) -> None:
         )
 
 
+def check_no_synchronized_layers(layers: list[keras.layers.Layer]) -> None:
+    """Raises ValueError for layers that exchange values with other parts of the batch."""
+    names = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
+    if names:
+        raise ValueError(
+            "The workers of a parameter server cannot exchange values within a step, as "
+            "synchronized BatchNormalization does. Leave `synchronized` out, or use another "
+            f"strategy. Received: layers {names}"
+        )
+
+
 def check_not_empty(dataset: Any) -> None:
     """Raises ValueError for a data set that is known to have no batches."""
     if isinstance(dataset, tf.data.Dataset) and int(dataset.cardinality()) == 0:

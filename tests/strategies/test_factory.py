@@ -20,8 +20,8 @@ def test_unknown_name_is_refused():
         tfdist.Strategy("mirored")
 
 
-def test_planned_name_says_so():
-    with pytest.raises(ValueError, match="'parameter_server' is not available yet.*Received"):
+def test_a_parameter_server_needs_a_cluster():
+    with pytest.raises(ValueError, match="tfdist run -n 3 --ps 1.*Received: no TF_CONFIG"):
         tfdist.Strategy("parameter_server")
 
 

@@ -14,25 +14,11 @@ class Collected:
     """The gradients of one step.
 
     Attributes:
-        by_optimizer: pairs of an optimizer and its gradients, one per variable that it was built
-            for; None where there is none.
+        applied: for each time that an optimizer is applied, the optimizer and its gradients, one
+            per variable that it was built for; None where there is none.
     """
 
-    by_optimizer: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
-
-    def add(self, optimizer: Any, gradients: list) -> None:
-        """Notes the gradients that `optimizer` was given.
-
-        Raises:
-            ValueError: when it was given some in this step already.
-        """
-        if any(other is optimizer for other, _ in self.by_optimizer):
-            raise ValueError(
-                "Under a parameter server an optimizer can be applied once per step. Apply all "
-                "gradients at once, or use an optimizer for each group of variables. "
-                f"Received: a second apply of {optimizer.name}"
-            )
-        self.by_optimizer.append((optimizer, gradients))
+    applied: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
 
 
 _collecting = threading.local()

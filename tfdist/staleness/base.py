@@ -84,8 +84,7 @@ class Policies(StalenessPolicy):
             )
         if len(set(kinds)) < len(kinds):
             raise ValueError(
-                "A kind of policy can be used once. "
-                f"Received: staleness={list(self.policies)}"
+                f"A kind of policy can be used once. Received: staleness={list(self.policies)}"
             )
 
     @classmethod

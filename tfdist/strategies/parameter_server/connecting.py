@@ -38,6 +38,7 @@ def connect(
         return resolver
     from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
     from tfdist.cluster.server import serve
+
     check_parameter_server_cluster(cluster)
     others = [*cluster.jobs["worker"], *cluster.jobs["ps"], *cluster.jobs["chief"]]
     os.environ.update(without_proxy(os.environ, others))

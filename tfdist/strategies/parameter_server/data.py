@@ -43,6 +43,7 @@ class Batch:
         position: its place in the part.
         data: the tensors, on the chief or on the worker that took it.
         part: which part of a global batch it is; None for a whole one.
+        index: for a part, which one it is.
         number: for a part, the number of global batches before in this run.
     """
 
@@ -50,6 +51,7 @@ class Batch:
     position: int
     data: Any
     part: Part | None = None
+    index: int = 0
     number: int = 0
 
 
@@ -239,7 +241,7 @@ class PartsSource(_Source):
                 for index in range(self._parts):
                     own = batches.part(data, size, index, self._parts)
                     part, number = _part(own, index, size), self._position - self._begun
-                    self._waiting.append(Batch(0, self._position, own, part, number))
+                    self._waiting.append(Batch(0, self._position, own, part, index, number))
                 self._position += 1
         self._changed.notify_all()
 

@@ -8,6 +8,7 @@ Keras' `StatelessScope` keeps every assignment in the step from its variable.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +24,8 @@ class Outcome:
     """What a step gave.
 
     Attributes:
-        gradients: by the number of the optimizer among `optimizers`, then by the number of the
-            variable that it was built for.
+        gradients: by the number of the application among `optimizers`, then by the number of the
+            variable that the optimizer was built for.
         changes: what numeric variables grew by, by their number among `changed`.
         assigned: the new values of other variables, in the same way.
         logs: what the step returned.
@@ -39,9 +40,19 @@ class Outcome:
 class _Scope(keras.StatelessScope):
     """Notes which variables the step assigns to."""
 
-    def __init__(self, state_mapping: Sequence[tuple]):
+    def __init__(self, state_mapping: Sequence[tuple], collected: collection.Collected):
         super().__init__(state_mapping, collect_losses=True)
         self.updated: dict[int, keras.Variable] = {}
+        self.read_late: set[str] = set()
+        self._collected = collected
+
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
+        """The value in the step; notes if an optimizer should have changed it by now."""
+        for optimizer, gradients in self._collected.applied:
+            for other, gradient in zip(optimizer.built_for, gradients):
+                if other is variable and gradient is not None:
+                    self.read_late.add(variable.path)
+        return super().get_current_value(variable)
 
     def add_update(self, update: tuple) -> None:
         """Keeps the new value instead of assigning it."""
@@ -59,7 +70,7 @@ class FunctionalStep:
     Attributes:
         variables: the variables whose values the function takes.
         seeds: the states of random number generators, whose values it takes too.
-        optimizers: those that the step applies, in the order of their first use.
+        optimizers: those that the step applies, in their order.
         changed: the variables that the step assigns to, in the order of their first use.
         draws: how many numbers a step draws with each of `seeds`, once it has been traced.
     """
@@ -99,15 +110,16 @@ class FunctionalStep:
         start = {id(v): tf.zeros(v.shape, v.dtype) for v in self._metrics if is_summed(v)}
         pairs = [*zip(self.variables, values), *zip(self.seeds, seeds)]
         start.update({id(variable): value for variable, value in pairs})
-        scope = _Scope(pairs + [(v, start[id(v)]) for v in self._metrics if id(v) in start])
+        pairs += [(v, start[id(v)]) for v in self._metrics if id(v) in start]
         sources = {id(v): start[id(v)] for v in self.trainable}
         with (
             collection.collect() as collected,
             replica.publish(running),
             _compat.gradients_by_value(sources),
-            scope,
+            _Scope(pairs, collected) as scope,
         ):
             logs = self._step(_without_optionals(batch))
+        self._check_read(scope.read_late, running)
         self._count_draws(running)
         changes: dict[str, tf.Tensor] = {}
         assigned: dict[str, tf.Tensor] = {}
@@ -120,30 +132,38 @@ class FunctionalStep:
                 changes[self._key(variable)] = after - before
             else:
                 assigned[self._key(variable)] = after
-        gradients = {}
-        for optimizer, by_variable in collected.by_optimizer:
-            gradients[_position(self.optimizers, optimizer)] = {
-                str(place): gradient
-                for place, gradient in enumerate(by_variable)
-                if gradient is not None
-            }
+        self.optimizers[:] = [optimizer for optimizer, _ in collected.applied]
+        gradients = {
+            str(number): {str(i): g for i, g in enumerate(by_variable) if g is not None}
+            for number, (_, by_variable) in enumerate(collected.applied)
+        }
         return Outcome(gradients, changes, assigned, logs)
+
+    def _check_read(self, read_late: set[str], running: replica.ReplicaStep) -> None:
+        """Raises ValueError, or warns, where the step would use weights that it has updated."""
+        if not read_late:
+            return
+        message = (
+            "Under a parameter server the updates of a step are made after it, so what it computes "
+            "after an optimizer was applied uses the weights from before. "
+            f"Received: a {self.model.name}.train_step that reads {sorted(read_late)} after their "
+            "update"
+        )
+        if running.replicas > 1:
+            raise ValueError(f"{message}. Compute all gradients before the first update.")
+        warnings.warn(message, stacklevel=2)
 
     def _count_draws(self, running: replica.ReplicaStep) -> None:
         drawn = [id(seed) for seed in running.drawn]
         self.draws = [drawn.count(id(seed)) for seed in self.seeds]
 
     def _key(self, variable: keras.Variable) -> str:
-        return _position(self.changed, variable)
-
-
-def _position(things: list, thing: Any) -> str:
-    """The place of `thing` in `things`, to which it is added if it is not there."""
-    for place, other in enumerate(things):
-        if other is thing:
-            return str(place)
-    things.append(thing)
-    return str(len(things) - 1)
+        """The number of `variable` among those that the step assigns to, as text."""
+        for place, other in enumerate(self.changed):
+            if other is variable:
+                return str(place)
+        self.changed.append(variable)
+        return str(len(self.changed) - 1)
 
 
 def is_summed(variable: keras.Variable) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.strategies import keras_steps
 from tfdist.strategies.parameter_server.data import CHIEF
 from tfdist.strategies.parameter_server.functional import FunctionalStep
 from tfdist.strategies.parameter_server.steps import Step, Steps
@@ -33,9 +33,10 @@ class Run:
     ):
         self.strategy = strategy
         self.model = model
-        self.step = FunctionalStep(model, name)
-        self.updates = Updates(strategy, self.step, strategy.policies)
-        self._worker = WorkerFunctions(self.step, micro_batches, parts)
+        self.name = name
+        self._micro_batches = micro_batches
+        self._parts = parts
+        self._is_prepared = False
         self._iterator: Any = None
         self.steps: Steps | None = None
         self.values: list[tf.Tensor] = []
@@ -53,17 +54,31 @@ class Run:
             **options: for `Steps`.
         """
         self.strategy.activate(self)
+        self._prepare()
         self.values = self.updates.values()
         self._metrics = self._metrics or list(self.model.get_metrics_result())
         self._seeds = [seed.numpy() for seed in self.step.seeds]
         self._worker.prepare(self.values, self._seeds, iterator.element_spec)
         self._iterator = iterator
         steps = Steps(
-            self.strategy.num_workers, source, self._compute, on_change=self.strategy.note, **options
+            self.strategy.num_workers,
+            source,
+            self._compute,
+            on_change=self.strategy.note,
+            **options,
         )
         self.steps = steps
         steps.start(self.strategy.coordinator, (self.strategy.version, self.values))
         return steps
+
+    def _prepare(self) -> None:
+        """Makes the functions, the first time: until then Keras may not have built the model."""
+        if not self._is_prepared:
+            self.strategy.prepare(self.model)
+            self.step = FunctionalStep(self.model, self.name)
+            self.updates = Updates(self.strategy, self.step, self.strategy.policies)
+            self._worker = WorkerFunctions(self.step, self._micro_batches, self._parts)
+            self._is_prepared = True
 
     def close(self) -> None:
         """Ends what the workers do."""
@@ -83,12 +98,13 @@ class Run:
     def _compute(self, step: Step, read: Callable[[Step], None]) -> None:
         """Lets a worker compute; in its thread."""
         read(step)
-        result = None
+        result: Pushed | None = None
         for index, batch in enumerate(step.batches):
             seeds = self._seeds_of(step.number + index if batch.part is None else batch.number)
             last = index == len(step.batches) - 1
             result = self._worker(step.values, seeds, batch, result, last)
-        step.result = self._fetched(result)
+        if result is not None:
+            step.result = self._fetched(result)
 
     def _seeds_of(self, number: int) -> list[np.ndarray]:
         """The seeds that step `number` of this run begins with, as if steps came one by one."""
@@ -104,6 +120,19 @@ class Run:
         with tf.device(CHIEF):
             logs = tf.nest.map_structure(tf.identity, result.logs, expand_composites=True)
         return result._replace(logs=logs)
+
+    def completed(self, logs: Any, results: dict[str, tf.Tensor]) -> Any:
+        """What Keras gets of a step: its logs, with the results of metrics over all steps.
+
+        Args:
+            logs: what the step returned; None for the results of the metrics.
+            results: those.
+        """
+        if logs is None:
+            return dict(results)
+        if not isinstance(logs, dict):
+            return logs
+        return keras_steps.with_results(logs, results, self.model, self.name)
 
     def in_order(self, iterator: Any) -> Pushed | None:
         """The result of the next batch of `iterator`; None when there are no more.
@@ -145,8 +174,7 @@ class TestFunction(Run):
             result = self.in_order(iterator)
             if result is None:
                 break
-            logs = self.updates.count(result.changes)
-            logs = logs if result.logs is None else result.logs
+            logs = self.completed(result.logs, self.updates.count(result.changes))
         if logs is None:
             raise StopIteration
         return logs

@@ -199,9 +199,7 @@ class Steps:
                     if self._left == 0:
                         self._without_work.add(worker)
                         self._changed.notify_all()
-                    elif self._free and self._may_start(
-                        self._finished[worker] - self._slowest()
-                    ):
+                    elif self._free and self._may_start(self._finished[worker] - self._slowest()):
                         self._free -= 1
                         wanted = self._per_step
                         if self._left is not None:

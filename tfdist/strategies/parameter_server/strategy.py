@@ -16,6 +16,7 @@ from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.staleness import Policies
+from tfdist.strategies import keras_steps, wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.strategies.parameter_server import errors, hooks
 from tfdist.strategies.parameter_server.connecting import connect
@@ -27,7 +28,15 @@ from tfdist.strategies.parameter_server.distributed import (
 from tfdist.strategies.parameter_server.functions import PredictFunction, Run, TestFunction
 from tfdist.strategies.parameter_server.report import StalenessReport
 from tfdist.strategies.parameter_server.training import TrainFunction
-from tfdist.validation import check_choice, check_integer, check_not_empty, check_number
+from tfdist.validation import (
+    check_choice,
+    check_integer,
+    check_layers,
+    check_model_scope,
+    check_no_synchronized_layers,
+    check_not_empty,
+    check_number,
+)
 
 
 class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrategy):
@@ -185,7 +194,9 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
 
     # Runs
 
-    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None):
+    def run(
+        self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None
+    ) -> Any:
         """Runs `fn`; see `tf.distribute.Strategy.run`.
 
         Raises:
@@ -202,7 +213,6 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     @contextlib.contextmanager
     def keras_run(self, model: keras.Model, name: str) -> Iterator[None]:
         """Surrounds `fit`, `evaluate` or `predict` of `model`, as `name` says."""
-        self._check_optimizers(model)
         kinds = {"fit": TrainFunction, "evaluate": TestFunction, "predict": PredictFunction}
         attribute = {"fit": "train", "evaluate": "test", "predict": "predict"}[name] + "_function"
         if name == "fit":
@@ -212,12 +222,29 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             function = kinds[name](self, model)
             setattr(model, attribute, function)
         outer = self._prediction
-        self._prediction = function if name == "predict" else None
+        self._prediction = function if isinstance(function, PredictFunction) else None
         try:
             yield
         finally:
             self._prediction = outer
             function.close()
+
+    def prepare(self, model: keras.Model) -> None:
+        """Checks and completes what the scope and `compile` could not yet see."""
+        check_model_scope(model, self)
+        wrapping.wrap_optimizers(model)
+        for optimizer in vars(model).values():
+            if isinstance(optimizer, DistributedOptimizer) and optimizer.options != self.options:
+                raise ValueError(
+                    "Under a parameter server the options of accumulation and compression are the "
+                    "strategy's. Make the optimizer without them. "
+                    f"Received: {optimizer.name} with {optimizer.options}"
+                )
+        if self.policies.synchronous and self.num_workers > 1:
+            layers = _compat.flatten_layers(model)
+            check_layers(layers, self.num_workers)
+            check_no_synchronized_layers(layers)
+            keras_steps.warn_of_unsynchronized_layers(model)
 
     def activate(self, run: Run) -> None:
         """Ends what workers do for another run, as a worker does one thing at a time."""
@@ -229,15 +256,6 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def prediction(self) -> PredictFunction | None:
         """What predicts, while `predict` runs."""
         return self._prediction
-
-    def _check_optimizers(self, model: keras.Model) -> None:
-        for optimizer in vars(model).values():
-            if isinstance(optimizer, DistributedOptimizer) and optimizer.options != self.options:
-                raise ValueError(
-                    "Under a parameter server the options of accumulation and compression are the "
-                    "strategy's. Make the optimizer without them. "
-                    f"Received: {optimizer.name} with {optimizer.options}"
-                )
 
     def note(self, worker: int, error: Exception | None) -> None:
         """Logs that a worker is lost, or is back."""

@@ -96,11 +96,14 @@ class TrainFunction(Run):
         self._collected.append(step)
         whole = len(self._collected) == self._parts
         if whole:
-            in_order = sorted(self._collected, key=lambda step: int(step.batches[0].part.index))
+            in_order = sorted(self._collected, key=lambda step: step.batches[0].index)
             self._collected = []
-            sums = self.updates.add([(s.result.gradients, s.result.changes) for s in in_order])
-            last = in_order[-1].result
-            self._use(step, Pushed(*sums, last.assigned, last.logs), 1)
+            gradients, changes = self.updates.add(
+                [(part.result.gradients, part.result.changes) for part in in_order]
+            )
+            logs = _sum_of_logs([part.result.logs for part in in_order])
+            assigned = in_order[-1].result.assigned
+            self._use(step, Pushed(gradients, changes, assigned, logs), 1)
         self._release(step)
         if whole:
             self._source.advance()
@@ -132,7 +135,7 @@ class TrainFunction(Run):
             )
             strategy.version += 1
             strategy.report.add(step.worker, staleness, factor)
-        self._logs = dict(logs) if result.logs is None else result.logs
+        self._logs = self.completed(result.logs, logs)
         self._uncounted += batches
 
     def _keep(self, result: Pushed, batches: int) -> dict[str, tf.Tensor]:
@@ -148,3 +151,15 @@ class TrainFunction(Run):
         gradients, _ = self.updates.add([(self._kept, {}), (result.gradients, {})])
         self._kept, self._summed = None, 0
         return gradients
+
+
+def _sum_of_logs(parts: Sequence[Any]) -> Any:
+    """The logs of a global batch from those of its parts, which are weighted; None for none."""
+    if parts[0] is None:
+        return None
+
+    def total(*values: Any) -> Any:
+        is_number = tf.is_tensor(values[0]) and values[0].dtype.is_floating
+        return tf.add_n(values) if is_number and values[0].shape.rank == 0 else values[-1]
+
+    return tf.nest.map_structure(total, *parts)

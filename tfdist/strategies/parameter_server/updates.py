@@ -32,9 +32,7 @@ class Updates:
         policies: what is done about stale gradients.
     """
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, step: FunctionalStep, policies: Policies
-    ):
+    def __init__(self, strategy: tf.distribute.Strategy, step: FunctionalStep, policies: Policies):
         self._strategy = strategy
         self._step = step
         self._policies = policies

@@ -91,9 +91,12 @@ class WorkerFunctions:
         """
         running = self._replica_step(part)
         outcome = self._step(self._started(values, before), seeds, batch, running)
-        gradients, changes = outcome.gradients, outcome.changes
+        gradients, changes, logs = outcome.gradients, outcome.changes, outcome.logs
+        if self._micro_batches > 1:
+            gradients = self._dense(gradients)
         if part is not None:
             changes = {key: self._of_part(key, c, part) for key, c in changes.items()}
+            logs = tf.nest.map_structure(lambda log: _weighed(log, part.fraction), logs)
         if before is not None:
             sums = [(before.gradients, before.changes), (gradients, changes)]
             gradients, changes = add(sums)
@@ -103,7 +106,25 @@ class WorkerFunctions:
                 key: on_its_device(self._step.changed[int(key)], change)
                 for key, change in changes.items()
             }
-        return Pushed(gradients, changes, outcome.assigned, outcome.logs)
+        return Pushed(gradients, changes, outcome.assigned, logs)
+
+    def _dense(self, gradients: dict[str, dict[str, Any]]) -> dict[str, dict[str, tf.Tensor]]:
+        """Dense gradients for all variables, as the mean over batches has."""
+        applied = [id(optimizer) for optimizer in self._step.optimizers]
+        if len(set(applied)) < len(applied):
+            names = [optimizer.name for optimizer in self._step.optimizers]
+            raise ValueError(
+                "With gradient accumulation an optimizer can be applied once per step. Apply all "
+                "gradients at once, use an optimizer for each group of variables, or "
+                f"`accumulation_steps=1`. Received: a step that applies {names}"
+            )
+        return {
+            key: {
+                str(place): tf.convert_to_tensor(by_variable.get(str(place), tf.zeros_like(v)))
+                for place, v in enumerate(self._step.optimizers[int(key)].built_for)
+            }
+            for key, by_variable in gradients.items()
+        }
 
     def _of_part(self, key: str, change: tf.Tensor, part: Part) -> tf.Tensor:
         """A part's contribution to the change of a variable.
@@ -137,6 +158,12 @@ class WorkerFunctions:
     def _sent(self, key: str, gradients: dict[str, Any]) -> dict[str, Any]:
         variables = self._step.optimizers[int(key)].built_for
         return {place: on_its_device(variables[int(place)], g) for place, g in gradients.items()}
+
+
+def _weighed(log: Any, fraction: tf.Tensor) -> Any:
+    """A number of a part's logs as its contribution to the mean; others as they are."""
+    is_number = tf.is_tensor(log) and log.dtype.is_floating and log.shape.rank == 0
+    return weigh(log, fraction) if is_number else log
 
 
 def _type_of(leaf: Any) -> Any:
