@@ -15,8 +15,14 @@ import json, os, signal, subprocess, sys, time
 from pathlib import Path
 
 here = Path(sys.argv[1])
-task = json.loads(os.environ["TF_CONFIG"])["task"] if "TF_CONFIG" in os.environ else {}
-rank = int(os.environ["HOROVOD_RANK"]) if "HOROVOD_RANK" in os.environ else task["index"]
+config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+task = config.get("task", {})
+if "HOROVOD_RANK" in os.environ:
+    rank = int(os.environ["HOROVOD_RANK"])
+elif task["type"] == "ps":
+    rank = f"ps-{task['index']}"
+else:
+    rank = task["index"] + (task["type"] == "worker" and "chief" in config["cluster"])
 
 
 def note(name, text=""):
@@ -103,7 +109,7 @@ class Launcher:
 
     def logs(self):
         """The logs that are left in the temporary directory, by their names."""
-        return {path.name: path.read_bytes() for path in self.temporary.rglob("rank-*.log")}
+        return {path.name: path.read_bytes() for path in self.temporary.rglob("*.log")}
 
     def processes(self):
         """All that run in this environment: the launcher, what it started, and so on."""

@@ -195,6 +195,21 @@ def test_a_module_is_started_by_its_name(launcher, tmp_path):
         (["run", "-n", "2", "--timeout", "0", "x.py"], "a number of seconds > 0. Received: '0'"),
         (["run", "-n", "2", "--timeout", "nan", "x.py"], "a number of seconds > 0. .*'nan'"),
         (["run", "-n", "2", "--log-dir", "/proc/x", __file__], "tfdist run: .*/proc/x"),
+        (["run", "-n", "2", "--ps", "0", "x.py"], "tfdist run: Invalid value for '--ps'"),
+        (["run", "-n", "1", "--ps", "1", __file__], "at least 2. Received: -n 1"),
+        (["run", "-n", "1", "--strategy", "parameter_server", __file__], "the chief and the work"),
+        (
+            ["run", "-n", "2", "--ps", "1", "--strategy", "horovod", __file__],
+            "leave out --ps or --strategy. Received: --ps 1 --strategy horovod",
+        ),
+        (
+            ["run", "-n", "2", "--ps", "1", "--strategy", "multi_worker", __file__],
+            "--ps is for the strategy parameter_server",
+        ),
+        (
+            ["run", "-n", "2", "--ps", "1", "--devices-per-worker", "3", __file__],
+            "no --devices-per-worker. Received: 3",
+        ),
         (["run", "-n", "30000", __file__], "tfdist run: .* free ports"),
         (["train"], "tfdist: No such command 'train'"),
         (["--nonsense"], "tfdist: No such option"),

@@ -109,7 +109,7 @@ def test_the_own_connection_is_no_peer():
         attempt.bind(("127.0.0.1", 0))
         host, port = attempt.getsockname()
         attempt.connect((host, port))
-        peer = peers._Peer(1, f"{host}:{port}", host, port, attempt=attempt)
+        peer = peers._Peer("1", f"{host}:{port}", host, port, attempt=attempt)
         with peers.selectors.DefaultSelector() as selector:
             peer.finish(selector)
     assert not peer.reached

@@ -82,6 +82,59 @@ def train():
     print("sum", float(strategy.run(step)))
 
 
+def watch(address, timeout="30"):
+    """Stays until the chief has ended."""
+    from tfdist.cluster import chief
+
+    chief.wait_for_end(address, float(timeout))
+    print("the chief has ended")
+
+
+def greet(address, seconds="0"):
+    """Listens as a gRPC server does, and ends each connection after so many seconds."""
+    from tfdist.cluster.addresses import listen, split_address
+
+    with listen(split_address(address)[1]) as server:
+        server.setblocking(True)
+        while True:
+            connection, _ = server.accept()
+            connection.sendall(b"hello")
+            print("greeted", flush=True)
+            time.sleep(float(seconds))
+            connection.close()
+
+
+def serve():
+    """A worker or ps of TF_CONFIG."""
+    import tensorflow as tf
+
+    from tfdist.cluster import Cluster, serve
+
+    tf.get_logger().setLevel("INFO")
+    serve(Cluster.from_environment())
+    raise SystemExit(0)
+
+
+def coordinate():
+    """A chief that has the workers of TF_CONFIG add ones to a variable, and stays."""
+    import tensorflow as tf
+
+    from tfdist.cluster import Cluster, wait_for_servers
+
+    wait_for_servers(Cluster.from_environment())
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        total = tf.Variable(0.0)
+    add = tf.function(lambda: total.assign_add(1.0))
+    for _ in range(10):
+        coordinator.schedule(add)
+    coordinator.join()
+    print("total", float(total), flush=True)
+    time.sleep(600)
+
+
 def slurm():
     """An all-reduce between the tasks of a Slurm step."""
     from tfdist.cluster import slurm_cluster

@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from tfdist.cluster.launcher import job, output, ranks
+from tfdist.cluster.launcher.members import members
+from tfdist.cluster.launcher.outcome import Outcome
 
 
 class _Seconds(click.ParamType):
@@ -29,10 +31,16 @@ class _Seconds(click.ParamType):
 
 
 _SECONDS = _Seconds()
+# What trains on one device in each process.
+_ONE_DEVICE = {
+    "horovod": "Horovod trains",
+    "parameter_server": "Workers of parameter servers train",
+}
 _EXAMPLE = """\b
 Example:
   tfdist run -n 2 train.py --epochs 3
   tfdist run -n 2 --strategy horovod train.py
+  tfdist run -n 3 --ps 1 train.py
   tfdist run -n 2 --timeout 600 -m package.train --epochs 3
 """
 
@@ -50,15 +58,20 @@ Example:
     type=click.IntRange(min=1),
     required=True,
     metavar="N",
-    help="Number of processes, the ranks 0 to N-1.",
+    help="Number of processes, the ranks 0 to N-1; with parameter servers a chief and N-1 workers.",
 )
 @click.option(
     "--strategy",
     type=click.Choice(ranks.STRATEGIES),
-    default="multi_worker",
-    show_default=True,
-    help="How the processes exchange gradients: over TensorFlow (TF_CONFIG is set) or over "
-    "Horovod, which must be installed.",
+    help="How the processes exchange gradients: over TensorFlow (multi_worker, the default: "
+    "TF_CONFIG is set), over Horovod, which must be installed, or over parameter servers.",
+)
+@click.option(
+    "--ps",
+    type=click.IntRange(min=1),
+    metavar="P",
+    help="Number of parameter servers, started besides the N processes; implies --strategy "
+    "parameter_server, with which it is 1 if not given.",
 )
 @click.option(
     "--devices-per-worker",
@@ -111,7 +124,8 @@ Example:
 def run(
     context: click.Context,
     count: int,
-    strategy: str,
+    strategy: str | None,
+    ps: int | None,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -127,36 +141,63 @@ def run(
     The script needs no change: `tfdist.Strategy("auto")` in it finds the other processes. All
     ARGS belong to the script. The output of rank 0 is shown as it is, that of the others with
     their rank, as in "[1] ...". When one process fails, the others are ended, and the exit status
-    is that of the first that failed, or 128 plus the number of the signal that killed it.
+    is that of the first that failed, or 128 plus the number of the signal that killed it. With
+    parameter servers, training goes on without a worker that fails, and ends with the chief.
     """
+    strategy, ps = _choose(context, strategy, ps, count)
     program = [sys.executable, *(["-m"] if module else []), *command]
     if not module and not os.path.exists(command[0]):
         context.fail(f"there is no such script. Received: {command[0]!r}")
-    if strategy == "horovod" and devices_per_worker is not None:
+    if strategy in _ONE_DEVICE and devices_per_worker is not None:
         context.fail(
-            "Horovod trains on one device in each process, so it has no --devices-per-worker. "
-            f"Received: {devices_per_worker}"
+            f"{_ONE_DEVICE[strategy]} on one device in each process, so there is no "
+            f"--devices-per-worker. Received: {devices_per_worker}"
         )
     directory, logs = None, []
     try:
         with ranks.environments(
-            strategy, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
+            strategy,
+            count,
+            ps=ps,
+            devices_per_worker=devices_per_worker,
+            connect_timeout=connect_timeout,
         ) as environments:
             directory = _directory(log_dir)
-            logs = [output.Log(os.path.join(directory, f"rank-{r}.log")) for r in range(count)]
+            started = members(count, ps)
+            logs = [output.Log(os.path.join(directory, one.log_name)) for one in started]
             if verbose:
-                _say(f"{count} processes, strategy {strategy}, logs in {directory}")
+                _say(f"{len(started)} processes, strategy {strategy}, logs in {directory}")
             limits = job.Limits(timeout, stall_timeout, grace_period)
-            outcome = job.Job(program, environments, logs, limits).run()
+            outcome = job.Job(program, started, environments, logs, limits).run()
     except (OSError, ImportError) as error:
-        outcome = job.Outcome(2, str(error))
+        outcome = Outcome(2, str(error))
     for log in logs:
         log.close()
-    keep = log_dir is not None or verbose or (outcome.status != 0 and logs)
+    keep = log_dir is not None or verbose or (outcome.message and logs)
     if directory is not None and not keep:
         shutil.rmtree(directory, ignore_errors=True)
-    _report(outcome, logs, directory)
+    _report(outcome, directory if logs else None)
     return outcome.status
+
+
+def _choose(
+    context: click.Context, strategy: str | None, ps: int | None, count: int
+) -> tuple[str, int]:
+    """The strategy and the number of parameter servers that the options mean."""
+    servers = "parameter_server"
+    if ps is not None and strategy not in (None, servers):
+        context.fail(
+            f"--ps is for the strategy {servers}: leave out --ps or --strategy. "
+            f"Received: --ps {ps} --strategy {strategy}"
+        )
+    if ps is None and strategy != servers:
+        return strategy or "multi_worker", 0
+    if count < 2:
+        context.fail(
+            "With parameter servers, -n counts the chief and the workers, so it must be at least "
+            f"2. Received: -n {count}"
+        )
+    return servers, ps or 1
 
 
 def _directory(chosen: str | None) -> str:
@@ -166,26 +207,23 @@ def _directory(chosen: str | None) -> str:
     return os.path.abspath(chosen)
 
 
-def _report(outcome: job.Outcome, logs: list[output.Log], directory: str | None) -> None:
+def _report(outcome: Outcome, directory: str | None) -> None:
     """Says what went wrong, if anything, with the last lines of the rank."""
     if not outcome.message:
         return
     _say(outcome.message)
-    if outcome.rank is not None:
-        lines = logs[outcome.rank].last_lines
-        _say(
-            f"the last lines of rank {outcome.rank}:"
-            if lines
-            else f"rank {outcome.rank} printed nothing"
-        )
+    rank = outcome.rank
+    if rank is not None:
+        lines = rank.log.last_lines
+        _say(f"the last lines of {rank.name}:" if lines else f"{rank.name} printed nothing")
         for line in lines:
-            _echo(f"[{outcome.rank}] {line.decode(errors='replace')}")
-    if logs:
-        _say(f"all that the ranks printed is in {directory}/rank-*.log")
+            _echo(f"[{rank.member.label}] {line.decode(errors='replace')}")
+    if directory is not None:
+        _say(f"all that the ranks printed is in {directory}/*.log")
 
 
 def _say(message: str) -> None:
-    _echo(f"tfdist run: {message}")
+    _echo(output.SAYS + message)
 
 
 def _echo(line: str) -> None:

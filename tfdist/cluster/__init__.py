@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tfdist.cluster.addresses import check_port_free
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.environments import Launch, choose_strategy, describe, slurm_cluster
+from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
 from tfdist.cluster.peers import wait_for_peers
+from tfdist.cluster.server import serve
 
 if TYPE_CHECKING:
     from tfdist.cluster.local import local_cluster
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Cluster",
     "Launch",
+    "check_parameter_server_cluster",
     "check_port_free",
     "choose_strategy",
     "describe",
     "local_cluster",
+    "serve",
     "slurm_cluster",
     "wait_for_peers",
+    "wait_for_servers",
 ]
 
 

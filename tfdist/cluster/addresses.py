@@ -100,6 +100,18 @@ def listen(port: int) -> socket.socket:
     return server
 
 
+def is_connected_to_itself(connection: socket.socket) -> bool:
+    """Whether both ends are one socket, as Linux may do while nobody listens on a port.
+
+    Args:
+        connection: a socket that is connected.
+
+    Raises:
+        OSError: when it is not, or no longer.
+    """
+    return connection.getsockname() == connection.getpeername()
+
+
 def check_port_free(address: str) -> None:
     """Raises unless the port of `address` is free, as far as this machine can tell.
 

@@ -8,11 +8,8 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tfdist.cluster.addresses import reserved_ports
+from tfdist.cluster.parameter_server import enough_threads
 from tfdist.validation import check_integer
-
-# TensorFlow's servers wait for each other in threads of one pool; with few of them they wait
-# forever.
-_SPARE_THREADS = 8
 
 
 @contextlib.contextmanager
@@ -51,7 +48,7 @@ def local_cluster(
             {"chief": addresses[:1], "worker": addresses[1 : 1 + workers], "ps": addresses[-ps:]}
         )
         config = tf.compat.v1.ConfigProto()
-        config.inter_op_parallelism_threads = workers + ps + _SPARE_THREADS
+        config.inter_op_parallelism_threads = enough_threads(workers)
         servers = [
             tf.distribute.Server(spec, job_name=job, task_index=index, config=config)
             for job in ("worker", "ps")

@@ -14,7 +14,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tfdist.cluster.addresses import listen, port_error, split_address
+from tfdist.cluster.addresses import (
+    is_connected_to_itself,
+    listen,
+    port_error,
+    split_address,
+)
 
 DEFAULT_TIMEOUT = 60.0
 TIMEOUT_VARIABLE = "TFDIST_CONNECT_TIMEOUT"
@@ -57,7 +62,46 @@ def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = 
         raise ValueError(
             f"`rank` must be the place of this worker among {len(addresses)}. Received: rank={rank}"
         )
-    peers = [_Peer(i, a, *split_address(a)) for i, a in enumerate(addresses) if i != rank]
+    missing = missing_peers(addresses, rank, timeout)
+    if missing:
+        workers = "Worker" if len(missing) == 1 else "Workers"
+        raise TimeoutError(
+            f"{workers} {listed(missing)} could not be reached within {timeout:g} s by worker "
+            f"{rank} ({addresses[rank]}), which is one of {len(addresses)}. Start all workers, "
+            f"check their addresses and the firewalls between them, or set {TIMEOUT_VARIABLE} to "
+            f"wait longer. Received: addresses={shortened(addresses)}"
+        )
+
+
+def missing_peers(
+    addresses: Sequence[str], rank: int, timeout: float, names: Sequence[str] | None = None
+) -> list[str]:
+    """Waits for all peers, as `wait_for_peers` does, and tells which ones are missing.
+
+    Args:
+        addresses: the addresses "host:port" of all.
+        rank: the own place in `addresses`.
+        timeout: seconds to wait.
+        names: what each is called; None for its place in `addresses`.
+
+    Returns:
+        The name, address and problem of each that could not be reached.
+
+    Raises:
+        OSError: in one line, when the own port is in use.
+        ValueError: when an address is not valid.
+
+    Example:
+
+    >>> from tfdist.cluster.addresses import free_ports
+    >>> from tfdist.cluster.peers import missing_peers
+    >>> own = f"localhost:{free_ports(1)[0]}"
+    >>> missing_peers([own, "localhost:1"], 0, timeout=0.1, names=["chief", "ps 0"])
+    ['ps 0 (localhost:1: connection refused)']
+    """
+    names = names or [str(place) for place in range(len(addresses))]
+    peers = [_Peer(n, a, *split_address(a)) for n, a in zip(names, addresses)]
+    del peers[rank]
     _, port = split_address(addresses[rank])
     try:
         server = listen(port)
@@ -68,8 +112,7 @@ def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = 
             stack.callback(peer.give_up, selector, "")
         selector.register(server, selectors.EVENT_READ)
         missing = _reach(peers, selector, time.monotonic() + timeout)
-    if missing:
-        raise TimeoutError(_message(missing, rank, addresses, timeout))
+    return [f"{peer.name} ({peer.address}: {peer.problem})" for peer in missing]
 
 
 def connect_timeout(timeout: float | None = None) -> float:
@@ -107,7 +150,7 @@ def connect_timeout(timeout: float | None = None) -> float:
 class _Peer:
     """One of the others, and the attempt to reach it."""
 
-    rank: int
+    name: str
     address: str
     host: str
     port: int
@@ -137,7 +180,7 @@ class _Peer:
                 self.attempt.connect(address)
             selector.register(self.attempt, selectors.EVENT_WRITE, self)
         except (OSError, UnicodeError) as error:
-            self.give_up(selector, _reason(error))
+            self.give_up(selector, reason(error))
 
     def finish(self, selector: selectors.BaseSelector) -> None:
         """Takes note of how the attempt ended."""
@@ -146,8 +189,7 @@ class _Peer:
         if code:
             return self.give_up(selector, os.strerror(code).lower())
         try:
-            # While nobody listens, Linux may connect a socket to itself.
-            self.reached = self.attempt.getsockname() != self.attempt.getpeername()
+            self.reached = not is_connected_to_itself(self.attempt)
         except OSError:
             self.reached = False
         self.give_up(selector, "connection refused")
@@ -191,26 +233,49 @@ def _turn_away(server: Any) -> None:
             server.accept()[0].close()
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a connection could not be made, in a few words.
+
+    Args:
+        error: what was raised.
+
+    Example:
+
+    >>> from tfdist.cluster.peers import reason
+    >>> reason(ConnectionRefusedError(111, "Connection refused"))
+    'connection refused'
+    """
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return "the name is not known"
+    if isinstance(error, TimeoutError):
+        return "no answer"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()).lower()
 
 
-def _message(missing: list[_Peer], rank: int, addresses: Sequence[str], timeout: float) -> str:
-    named = [f"{peer.rank} ({peer.address}: {peer.problem})" for peer in missing[:_MOST_NAMED]]
-    if len(missing) > _MOST_NAMED:
-        named.append(f"{len(missing) - _MOST_NAMED} more")
-    workers = "Worker" if len(missing) == 1 else "Workers"
-    return (
-        f"{workers} {', '.join(named)} could not be reached within {timeout:g} s by worker {rank} "
-        f"({addresses[rank]}), which is one of {len(addresses)}. Start all workers, check their "
-        f"addresses and the firewalls between them, or set {TIMEOUT_VARIABLE} to wait longer. "
-        f"Received: addresses={_shortened(addresses)}"
-    )
+def listed(names: Sequence[str]) -> str:
+    """Names for a message: the first of them, and how many more there are.
+
+    Example:
+
+    >>> from tfdist.cluster.peers import listed
+    >>> listed(["ps 0", "ps 1"])
+    'ps 0, ps 1'
+    """
+    shown = [*names[:_MOST_NAMED]]
+    if len(names) > _MOST_NAMED:
+        shown.append(f"{len(names) - _MOST_NAMED} more")
+    return ", ".join(shown)
 
 
-def _shortened(addresses: Sequence[str]) -> str:
+def shortened(addresses: Sequence[str]) -> str:
+    """Addresses for a message: the first of them.
+
+    Example:
+
+    >>> from tfdist.cluster.peers import shortened
+    >>> shortened(["a:2222"])
+    "['a:2222']"
+    """
     shown = list(addresses[:_MOST_NAMED])
     return f"{shown[:-1]} and more" if len(addresses) > _MOST_NAMED else f"{shown}"

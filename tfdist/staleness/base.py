@@ -103,8 +103,8 @@ class Policies(StalenessPolicy):
         several = list(given) if isinstance(given, Iterable) else [given]
         if isinstance(staleness, str) or not all(isinstance(p, StalenessPolicy) for p in several):
             raise ValueError(
-                "`staleness` must be a policy of `tfdist.staleness`, such as InverseLR(), or a list "
-                f"of them. Received: staleness={staleness!r}"
+                "`staleness` must be a policy of `tfdist.staleness`, such as InverseLR(), or a "
+                f"list of them. Received: staleness={staleness!r}"
             )
         return cls(tuple(several))
 

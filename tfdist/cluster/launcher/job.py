@@ -11,14 +11,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from tfdist.cluster.launcher import guardian, output, signals
+from tfdist.cluster.launcher import guardian, outcome, output, signals
+from tfdist.cluster.launcher.members import Member
+from tfdist.cluster.launcher.outcome import Outcome
 from tfdist.cluster.launcher.rank import Rank, ending
-
-TIMED_OUT = 124  # as timeout(1)
 
 # After the first failure, the others may end by themselves, and so say what they have seen; those
 # that have printed a traceback end slowly on a busy machine.
-_SETTLE = 1.0
 _SETTLE_FAILING = 5.0
 # The states of stopped ranks are read this often.
 _LOOK = 0.5
@@ -41,26 +40,12 @@ class Limits:
     grace: float = 5.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a job ended.
-
-    Attributes:
-        status: the exit status for the launcher.
-        message: what happened, in one line; "" when all went well.
-        rank: whose last lines tell more, if any.
-    """
-
-    status: int = 0
-    message: str = ""
-    rank: int | None = None
-
-
 class Job:
     """The ranks of one script, from their start to their end.
 
     Args:
         command: the program and its arguments.
+        members: what each rank is.
         environments: the environment of each rank.
         logs: the log of each rank.
         limits: how long things may take.
@@ -69,11 +54,13 @@ class Job:
     def __init__(
         self,
         command: Sequence[str],
+        members: Sequence[Member],
         environments: Sequence[Mapping[str, str]],
         logs: Sequence[output.Log],
         limits: Limits | None = None,
     ) -> None:
         self._command = list(command)
+        self._members = members
         self._environments = environments
         self._logs = logs
         self._limits = limits or Limits()
@@ -81,13 +68,17 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._screens: list[output.Screen] = []
         self._terminal: int | None = None
+        # What somebody else than the ranks has decided.
         self._outcome: Outcome | None = None
-        self._first_end: float | None = None
+        self._first_failure: float | None = None
         # When the others were told to end.
         self._told = math.inf
         self._next_look = 0.0
+        self._ending = False
         # Signals still to be sent, with their times.
         self._to_send: list[tuple[float, signal.Signals]] = []
+        # Lines of our own, which wait until what the ranks have printed before is shown.
+        self._to_say: list[str] = []
         self._started = time.monotonic()
 
     @property
@@ -108,9 +99,7 @@ class Job:
                 self._drain(received)
                 for rank in self._ranks:
                     rank.process.wait()
-        if self._first_end is not None:
-            return self._failure()
-        return self._outcome or Outcome()
+        return self._outcome or outcome.of_ranks(self._ranks, self._told, self._started)
 
     # --- starting -----------------------------------------------------------------------------
 
@@ -119,15 +108,16 @@ class Job:
         screens = {1: output.Screen(1)}
         screens[2] = screens[1] if together else output.Screen(2)
         self._screens = list(screens.values())
-        for number, (environment, log) in enumerate(zip(self._environments, self._logs)):
-            prefix = f"[{number}] ".encode() if number else None
+        for member, environment, log in zip(self._members, self._environments, self._logs):
+            first = not self._ranks
+            prefix = None if first else f"[{member.label}] ".encode()
             writers = {}
             for fd in (1,) if together else (1, 2):
                 # Only rank 0 has a terminal where the launcher has one: the others' lines are
                 # shown one by one.
-                reader, writers[fd] = output.open_channel(fd) if number == 0 else os.pipe()
+                reader, writers[fd] = output.open_channel(fd) if first else os.pipe()
                 os.set_blocking(reader, False)
-                if number == 0 and os.isatty(reader):
+                if first and os.isatty(reader):
                     self._terminal = reader
                 stream = output.Stream(reader, screens[fd], log, prefix)
                 self._selector.register(reader, selectors.EVENT_READ, stream)
@@ -135,14 +125,14 @@ class Job:
                 process = watcher.start(
                     self._command,
                     env=environment,
-                    stdin=None if number == 0 else subprocess.DEVNULL,
+                    stdin=None if first else subprocess.DEVNULL,
                     stdout=writers[1],
                     stderr=subprocess.STDOUT if together else writers[2],
                 )
             finally:
                 for writer in writers.values():
                     os.close(writer)
-            self._ranks.append(Rank(number, process, log))
+            self._ranks.append(Rank(member, process, log))
 
     # --- watching -----------------------------------------------------------------------------
 
@@ -156,15 +146,17 @@ class Job:
                 self._take_signals(received)
             else:
                 self._read(key)
+        while self._to_say:
+            self._screens[-1].write_line((output.SAYS + self._to_say.pop(0)).encode())
         if now >= self._next_look:
             self._next_look = now + _LOOK
             self._look_for_stopped_ranks(now)
         if any(screen.broken for screen in self._screens):
             # Nobody reads the output any more. A single program would end so, too.
-            self._end(_ended_by(signal.SIGPIPE), now, signal.SIGTERM)
+            self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
         total = self._limits.total
         if total is not None and now - self._started >= total:
-            self._end(self._timed_out(total), now, signal.SIGTERM)
+            self._end(outcome.timed_out(self._ranks, total), now, signal.SIGTERM)
         while self._to_send and now >= self._to_send[0][0]:
             number = self._to_send[0][1]
             if number == signal.SIGTERM and self._some_still_fail(now):
@@ -178,7 +170,7 @@ class Job:
 
     def _some_still_fail(self, now: float) -> bool:
         """Whether a rank ends by itself, of what may be the reason for another one's end."""
-        first = self._first_end
+        first = self._first_failure
         if first is None or now >= first + _SETTLE_FAILING:
             return False
         return any(rank.fails(first) for rank in self._ranks)
@@ -187,39 +179,42 @@ class Job:
         """Seconds until something is to be done, if nothing happens."""
         now = time.monotonic()
         times = [now + _LOOK] + [at for at, _ in self._to_send[:1]]
-        if self._limits.total is not None and self._outcome is None:
+        if self._limits.total is not None and self._told == math.inf:
             times.append(self._started + self._limits.total)
         return max(0.0, min(times) - now)
 
     def _look_for_deaths(self, now: float) -> None:
-        for rank in self._ranks:
-            rank.look(now)
-        failed = [rank for rank in self._ranks if rank.code]
-        if self._outcome is not None or not failed:
-            return
-        stopped = [rank for rank in self._ranks if rank.is_stopped]
-        if stopped:  # that is why the others gave up
-            message = (
-                f"rank {stopped[0].number} was stopped (SIGSTOP), and "
-                f"rank {failed[0].number} then {ending(failed[0].code or 0)}"
-            )
-            self._end(Outcome(TIMED_OUT, message, stopped[0].number), now, signal.SIGTERM)
+        ended = [rank for rank in self._ranks if rank.look(now)]
+        for rank in sorted(ended, key=lambda rank: not rank.member.role.leads):
+            if rank.code:
+                self._take_failure(rank, rank.code, now)
+            elif rank.member.role.leads:
+                self._end(None, now + self._limits.grace, signal.SIGTERM)
+
+    def _take_failure(self, failed: Rank, code: int, now: float) -> None:
+        role = failed.member.role
+        stopped = [rank for rank in self._ranks if rank.member.role.stalls and rank.is_stopped]
+        others = [rank for rank in self._ranks if rank.member.role is role and rank.code is None]
+        if role.spare and others and not self._ending:
+            failed.spared = True
+            after = f"{ending(code)} after {now - self._started:.1f} s"
+            self._to_say.append(f"{failed.name} {after}; training goes on without it")
+        elif stopped and not self._ending:  # that is why the others gave up
+            then = f", and {failed.name} then {ending(code)}"
+            self._end(outcome.stopped(stopped[0], then), now, signal.SIGTERM)
         else:
-            self._first_end = now
-            self._end(Outcome(), now + _SETTLE, signal.SIGTERM)
+            self._first_failure = self._first_failure or now
+            self._end(None, now + role.settle, signal.SIGTERM)
 
     def _look_for_stopped_ranks(self, now: float) -> None:
         for rank in self._ranks:
-            if not rank.is_stopped:
+            if not rank.member.role.stalls or not rank.is_stopped:
                 rank.stopped_since = None
             elif rank.stopped_since is None:
                 rank.stopped_since = now
             elif now - rank.stopped_since >= self._limits.stall:
-                message = (
-                    f"rank {rank.number} was stopped (SIGSTOP) for more than "
-                    f"{self._limits.stall:g} s, so the job was ended"
-                )
-                self._end(Outcome(TIMED_OUT, message, rank.number), now, signal.SIGTERM)
+                then = f" for more than {self._limits.stall:g} s, so the job was ended"
+                self._end(outcome.stopped(rank, then), now, signal.SIGTERM)
 
     def _take_signals(self, received: int) -> None:
         for number in os.read(received, 4096):
@@ -231,38 +226,26 @@ class Job:
 
     def _interrupt(self, number: signal.Signals) -> None:
         now = time.monotonic()
-        if self._outcome is not None:  # asked twice, or while the job ends: no more patience
+        if self._told < math.inf:  # asked twice, or while the ranks end: no more patience
             self._to_send = [(now, signal.SIGKILL)]
         else:
             passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-            self._end(_ended_by(number), now, passed_on)
+            self._end(outcome.ended_by(number), now, passed_on)
 
-    def _end(self, outcome: Outcome, when: float, number: signal.Signals) -> None:
-        """Ends the job, with the signal `number` at the time `when`, unless it ends already."""
-        if self._outcome is None:
-            self._outcome = outcome
-            self._to_send = [(when, number), (when + self._limits.grace, signal.SIGKILL)]
+    def _end(self, decided: Outcome | None, when: float, number: signal.Signals) -> None:
+        """Ends the job, with the signal `number` at the time `when`, unless it ends earlier.
 
-    # --- what happened ------------------------------------------------------------------------
-
-    def _failure(self) -> Outcome:
-        """What to say when a rank has failed, once all have ended."""
-        failed = [rank for rank in self._ranks if rank.code]
-        by_themselves = [rank for rank in failed if rank.ended <= self._told]
-        first = min(by_themselves, key=lambda rank: rank.failed_at)
-        code = first.code or 0
-        message = f"rank {first.number} {ending(code)} after {first.ended - self._started:.1f} s"
-        too = [rank.number for rank in by_themselves if rank is not first]
-        if too:
-            message += f"; {_named(too)} then failed too"
-        if len(failed) > len(by_themselves):
-            message += "; the other ranks were ended"
-        return Outcome(code if code > 0 else 128 - code, message, first.number)
-
-    def _timed_out(self, total: float) -> Outcome:
-        running = [rank.number for rank in self._ranks if rank.code is None]
-        message = f"the job was ended after {total:g} s (--timeout); {_named(running)} still ran"
-        return Outcome(TIMED_OUT, message, running[0] if len(running) == 1 else None)
+        Args:
+            decided: what to say of it; None for what becomes of the ranks. The first counts.
+            when: the time.
+            number: the signal.
+        """
+        if not self._ending:
+            self._ending = True
+            self._outcome = decided
+        elif self._told < math.inf or when >= self._to_send[0][0]:
+            return
+        self._to_send = [(when, number), (when + self._limits.grace, signal.SIGKILL)]
 
     # --- output -------------------------------------------------------------------------------
 
@@ -282,11 +265,3 @@ class Job:
             key.data.close()
         for screen in self._screens:
             screen.end_line()
-
-
-def _ended_by(number: signal.Signals) -> Outcome:
-    return Outcome(128 + number, f"ended by {number.name}, and all ranks with it")
-
-
-def _named(ranks: list[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"

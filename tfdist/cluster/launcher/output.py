@@ -12,6 +12,9 @@ import termios
 import time
 from typing import BinaryIO
 
+# What the launcher's own lines begin with.
+SAYS = "tfdist run: "
+
 # A line without an end is shown in pieces of this length.
 _LONGEST_LINE = 65536
 _LAST_LINES = 15

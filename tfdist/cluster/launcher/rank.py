@@ -9,6 +9,7 @@ import signal
 import subprocess
 
 from tfdist.cluster.launcher import guardian, output
+from tfdist.cluster.launcher.members import Member
 
 # A traceback that a rank printed so long before its end, at most, tells when it failed.
 _TEARDOWN = 10.0
@@ -19,20 +20,27 @@ class Rank:
     """A process, its output, and how it ended.
 
     Attributes:
-        number: its rank.
+        member: what it is in its job.
         process: the process.
         log: what it prints.
         code: its exit status, negative for a signal; None while it runs.
         ended: when it ended.
+        spared: it failed, but the job went on without it.
         stopped_since: when it was first seen stopped; None while it is not.
     """
 
-    number: int
+    member: Member
     process: subprocess.Popen[bytes]
     log: output.Log
     code: int | None = None
     ended: float = 0.0
+    spared: bool = False
     stopped_since: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.member.name
 
     @property
     def is_stopped(self) -> bool:
@@ -56,15 +64,16 @@ class Rank:
         traceback = self.log.traceback_at
         return self.code is None and traceback is not None and now - traceback < _TEARDOWN
 
-    def look(self, now: float) -> None:
-        """Takes note if it has ended. It stays a zombie, so that its number is given to none."""
+    def look(self, now: float) -> bool:
+        """Whether it has just ended. It stays a zombie, so that its number is given to none."""
         if self.code is not None:
-            return
+            return False
         ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is not None:
             exited = ended.si_code == os.CLD_EXITED
             self.code = ended.si_status if exited else -ended.si_status
             self.ended = now
+        return ended is not None
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the rank and what it has started, unless it has ended."""

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from tfdist.cluster.addresses import reserved_ports, without_proxy
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.environments import RANK_VARIABLES
+from tfdist.cluster.launcher.members import Member, members
+from tfdist.cluster.parameter_server import enough_threads
 from tfdist.cluster.peers import TIMEOUT_VARIABLE
 
-STRATEGIES = ("multi_worker", "horovod")
+STRATEGIES = ("multi_worker", "horovod", "parameter_server")
 DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
 
 # The C library otherwise returns the gradients' memory to the system after each step, and the
@@ -30,24 +32,26 @@ def environments(
     count: int,
     environ: Mapping[str, str] = os.environ,
     *,
+    ps: int = 0,
     devices_per_worker: int | None = None,
     connect_timeout: float | None = None,
 ) -> Iterator[list[dict[str, str]]]:
-    """The environments of `count` ranks on this machine; open while the ranks run.
+    """The environments of the ranks on this machine; open while the ranks run.
 
     What the user has set for threads, memory, GPUs and the like stays as it is. The ranks of
     another launcher, in one of whose processes this runs, are forgotten.
 
     Args:
-        strategy: "multi_worker", for which ports are reserved and TF_CONFIG is set, or "horovod",
-            for which Horovod's rendezvous server runs.
+        strategy: "multi_worker" or "parameter_server", for which ports are reserved and TF_CONFIG
+            is set, or "horovod", for which Horovod's rendezvous server runs.
         count: the number of ranks.
         environ: the environment to start from.
+        ps: the number of parameter servers: at least 1 for "parameter_server", else 0.
         devices_per_worker: the number of virtual CPU devices of each rank.
         connect_timeout: seconds that a rank waits for the others.
 
     Yields:
-        The environments, in the order of the ranks.
+        The environments, in the order of `members(count, ps)`.
 
     Raises:
         ImportError: in one line, for "horovod" where it is not installed.
@@ -68,19 +72,23 @@ def environments(
         common["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(1, round(connect_timeout)))
     # Without it, what a killed rank printed last would be lost in its buffer.
     common.setdefault("PYTHONUNBUFFERED", "1")
-    for name, value in {**threads(count, devices_per_worker or 1), **ALLOCATOR}.items():
+    sharing, waiting = count, devices_per_worker or 1
+    if ps:  # the chief hands out the work
+        sharing, waiting = count - 1 + ps, enough_threads(count - 1)
+    for name, value in {**threads(sharing, waiting), **ALLOCATOR}.items():
         common.setdefault(name, value)
-    places = {"multi_worker": _multi_worker, "horovod": _horovod}[strategy]
-    with places(count, common) as own:
+    places = _horovod if strategy == "horovod" else _clustered
+    with places(members(count, ps), common) as own:
         yield [{**common, **variables} for variables in own]
 
 
-def threads(count: int, devices: int = 1) -> dict[str, str]:
-    """The variables that divide this machine's cores among `count` ranks.
+def threads(count: int, waiting: int = 1) -> dict[str, str]:
+    """The variables that divide this machine's cores among `count` processes.
 
     Args:
-        count: the number of ranks.
-        devices: the number of devices of each; each wants a thread for its collectives.
+        count: the number of processes.
+        waiting: operations of one process that may wait at the same time, each in a thread: the
+            collectives of its devices, the requests of parameter servers' workers.
 
     Example:
 
@@ -91,7 +99,7 @@ def threads(count: int, devices: int = 1) -> dict[str, str]:
     share = max(1, cores() // count)
     return {
         "TF_NUM_INTRAOP_THREADS": f"{share}",
-        "TF_NUM_INTEROP_THREADS": f"{max(2, share, devices)}",
+        "TF_NUM_INTEROP_THREADS": f"{max(2, share, waiting)}",
         "OMP_NUM_THREADS": f"{share}",
     }
 
@@ -130,24 +138,36 @@ def gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _multi_worker(count: int, environ: Mapping[str, str]) -> Iterator[list[dict[str, str]]]:
-    devices = gpus(environ)
-    each = len(devices) // count
-    with reserved_ports(count) as ports:
-        workers = tuple(f"127.0.0.1:{port}" for port in ports)
-        common = without_proxy(environ, workers)
-        places = []
-        for rank in range(count):
-            cluster = Cluster({"worker": workers}, "worker", rank)
-            places.append({**common, "TF_CONFIG": cluster.to_tf_config()})
-            if each:  # two processes cannot share a GPU
-                own = devices[rank * each : (rank + 1) * each]
-                places[rank]["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-        yield places
+def _clustered(job: list[Member], environ: Mapping[str, str]) -> Iterator[list[dict[str, str]]]:
+    with reserved_ports(len(job)) as ports:
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        common = without_proxy(environ, addresses)
+        jobs: dict[str, tuple[str, ...]] = {}
+        for member, address in zip(job, addresses):
+            kind, _ = member.task
+            jobs[kind] = (*jobs.get(kind, ()), address)
+        yield [
+            {
+                **common,
+                "TF_CONFIG": Cluster(jobs, *member.task).to_tf_config(),
+                **_own_gpus(member, len(jobs["worker"]), gpus(environ)),
+            }
+            for member in job
+        ]
+
+
+def _own_gpus(member: Member, workers: int, devices: list[str]) -> dict[str, str]:
+    """Divides the GPUs among the workers, for two processes cannot share one."""
+    kind, index = member.task
+    each = len(devices) // workers
+    if kind == "worker" and not each:
+        return {}
+    own = devices[index * each : (index + 1) * each] if kind == "worker" else []
+    return {"CUDA_VISIBLE_DEVICES": ",".join(own)} if devices else {}
 
 
 @contextlib.contextmanager
-def _horovod(count: int, environ: Mapping[str, str]) -> Iterator[list[dict[str, str]]]:
+def _horovod(job: list[Member], environ: Mapping[str, str]) -> Iterator[list[dict[str, str]]]:
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousServer
@@ -156,7 +176,7 @@ def _horovod(count: int, environ: Mapping[str, str]) -> Iterator[list[dict[str, 
             "Horovod cannot be imported: install it with `make horovod` in a checkout of tfdist, "
             f"or choose the strategy multi_worker. Received: {error}"
         ) from error
-    slots = get_host_assignments(parse_hosts(f"localhost:{count}"), count)
+    slots = get_host_assignments(parse_hosts(f"localhost:{len(job)}"), len(job))
     server = RendezvousServer()
     common = {
         "HOROVOD_CONTROLLER": "gloo",

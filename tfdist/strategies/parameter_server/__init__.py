@@ -1,4 +1,4 @@
-"""Asynchronous training: variables on parameter servers, workers that do not wait for each other."""
+"""Variables on parameter servers, and workers that do not wait for each other."""
 
 from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
 

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
+from tfdist.cluster.server import serve
 
 
 def connect(
@@ -34,10 +36,6 @@ def connect(
             "`cluster_resolver`, such as from `tfdist.cluster.local_cluster()`. "
             "Received: no TF_CONFIG"
         )
-    if resolver is not None:
-        return resolver
-    from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
-    from tfdist.cluster.server import serve
 
     check_parameter_server_cluster(cluster)
     others = [*cluster.jobs["worker"], *cluster.jobs["ps"], *cluster.jobs["chief"]]
