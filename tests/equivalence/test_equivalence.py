@@ -30,6 +30,11 @@ def test_training_equals_one_device(column, feature, results, record_property):
     record_property("column", column.name)
     record_property("feature", feature.name)
     ranks = results.of(column, feature)
+    refusal = column.refusal(feature)
+    if refusal:
+        record_property("refused", "yes")
+        assert refusal in ranks[0].refused
+        return
     expected = results.reference(feature)
     twin = None
     if column.twin:

@@ -147,6 +147,8 @@ class Run:
                 may_start=lambda ahead: True,
                 budget=None,
                 per_step=1,
+                first_step=1,
+                on_wait=lambda worker: None,
                 max_pending=self.strategy.num_workers,
             )
         while self._position not in self._results:

@@ -61,6 +61,19 @@ class StalenessReport:
             own.histogram[staleness] += 1
             own.learning_rate_factors += factor
 
+    def since(self, earlier: StalenessReport) -> StalenessReport:
+        """What has come since an `earlier` copy of this report."""
+        new = StalenessReport()
+        for index, own in self.workers.items():
+            before = earlier.workers.get(index, WorkerReport())
+            new.workers[index] = WorkerReport(
+                own.histogram - before.histogram,
+                own.dropped - before.dropped,
+                own.waits - before.waits,
+                own.learning_rate_factors - before.learning_rate_factors,
+            )
+        return new
+
     @property
     def histogram(self) -> collections.Counter[int]:
         """The number of applied gradients by their staleness."""

@@ -6,8 +6,8 @@ values, and waits until the main thread, in which all updates are made, has used
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -50,9 +50,11 @@ class Steps:
         may_start: whether a worker that has finished so many more steps than the slowest may go on.
         budget: the number of batches; None for as many as there are.
         per_step: how many of them a worker takes at a time.
+        first_step: how many the first step takes.
         max_pending: the number of steps that may be under way at a time.
         on_change: called when a worker is lost, with its index and the error, or is back, with its
             index and None.
+        on_wait: called when a worker has to wait before a step, with its index.
     """
 
     def __init__(
@@ -63,19 +65,21 @@ class Steps:
         may_start: Callable[[int], bool],
         budget: int | None,
         per_step: int,
+        first_step: int,
         max_pending: int,
         on_change: Callable[[int, Exception | None], None],
+        on_wait: Callable[[int], None],
     ):
-        self.waits: collections.Counter[int] = collections.Counter()
         self.current: tuple[int, Any] = (0, None)
         self._workers = workers
         self._source = source
         self._compute = compute
         self._may_start = may_start
         self._left = budget
-        self._per_step = per_step
+        self._sizes = itertools.chain([first_step], itertools.repeat(per_step))
         self._free = max_pending
         self._on_change = on_change
+        self._on_wait = on_wait
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
         self._updating = False
@@ -201,14 +205,14 @@ class Steps:
                         self._changed.notify_all()
                     elif self._free and self._may_start(self._finished[worker] - self._slowest()):
                         self._free -= 1
-                        wanted = self._per_step
+                        wanted = next(self._sizes)
                         if self._left is not None:
                             wanted = min(wanted, self._left)
                             self._left -= wanted
                         return wanted
                     elif not waited:
                         waited = True
-                        self.waits[worker] += 1
+                        self._on_wait(worker)
                 self._changed.wait()
         return 0
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdist import _compat
 from tfdist.callbacks.checks import TrainingChecks
+from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
@@ -136,8 +137,11 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         return True
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check that there is a model to distribute, and data."""
-        return [TrainingChecks(self)]
+        """Callbacks for `model.fit`: they check that there is a model to distribute, and data.
+
+        A `tfdist.callbacks.StalenessMonitor` adds to the logs how stale the gradients were.
+        """
+        return [TrainingChecks(self), StalenessMonitor(self)]
 
     def staleness_report(self) -> StalenessReport:
         """How stale the gradients of the last `fit` were, and what was done about it."""
@@ -260,6 +264,10 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def note(self, worker: int, error: Exception | None) -> None:
         """Logs that a worker is lost, or is back."""
         errors.log_change(self.addresses["worker"], worker, error)
+
+    def note_wait(self, worker: int) -> None:
+        """Counts that a worker has to wait before a step of training."""
+        self.report.worker(worker).waits += 1
 
     def explained(self, error: Exception) -> Exception:
         """An error of a step as the user should see it."""

@@ -66,8 +66,10 @@ class TrainFunction(Run):
             self._source,
             may_start=self.strategy.policies.may_start,
             budget=None if self.batches is None else self.batches * max(self._parts, 1),
-            per_step=1 if self._parts else self._accumulates - self._summed,
+            per_step=1 if self._parts else self._accumulates,
+            first_step=1 if self._parts else self._accumulates - self._summed,
             max_pending=self.strategy.max_pending,
+            on_wait=self.strategy.note_wait,
         )
 
     def _advance(self) -> bool:
@@ -75,10 +77,25 @@ class TrainFunction(Run):
         while self._uncounted == 0:
             step = self.next(self._may_use)
             if step is None:
+                if self._parts:
+                    self._count_as_one_device()
                 self.close()
                 return False
             self._take(step)
         return True
+
+    def _count_as_one_device(self) -> None:
+        """Counts the step in which Keras finds that data of unknown length have ended.
+
+        On one device it has drawn seeds and counted an update before it finds no batch.
+        """
+        if self.model.steps_per_execution > 1 or self.batches is not None:
+            return
+        for seed, draws in zip(self.step.seeds, self.step.draws):
+            seed.value.assign_add(tf.constant([0, draws], seed.value.dtype))
+        if self._accumulates == 1:
+            for optimizer in self.step.optimizers:
+                optimizer.unwrap().iterations.value.assign_add(1)
 
     def _may_use(self, others: Sequence[Step]) -> bool:
         """Whether an update may come before those of `others`."""
@@ -125,32 +142,40 @@ class TrainFunction(Run):
         if not strategy.policies.accepts(staleness):
             logs = self.updates.count(result.changes)
             strategy.report.add(step.worker, staleness, None)
-        elif self._summed + batches < self._accumulates:
-            logs = self._keep(result, batches)
+        elif (gradients := self._enough(result.gradients, batches)) is None:
+            logs = self.updates.change(result.changes, result.assigned)
         else:
             factor = strategy.policies.learning_rate_factor(staleness)
             read = step.values if strategy.policies.compensates else []
             self.values, logs = self.updates.update(
-                self._with_kept(result), result.changes, result.assigned, tf.constant(factor), read
+                gradients, result.changes, result.assigned, tf.constant(factor), read
             )
             strategy.version += 1
             strategy.report.add(step.worker, staleness, factor)
         self._logs = self.completed(result.logs, logs)
         self._uncounted += batches
 
-    def _keep(self, result: Pushed, batches: int) -> dict[str, tf.Tensor]:
-        """Keeps gradients until there are enough of them; changes are made at once."""
-        summed = self._summed + batches
-        self._kept, self._summed = self._with_kept(result), summed
-        return self.updates.change(result.changes, result.assigned)
+    def _enough(self, gradients: Gradients, batches: int) -> Gradients | None:
+        """The gradients of an update; None if these are kept until there are more.
 
-    def _with_kept(self, result: Pushed) -> Gradients:
-        """The gradients with those that were kept before."""
-        if self._kept is None:
-            return result.gradients
-        gradients, _ = self.updates.add([(self._kept, {}), (result.gradients, {})])
+        Those of a whole number of `accumulation_steps` are an update by themselves, also while
+        others are kept, which the last batches of an epoch left.
+        """
+        if batches == self._accumulates:
+            return gradients
+        if not self.updates.are_finite(gradients):
+            self.updates.note_overflow()
+            return None
+        if self._kept is not None:
+            gradients, _ = self.updates.add([(self._kept, {}), (gradients, {})])
+        self._kept = gradients
+        self._summed += batches
+        if self._summed < self._accumulates:
+            self.updates.note_finite()
+            return None
+        mean = self.updates.scaled(gradients, self._accumulates / self._summed)
         self._kept, self._summed = None, 0
-        return gradients
+        return mean
 
 
 def _sum_of_logs(parts: Sequence[Any]) -> Any:

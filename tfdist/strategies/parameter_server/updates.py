@@ -16,6 +16,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat
+from tfdist.stages import loss_scale
+from tfdist.stages.weighting import weigh
 from tfdist.staleness import Policies
 from tfdist.strategies.parameter_server.functional import FunctionalStep
 
@@ -42,6 +44,8 @@ class Updates:
         self.update = function(self._update)
         self.change = function(self._change_only)
         self.count = function(self._count)
+        self._finite = function(_are_finite)
+        self._scaled = function(_scaled)
         self.add = function(functools.partial(add, step=step))
 
     def _values(self) -> list[tf.Tensor]:
@@ -99,6 +103,28 @@ class Updates:
         }
         self._strategy.run(self._change, args=(of_metrics, {}))
         return self._step.model.get_metrics_result()
+
+    def are_finite(self, gradients: Gradients) -> bool:
+        """Whether all are finite; not looked at where no loss is scaled."""
+        return not self._loss_scalers() or bool(self._finite(gradients))
+
+    def note_overflow(self) -> None:
+        """Lowers loss scales."""
+        for scaler in self._loss_scalers():
+            loss_scale.after_overflow(scaler)
+
+    def note_finite(self) -> None:
+        """Counts finite gradients, after some of which loss scales rise."""
+        for scaler in self._loss_scalers():
+            loss_scale.after_finite_step(scaler)
+
+    def _loss_scalers(self) -> list[keras.optimizers.LossScaleOptimizer]:
+        inner = {id(o): o.unwrap() for o in self._step.optimizers}.values()
+        return [o for o in inner if isinstance(o, keras.optimizers.LossScaleOptimizer)]
+
+    def scaled(self, gradients: Gradients, factor: float) -> Gradients:
+        """The gradients times a number."""
+        return gradients if factor == 1.0 else self._scaled(gradients, tf.constant(factor))
 
     def _change(self, changes: Changes, assigned: Changes) -> None:
         for key, change in changes.items():
@@ -176,3 +202,15 @@ def _sum(total: Any, value: Any) -> Any:
             value.dense_shape,
         )
     return tf.convert_to_tensor(total) + tf.convert_to_tensor(value)
+
+
+def _are_finite(gradients: Gradients) -> tf.Tensor:
+    dense = [g for by_variable in gradients.values() for g in by_variable.values()]
+    return loss_scale.all_finite(dense)
+
+
+def _scaled(gradients: Gradients, factor: tf.Tensor) -> Gradients:
+    return {
+        key: {place: weigh(g, factor) for place, g in by_variable.items()}
+        for key, by_variable in gradients.items()
+    }
