@@ -649,6 +649,20 @@ def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times
         coordinator._cluster.schedule(on_worker, (), {})
 
 
+_coordinators: list[Any] = []
+
+
+def make_coordinator(strategy: tf.distribute.Strategy) -> Any:
+    """A `ClusterCoordinator` that stays until the process ends.
+
+    Why: when it is collected as garbage, it takes locks that the very thread may hold in which
+    garbage is collected, which then waits forever. TensorFlow 2.20-2.21; a public way to stop it
+    would replace this.
+    """
+    _coordinators.append(tf.distribute.coordinator.ClusterCoordinator(strategy))
+    return _coordinators[-1]
+
+
 def is_lost_worker(error: Exception) -> bool:
     """Whether TensorFlow takes `error` for the loss of a worker, after which it goes on.
 

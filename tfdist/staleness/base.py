@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -22,18 +22,24 @@ class StalenessPolicy:
     compensates: ClassVar[bool] = False
     """Whether `compensate` changes gradients."""
 
-    def may_start(self, ahead: int) -> bool:
-        """Whether a worker may start a step that has finished `ahead` more than the slowest."""
-        del ahead
-        return True
-
-    def may_update(self, oldest: int) -> bool:
-        """Whether an update may come before a gradient that is still being computed.
+    def may_start(self, ahead: int, under_way: int) -> bool:
+        """Whether a worker may start a step.
 
         Args:
-            oldest: the staleness that the oldest such gradient would then have at least.
+            ahead: how many steps more than the slowest worker it has finished.
+            under_way: the number of steps of other workers that are not applied yet.
         """
-        del oldest
+        del ahead, under_way
+        return True
+
+    def may_update(self, others: Sequence[int]) -> bool:
+        """Whether an update may come before those of steps that are under way.
+
+        Args:
+            others: the staleness that their gradients would have, if they were then applied one
+                after the other, the oldest first.
+        """
+        del others
         return True
 
     def accepts(self, staleness: int) -> bool:
@@ -118,13 +124,13 @@ class Policies(StalenessPolicy):
         """Whether one of them changes gradients."""
         return any(policy.compensates for policy in self.policies)
 
-    def may_start(self, ahead: int) -> bool:
+    def may_start(self, ahead: int, under_way: int) -> bool:
         """Whether all agree."""
-        return all(policy.may_start(ahead) for policy in self.policies)
+        return all(policy.may_start(ahead, under_way) for policy in self.policies)
 
-    def may_update(self, oldest: int) -> bool:
+    def may_update(self, others: Sequence[int]) -> bool:
         """Whether all agree."""
-        return all(policy.may_update(oldest) for policy in self.policies)
+        return all(policy.may_update(others) for policy in self.policies)
 
     def accepts(self, staleness: int) -> bool:
         """Whether all agree."""

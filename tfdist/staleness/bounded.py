@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from tfdist.staleness.base import StalenessPolicy
@@ -20,9 +21,10 @@ class Bounded(StalenessPolicy):
     Args:
         max_staleness: the bound on τ, >= 0.
         on_exceed: "drop" leaves out gradients that are too stale: nobody waits, but the work of a
-            worker that is always slow is in vain. "wait" holds updates back while a gradient that
-            is being computed would become too stale by them: nothing is in vain, but with a slow
-            worker all others wait for it.
+            worker that is always slow is in vain. "wait" holds updates back while gradients that
+            are being computed would become too stale by them, and lets no more than
+            max_staleness + 1 workers compute at a time: nothing is in vain, but with a slow worker
+            all others wait for it.
 
     Raises:
         ValueError: for options out of range.
@@ -41,9 +43,14 @@ class Bounded(StalenessPolicy):
         check_integer("max_staleness", self.max_staleness, 0)
         check_choice("on_exceed", self.on_exceed, ("drop", "wait"))
 
-    def may_update(self, oldest: int) -> bool:
-        """With "wait", whether the oldest gradient may still be applied after the update."""
-        return self.on_exceed == "drop" or oldest <= self.max_staleness
+    def may_start(self, ahead: int, under_way: int) -> bool:
+        """With "wait", whether all under way can be applied first without making it too stale."""
+        del ahead
+        return self.on_exceed == "drop" or under_way <= self.max_staleness
+
+    def may_update(self, others: Sequence[int]) -> bool:
+        """With "wait", whether all under way can still be applied after the update."""
+        return self.on_exceed == "drop" or all(other <= self.max_staleness for other in others)
 
     def accepts(self, staleness: int) -> bool:
         """Whether τ is within the bound."""

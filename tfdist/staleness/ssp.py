@@ -27,7 +27,7 @@ class SSP(StalenessPolicy):
     Example:
 
     >>> from tfdist import staleness
-    >>> staleness.SSP(3).may_start(ahead=4)
+    >>> staleness.SSP(3).may_start(ahead=4, under_way=0)
     False
     """
 
@@ -36,6 +36,7 @@ class SSP(StalenessPolicy):
     def __post_init__(self) -> None:
         check_integer("slack", self.slack, 0)
 
-    def may_start(self, ahead: int) -> bool:
+    def may_start(self, ahead: int, under_way: int) -> bool:
         """Whether a worker that is `ahead` steps ahead of the slowest is within the slack."""
+        del under_way
         return ahead <= self.slack

@@ -76,6 +76,9 @@ class Shards(Protocol):
 
     count: int
 
+    def following(self, iterator: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
+        """Whether an iterator has one more batch, and that batch."""
+
     def open(self, worker: int, shard: int, skip: int, number: int) -> Any:
         """An iterator over a part, on the worker whose device is the present one.
 
@@ -157,7 +160,7 @@ class ShardedSource(_Source):
                 self._iterators[shard] = self._shards.open(
                     worker, shard, self._positions[shard], self._number
                 )
-            there_is_one, following = _next(self._iterators[shard])
+            there_is_one, following = self._shards.following(self._iterators[shard])
             if there_is_one:
                 self._positions[shard] += 1
                 return Batch(shard, self._positions[shard] - 1, following.get_value())
@@ -188,12 +191,6 @@ class ShardedSource(_Source):
                 if owner == worker:
                     self._owners[shard] = None
                     self._iterators.pop(shard, None)
-
-
-@tf.function(reduce_retracing=True, autograph=False)
-def _next(iterator: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
-    following = iterator.get_next_as_optional()
-    return following.has_value(), following
 
 
 class PartsSource(_Source):

@@ -49,7 +49,7 @@ class DataIterator:
 
     def __init__(self, data: DistributedData):
         self._data = data
-        self._chief = iter(data.dataset)
+        self._chief = _opened(data.dataset)
         self._sharded: ShardedSource | None = None
         self._source: ChiefSource | None = None
         self._divided: PartsSource | None = None
@@ -84,6 +84,19 @@ class DataIterator:
         return self._sharded
 
 
+def _opened(dataset: tf.data.Dataset) -> Iterator[Any]:
+    """An iterator over the batches, in the chief."""
+    try:
+        return iter(dataset)
+    except tf.errors.InvalidArgumentError as error:
+        if "unknown device" not in str(error):
+            raise
+        raise ValueError(
+            "The data set was made before the strategy connected to its cluster, when devices had "
+            f"other names. Make the strategy first. Received: {dataset}"
+        ) from error
+
+
 class SerializedDataset:
     """A data set that workers make from its graph, each its own copy.
 
@@ -100,6 +113,7 @@ class SerializedDataset:
 
     def __init__(self, dataset: tf.data.Dataset, shards: int):
         self.count = shards
+        self.following = tf.function(_following, reduce_retracing=True, autograph=False)
         self._spec = dataset.element_spec
         self._graph = _graph(dataset)
         self._copies: dict[tuple[int, int], _Copy] = {}
@@ -135,6 +149,7 @@ class OwnPipelines:
         self, dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset], shards: int
     ):
         self.count = shards
+        self.following = tf.function(_following, reduce_retracing=True, autograph=False)
         self._functions = [
             tf.function(functools.partial(dataset_fn, tf.distribute.InputContext(shards, shard, 1)))
             for shard in range(shards)
@@ -193,3 +208,8 @@ def _graph(dataset: tf.data.Dataset) -> tf.Tensor:
         "makes each worker's part with `strategy.distribute_datasets_from_function`. "
         f"Received: {dataset}"
     )
+
+
+def _following(iterator: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
+    following = iterator.get_next_as_optional()
+    return following.has_value(), following

@@ -144,7 +144,7 @@ class Run:
             self.begin(
                 iterator,
                 iterator.source(),
-                may_start=lambda ahead: True,
+                may_start=lambda ahead, under_way: True,
                 budget=None,
                 per_step=1,
                 first_step=1,

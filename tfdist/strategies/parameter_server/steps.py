@@ -6,6 +6,7 @@ values, and waits until the main thread, in which all updates are made, has used
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import threading
@@ -15,6 +16,9 @@ from typing import Any
 
 from tfdist import _compat
 from tfdist.strategies.parameter_server.data import Batch, Source
+
+# A worker that is lost and back so often, without a step in between, has another problem.
+_MOST_LOSSES = 5
 
 
 @dataclasses.dataclass
@@ -47,7 +51,8 @@ class Steps:
         workers: the number of workers.
         source: where their batches come from.
         compute: called in a worker's thread with a step and `self.read`; sets the step's result.
-        may_start: whether a worker that has finished so many more steps than the slowest may go on.
+        may_start: whether a worker that has finished so many more steps than the slowest may start
+            one, with so many of others under way.
         budget: the number of batches; None for as many as there are.
         per_step: how many of them a worker takes at a time.
         first_step: how many the first step takes.
@@ -62,7 +67,7 @@ class Steps:
         workers: int,
         source: Source,
         compute: Callable[[Step, Callable[[Step], None]], None],
-        may_start: Callable[[int], bool],
+        may_start: Callable[[int, int], bool],
         budget: int | None,
         per_step: int,
         first_step: int,
@@ -77,7 +82,8 @@ class Steps:
         self._may_start = may_start
         self._left = budget
         self._sizes = itertools.chain([first_step], itertools.repeat(per_step))
-        self._free = max_pending
+        self._max_pending = max_pending
+        self._under_way = 0
         self._on_change = on_change
         self._on_wait = on_wait
         self._changed = threading.Condition(threading.RLock())
@@ -86,7 +92,8 @@ class Steps:
         self._begun = 0
         self._finished = dict.fromkeys(range(workers), 0)
         self._lost: set[int] = set()
-        self._without_work: set[int] = set()
+        self._losses: collections.Counter[int] = collections.Counter()
+        self._without_data: set[int] = set()
         self._running: dict[int, Step] = {}
         self._ready: list[Step] = []
         self._error: Exception | None = None
@@ -130,13 +137,17 @@ class Steps:
                         return step
                 if len(self._lost) < self._workers:
                     end = None
-                    if not self._running and self._workers == len(self._lost | self._without_work):
+                    if self._under_way == 0 and self._nothing_left():
                         return None
                 elif end is None:
                     end = time.monotonic() + timeout
                 elif time.monotonic() >= end:
                     raise ConnectionError(f"all workers are lost for {timeout:g} s")
                 self._changed.wait(None if end is None else max(0.0, end - time.monotonic()))
+
+    def _nothing_left(self) -> bool:
+        absent = self._lost | self._without_data
+        return self._left == 0 or len(absent) == self._workers
 
     def release(self, step: Step, current: tuple[int, Any]) -> None:
         """Lets the worker go on, after its step was used.
@@ -148,8 +159,9 @@ class Steps:
         with self._changed:
             self.current = current
             self._updating = False
-            self._free += 1
+            self._under_way -= 1
             self._finished[step.worker] += 1
+            self._losses[step.worker] = 0
             self._running.pop(step.worker, None)
             step.released = True
             self._changed.notify_all()
@@ -173,24 +185,23 @@ class Steps:
         with self._changed:
             if worker in self._lost:
                 self._lost.discard(worker)
-                self._without_work.discard(worker)
+                self._without_data.discard(worker)
                 self._on_change(worker, None)
             self._finished[worker] = max(self._finished[worker], self._slowest())
-        while wanted := self._wait_for_turn(worker):
-            step = None
-            try:
+        step = None
+        try:
+            while wanted := self._wait_for_turn(worker):
                 step = self._take(worker, wanted)
                 if step is not None:
                     self._compute(step, self.read)
-            except Exception as error:
-                if self._fail(worker, step, error):
-                    raise
-                return
-            if step is not None:
-                self._hand_over(step)
+                    self._hand_over(step)
+                step = None
+        except Exception as error:
+            if self._fail(worker, step, error):
+                raise
 
     def _slowest(self) -> int:
-        absent = self._lost | self._without_work
+        absent = self._lost | self._without_data
         there = [count for worker, count in self._finished.items() if worker not in absent]
         return min(there, default=max(self._finished.values()))
 
@@ -199,12 +210,11 @@ class Steps:
         waited = False
         with self._changed:
             while not self._closed and self._error is None:
-                if worker not in self._without_work:
-                    if self._left == 0:
-                        self._without_work.add(worker)
-                        self._changed.notify_all()
-                    elif self._free and self._may_start(self._finished[worker] - self._slowest()):
-                        self._free -= 1
+                if worker not in self._without_data and self._left != 0:
+                    if self._under_way < self._max_pending and self._may_start(
+                        self._finished[worker] - self._slowest(), self._under_way
+                    ):
+                        self._under_way += 1
                         wanted = next(self._sizes)
                         if self._left is not None:
                             wanted = min(wanted, self._left)
@@ -231,8 +241,8 @@ class Steps:
         with self._changed:
             self._return([], wanted - len(step.batches))
             if not step.batches:
-                self._free += 1
-                self._without_work.add(worker)
+                self._under_way -= 1
+                self._without_data.add(worker)
                 self._changed.notify_all()
                 return None
             if self._closed:
@@ -251,7 +261,7 @@ class Steps:
             if self._left is not None:
                 self._left += count
             if batches:
-                self._without_work.clear()
+                self._without_data.clear()
             self._changed.notify_all()
 
     def read(self, step: Step) -> None:
@@ -263,23 +273,25 @@ class Steps:
     def _fail(self, worker: int, step: Step | None, error: Exception) -> bool:
         """Notes the error; whether TensorFlow has to know of it, as it waits for lost workers."""
         is_lost = _compat.is_lost_worker(error)
-        with self._changed:
-            self._free += 1
-            self._running.pop(worker, None)
-            if self._closed:
-                return is_lost
-            if not is_lost:
-                self._error = self._error or error
-                error.worker = worker  # type: ignore[attr-defined]
-            else:
-                self._lost.add(worker)
-                self._without_work.clear()
-                self._on_change(worker, error)
-            self._changed.notify_all()
         if is_lost:
             batches = step.batches if step is not None else []
             self._return(batches, len(batches))
             self._source.leave(worker)
+        with self._changed:
+            self._under_way -= 1
+            self._running.pop(worker, None)
+            self._losses[worker] += 1
+            if self._closed:
+                return is_lost
+            if is_lost and self._losses[worker] <= _MOST_LOSSES:
+                self._lost.add(worker)
+                self._without_data.clear()
+                self._on_change(worker, error)
+            else:
+                error.worker = worker  # type: ignore[attr-defined]
+                self._error = self._error or error
+                is_lost = False
+            self._changed.notify_all()
         return is_lost
 
     def _hand_over(self, step: Step) -> None:

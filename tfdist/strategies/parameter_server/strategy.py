@@ -123,7 +123,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         self.num_workers = len(self.addresses["worker"])
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
-        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self)
+        self.coordinator = _compat.make_coordinator(self)
         self.version = 0
         self.report = StalenessReport()
         self._input = input
@@ -136,12 +136,15 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         """Whether this process writes files and progress: the others never return a strategy."""
         return True
 
-    def callbacks(self) -> list[keras.callbacks.Callback]:
+    def callbacks(self, log_dir: str | None = None) -> list[keras.callbacks.Callback]:
         """Callbacks for `model.fit`: they check that there is a model to distribute, and data.
 
         A `tfdist.callbacks.StalenessMonitor` adds to the logs how stale the gradients were.
+
+        Args:
+            log_dir: a folder for TensorBoard, to which histograms of staleness are written.
         """
-        return [TrainingChecks(self), StalenessMonitor(self)]
+        return [TrainingChecks(self), StalenessMonitor(self, log_dir)]
 
     def staleness_report(self) -> StalenessReport:
         """How stale the gradients of the last `fit` were, and what was done about it."""

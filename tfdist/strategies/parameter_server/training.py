@@ -99,10 +99,11 @@ class TrainFunction(Run):
 
     def _may_use(self, others: Sequence[Step]) -> bool:
         """Whether an update may come before those of `others`."""
-        oldest = min((other.version for other in others), default=None)
-        if self._parts or oldest is None:
+        if self._parts:
             return True
-        return self.strategy.policies.may_update(self.strategy.version + 1 - oldest)
+        following = enumerate(sorted(other.version for other in others), self.strategy.version + 1)
+        staleness = [later - version for later, version in following]
+        return self.strategy.policies.may_update(staleness)
 
     def _take(self, step: Step) -> None:
         """Uses a step, or all parts of a global batch once they are there."""

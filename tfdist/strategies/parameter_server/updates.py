@@ -50,7 +50,12 @@ class Updates:
 
     def _values(self) -> list[tf.Tensor]:
         """The values of the step's variables, where the variables are."""
-        return [on_its_device(v, tf.convert_to_tensor(v.value)) for v in self._step.variables]
+        values = []
+        for variable in self._step.variables:
+            # The whole of it there: what is read elsewhere would travel there and back.
+            with tf.device(variable.value.device):
+                values.append(tf.identity(tf.convert_to_tensor(variable.value)))
+        return values
 
     def _update(
         self,
