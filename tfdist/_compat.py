@@ -676,6 +676,18 @@ def is_lost_ps(error: Exception) -> bool:
     return cluster_coordinator._is_ps_failure(error)
 
 
+def captured_from(tensor: tf.Tensor) -> str:
+    """The device of what a function takes `tensor` from; "" where that is not known.
+
+    Why: operations are put where their variables are, before TensorFlow's placer does. TensorFlow
+    2.20-2.21; the device as an attribute of a captured resource would replace it.
+    """
+    for outside, inside in getattr(tensor.graph, "captures", ()):
+        if inside is tensor:
+            return outside.device
+    return ""
+
+
 def allow_functions_of_coordinator(strategy: tf.distribute.Strategy) -> None:
     """Lets the coordinator itself run functions with `strategy.run`, without a warning.
 

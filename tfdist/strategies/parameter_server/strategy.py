@@ -120,6 +120,10 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         _compat.allow_functions_of_coordinator(self)
         self._init_options(options)
         self.addresses = resolver.cluster_spec().as_dict()
+        self.ps_devices = [
+            f"/job:ps/replica:0/task:{task}/device:CPU:0"
+            for task in range(len(self.addresses["ps"]))
+        ]
         self.num_workers = len(self.addresses["worker"])
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout

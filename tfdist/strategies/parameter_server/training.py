@@ -148,9 +148,10 @@ class TrainFunction(Run):
         else:
             factor = strategy.policies.learning_rate_factor(staleness)
             read = step.values if strategy.policies.compensates else []
-            self.values, logs = self.updates.update(
+            logs = self.updates.update(
                 gradients, result.changes, result.assigned, tf.constant(factor), read
             )
+            self.values = self.updates.values()
             strategy.version += 1
             strategy.report.add(step.worker, staleness, factor)
         self._logs = self.completed(result.logs, logs)

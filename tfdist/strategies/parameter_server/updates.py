@@ -1,15 +1,17 @@
 """What the chief runs on the parameter servers: one update after the other.
 
 As updates are made one at a time, counters are exact, and the values that a worker reads belong
-together: they are those after an update, which its functions return without copying them (a
-variable of which a value is held elsewhere is copied when it changes).
+together: they are those after an update, which are read without copying them (a variable of which a
+value is held elsewhere is copied when it changes).
+
+What a function gives that runs in the chief travels through the chief, even if it is made and used
+elsewhere. So functions whose results stay on the parameter servers run there, one on each.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -34,28 +36,66 @@ class Updates:
         policies: what is done about stale gradients.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, step: FunctionalStep, policies: Policies):
+    def __init__(self, strategy: Any, step: FunctionalStep, policies: Policies):
         self._strategy = strategy
         self._step = step
         self._policies = policies
         self._states: dict[int, Any] = {}
         function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
-        self.values = function(self._values)
+        self._readers: dict[str, Callable[[], list[tf.Tensor]]] = {}
         self.update = function(self._update)
         self.change = function(self._change_only)
         self.count = function(self._count)
         self._finite = function(_are_finite)
         self._scaled = function(_scaled)
-        self.add = function(functools.partial(add, step=step))
+        self._add = function(add)
 
-    def _values(self) -> list[tf.Tensor]:
+    def values(self) -> list[tf.Tensor]:
         """The values of the step's variables, where the variables are."""
-        values = []
-        for variable in self._step.variables:
-            # The whole of it there: what is read elsewhere would travel there and back.
-            with tf.device(variable.value.device):
-                values.append(tf.identity(tf.convert_to_tensor(variable.value)))
-        return values
+        found: dict[int, tf.Tensor] = {}
+        for device, places in self._places().items():
+            with tf.device(device):
+                found.update(zip(places, self._read(device, tuple(places))))
+        return [found[place] for place in range(len(found))]
+
+    def _places(self) -> dict[str, list[int]]:
+        """The step's variables, by number, on each device."""
+        places: dict[str, list[int]] = {}
+        for place, variable in enumerate(self._step.variables):
+            places.setdefault(variable.value.device, []).append(place)
+        return places
+
+    def _read(self, device: str, places: tuple[int, ...]) -> list[tf.Tensor]:
+        if device not in self._readers:
+            variables = [self._step.variables[place] for place in places]
+            self._readers[device] = tf.function(lambda: [_value(v) for v in variables])
+        return self._readers[device]()
+
+    def add(self, outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
+        """The sums of gradients and changes, where they are; see `add`."""
+        gradients: Gradients = {}
+        changes: Changes = {}
+        for device in self._strategy.ps_devices:
+            here = [self._on(device, *outcome) for outcome in outcomes]
+            with tf.device(device):
+                more, change = self._add(here)
+            for key, by_variable in more.items():
+                gradients.setdefault(key, {}).update(by_variable)
+            changes.update(change)
+        return gradients, changes
+
+    def _on(self, device: str, gradients: Gradients, changes: Changes) -> tuple[Gradients, Changes]:
+        """Those of gradients and changes that belong to variables on one device."""
+        optimizers, changed = self._step.optimizers, self._step.changed
+        mine = {
+            key: {
+                place: gradient
+                for place, gradient in by_variable.items()
+                if optimizers[int(key)].built_for[int(place)].value.device == device
+            }
+            for key, by_variable in gradients.items()
+        }
+        return mine, {k: c for k, c in changes.items() if changed[int(k)].value.device == device}
 
     def _update(
         self,
@@ -64,8 +104,8 @@ class Updates:
         assigned: Changes,
         factor: tf.Tensor,
         read: Sequence[tf.Tensor],
-    ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """One update.
+    ) -> dict[str, tf.Tensor]:
+        """One update; gives the results of the metrics.
 
         Args:
             gradients: as in `Outcome`.
@@ -73,25 +113,28 @@ class Updates:
             assigned: as there.
             factor: float32 scalar, what the learning rate is multiplied by.
             read: the values that the gradients were computed from; empty where no policy asks.
-
-        Returns:
-            The new values of the variables, and the results of the metrics.
         """
 
         def in_replica() -> None:
-            for key, by_variable in gradients.items():
-                optimizer = self._step.optimizers[int(key)]
-                if self._policies.compensates:
-                    by_variable = self._compensated(key, by_variable, read)
-                ordered = [by_variable.get(str(i)) for i in range(len(optimizer.built_for))]
-                with _compat.scaled_learning_rate(factor):
-                    optimizer.apply_collected(ordered)
-            self._change(changes, assigned)
+            with tf.compat.v1.device(where_the_largest_input_is):
+                for key, by_variable in gradients.items():
+                    optimizer = self._step.optimizers[int(key)]
+                    if self._policies.compensates:
+                        by_variable = self._compensated(key, by_variable, read)
+                    ordered = [
+                        on_its_device(variable, by_variable[str(i)])
+                        if str(i) in by_variable
+                        else None
+                        for i, variable in enumerate(optimizer.built_for)
+                    ]
+                    with _compat.scaled_learning_rate(factor):
+                        optimizer.apply_collected(ordered)
+                self._change(changes, assigned)
 
         if self._policies.compensates:
             self._make_states(gradients)
         self._strategy.run(in_replica)
-        return self._values(), self._step.model.get_metrics_result()
+        return self._step.model.get_metrics_result()
 
     def _change_only(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
         """Makes the changes of a step without its gradients; gives the metrics' results."""
@@ -129,7 +172,15 @@ class Updates:
 
     def scaled(self, gradients: Gradients, factor: float) -> Gradients:
         """The gradients times a number."""
-        return gradients if factor == 1.0 else self._scaled(gradients, tf.constant(factor))
+        if factor == 1.0:
+            return gradients
+        scaled: Gradients = {}
+        for device in self._strategy.ps_devices:
+            here, _ = self._on(device, gradients, {})
+            with tf.device(device):
+                for key, by_variable in self._scaled(here, tf.constant(factor)).items():
+                    scaled.setdefault(key, {}).update(by_variable)
+        return scaled
 
     def _change(self, changes: Changes, assigned: Changes) -> None:
         for key, change in changes.items():
@@ -160,41 +211,60 @@ class Updates:
                     self._states[id(variable)] = self._policies.init(variable.value)
 
 
+def where_the_largest_input_is(operation: tf.Operation) -> str:
+    """The parameter server on which an operation of an update runs; "" for the chief.
+
+    What is computed from a variable or its gradient stays with it. Servers cannot send to each
+    other, so what takes inputs of equal size from several is done by the chief.
+    """
+    if operation.device:
+        return operation.device
+    largest = 0.0
+    tasks: set[int] = set()
+    for tensor in operation.inputs:
+        size = float(tensor.shape.num_elements() or 0)
+        place = tf.DeviceSpec.from_string(_device_of(tensor))
+        if place.job == "ps" and size >= largest:
+            tasks = {place.task} if size > largest else tasks | {place.task}
+            largest = size
+    return f"/job:ps/replica:0/task:{tasks.pop()}" if len(tasks) == 1 else ""
+
+
+def _device_of(tensor: tf.Tensor) -> str:
+    """Where a tensor is computed; "" where that is not known."""
+    if tensor.op.type == "ReadVariableOp":
+        return _compat.captured_from(tensor.op.inputs[0])
+    return tensor.op.device
+
+
+def _value(variable: keras.Variable) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(
+        resource=variable.value.handle, dtype=tf.as_dtype(variable.dtype)
+    )
+
+
 def on_its_device(variable: keras.Variable, value: Any) -> Any:
     """`value`, a tensor or `tf.IndexedSlices`, on the device of `variable`."""
     with tf.device(variable.value.device):
         return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
 
-def add(
-    outcomes: Sequence[tuple[Gradients, Changes]], step: FunctionalStep | None = None
-) -> tuple[Gradients, Changes]:
-    """The sums of gradients and changes.
+def add(outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
+    """The sums of gradients and changes, all on one device.
 
     What is there once only, such as the gradients of an optimizer that some steps do not apply, is
     taken as it is.
-
-    Args:
-        outcomes: gradients and changes.
-        step: whose variables' devices the sums are made on; None for the present device.
     """
     gradients: Gradients = {}
     changes: Changes = {}
     for more, change in outcomes:
         for key, by_variable in more.items():
             total = gradients.setdefault(key, {})
-            variables = step and step.optimizers[int(key)].built_for
             for place, gradient in by_variable.items():
-                with _device_of(variables and variables[int(place)]):
-                    total[place] = _sum(total.get(place), gradient)
+                total[place] = _sum(total.get(place), gradient)
         for key, value in change.items():
-            with _device_of(step and step.changed[int(key)]):
-                changes[key] = _sum(changes.get(key), value)
+            changes[key] = _sum(changes.get(key), value)
     return gradients, changes
-
-
-def _device_of(variable: keras.Variable | None) -> contextlib.AbstractContextManager:
-    return tf.device(variable.value.device) if variable is not None else contextlib.nullcontext()
 
 
 def _sum(total: Any, value: Any) -> Any:
