@@ -66,7 +66,7 @@ def tables(measured: list[Run], delays: list[float], crowd: int) -> str:
     parts = [
         f"Python {platform.python_version()}, TensorFlow {version('tensorflow')}, "
         f"Keras {version('keras')}, tfdist {version('tfdist')}, {os.cpu_count()} cores; "
-        f"{seeds} seeds. Made by `make benchmark-async`."
+        f"seeds: {seeds}. Made by `make benchmark-async`."
     ]
     for task in tasks:
         alone = {r["delay"]: rate([r]) for r in _of(measured, task, "alone")}
