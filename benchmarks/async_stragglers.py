@@ -8,7 +8,7 @@ noise. A gradient is of 16 samples. Two questions:
   updates per second are made under each policy of `tfdist.staleness`, compared with what each
   worker makes alone and with synchronous training, and how long does it take to a target loss?
 - divergence: 8 workers without delays, so that each update is about 7 updates old. At a learning
-  rate that one worker could use, who still learns?
+  rate with which one worker learns, who still does?
 
 A step's time is a sleep in it, far longer than its computation, so that the few cores of this
 machine do not decide. Synchronous steps are of 4 gradients, with 4 times the learning rate.
@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=STRAGGLERS, default=list(STRAGGLERS))
     parser.add_argument("--policies", nargs="+", choices=report.POLICIES, metavar="POLICY")
     parser.add_argument("--seeds", type=int, help="runs of each kind (default: 3)")
-    parser.add_argument("--seconds", type=float, help="delay of a step (default: 0.08)")
+    parser.add_argument("--seconds", type=float, help="delay of a step (default: 0.06)")
     parser.add_argument(
         "--plot",
         type=Path,
@@ -149,23 +149,26 @@ def stragglers(arguments: argparse.Namespace) -> Runs:
 
 
 def divergence(arguments: argparse.Namespace) -> Runs:
-    """What many equally fast workers do, with and without a smaller rate for stale gradients."""
-    runs = [
-        {
-            "policy": name,
-            "task": task,
-            "seed": seed,
-            "parts": 1,
-            "learning_rate": DIVERGENCE[task],
-            "target": 0.0,
-            "batches": arguments.batches,
-        }
-        for task in arguments.tasks
-        for name in report.COMPARED
-        for seed in range(arguments.seeds)
-    ]
-    results = run_job("parameter_server", [0.0] * arguments.crowd, runs)
-    return [result | {"kind": "divergence"} for result in results]
+    """What many equally fast workers do under some policies, and what one does alone."""
+    measured: Runs = []
+    for workers, names in ((1, report.COMPARED[:1]), (arguments.crowd, report.COMPARED)):
+        runs = [
+            {
+                "policy": name,
+                "task": task,
+                "seed": seed,
+                "parts": 1,
+                "learning_rate": DIVERGENCE[task],
+                "target": 0.0,
+                "batches": arguments.batches,
+            }
+            for task in arguments.tasks
+            for name in names
+            for seed in range(arguments.seeds)
+        ]
+        results = run_job("parameter_server", [0.0] * workers, runs)
+        measured += [result | {"kind": "divergence", "workers": workers} for result in results]
+    return measured
 
 
 def main() -> None:
@@ -175,7 +178,7 @@ def main() -> None:
     for measure in (alone, stragglers, divergence):
         measured += measure(arguments)
         print(f"{measure.__name__}: done", file=sys.stderr, flush=True)
-    text = report.tables(measured, arguments.delays, arguments.crowd)
+    text = report.tables(measured, arguments.delays)
     readme.publish(arguments, "stragglers", text, measured)
     if arguments.plot:
         arguments.plot.mkdir(parents=True, exist_ok=True)

@@ -52,13 +52,12 @@ def learnt(run: Run) -> bool:
     return bool(run["curve"]) and run["curve"][-1][2] <= run["start_loss"] / 2
 
 
-def tables(measured: list[Run], delays: list[float], crowd: int) -> str:
+def tables(measured: list[Run], delays: list[float]) -> str:
     """The Markdown text between the page's markers.
 
     Args:
         measured: all runs.
         delays: seconds of a step of each worker, the slow one last.
-        crowd: the number of workers of the second question.
     """
     runs = [run for run in measured if run["kind"] != "alone"]
     seeds = len({run["seed"] for run in runs})
@@ -78,7 +77,7 @@ def tables(measured: list[Run], delays: list[float], crowd: int) -> str:
             f"{rates}; the sum of all is {together:.1f}."
         )
         parts.append("\n".join(_stragglers(_of(measured, task, "stragglers"), together)))
-    parts.append(f"**Divergence.** {crowd} workers without delays.")
+    parts.append("**Divergence.** Workers without delays.")
     parts.append("\n".join(_divergence(_of(measured, None, "divergence"))))
     return "\n\n".join(parts)
 
@@ -121,14 +120,17 @@ def _to_target(runs: list[Run]) -> list[str]:
 
 
 def _divergence(runs: list[Run]) -> list[str]:
-    head = ["task", "learning rate", "policy", "mean τ", "updates/s"]
+    head = ["task", "learning rate", "workers", "policy", "mean τ", "updates/s"]
     head += ["seeds that learnt", "loss at the end"]
-    lines = [f"| {' | '.join(head)} |", "|---|---:|---|---:|---:|---:|---|"]
-    for task, name in dict.fromkeys((run["task"], run["policy"]) for run in runs):
-        own = [run for run in runs if (run["task"], run["policy"]) == (task, name)]
+    lines = [f"| {' | '.join(head)} |", "|---|---:|---:|---|---:|---:|---:|---|"]
+    by_kind: dict[tuple, list[Run]] = {}
+    for run in runs:
+        by_kind.setdefault((run["task"], run["workers"], run["policy"]), []).append(run)
+    for task, workers, name in sorted(by_kind, key=lambda kind: kind[:2]):
+        own = by_kind[task, workers, name]
         staleness = np.mean([run["mean_staleness"] for run in own])
         losses = ", ".join(f"{run['curve'][-1][2]:.2g}" for run in own if run["curve"])
-        row = [task, f"{own[0]['learning_rate']:g}", name, f"{staleness:.1f}"]
+        row = [task, f"{own[0]['learning_rate']:g}", str(workers), name, f"{staleness:.1f}"]
         row += [f"{rate(own):.0f}", f"{sum(map(learnt, own))} of {len(own)}", losses]
         lines.append(f"| {' | '.join(row)} |")
     return lines
@@ -153,9 +155,11 @@ def _draw(runs: list[Run], unit: str, path: Path) -> None:
         mine = [run for run in runs if run["task"] == task and run["curve"]]
         named: set[str] = set()
         for run in mine:
-            points, name = np.array(run["curve"]), run["policy"]
+            points, name, colour = np.array(run["curve"]), run["policy"], POLICIES[run["policy"]]
+            if run.get("workers") == 1:
+                name, colour = f"{name}, one worker", "black"
             label = None if name in named else name
-            axes.plot(points[:, column], points[:, 2], color=POLICIES[name], alpha=0.7, label=label)
+            axes.plot(points[:, column], points[:, 2], color=colour, alpha=0.7, label=label)
             named.add(name)
         axes.set_yscale("log")
         # There is no room for divergence.
