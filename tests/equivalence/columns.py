@@ -8,6 +8,7 @@ import functools
 
 import tfdist
 from tests.equivalence import harness
+from tests.equivalence.features import SAMPLE, SMALL_SAMPLE
 from tests.equivalence.results import Result
 from tfdist.compression import Compressor, TopK
 
@@ -22,6 +23,7 @@ class Column:
         processes: their number; one stands for the process of the test itself.
         devices: virtual CPU devices of each process.
         complete: whether the default suite trains every feature; otherwise it takes a sample.
+        sample: the names of the features in that.
         compression: the option of the strategy.
         workers: of a parameter server, whose servers are in the one process; 0 for none.
     """
@@ -33,6 +35,7 @@ class Column:
     complete: bool
     compression: Compressor | None = None
     workers: int = 0
+    sample: tuple[str, ...] = SAMPLE
 
     @property
     def in_own_processes(self) -> bool:
@@ -105,7 +108,7 @@ REFUSED = {
 COLUMNS = (
     Column("multi_worker-2", "multi_worker", 2, 1, complete=True),
     Column("horovod-2", "horovod", 2, 1, complete=False),
-    Column("multi_worker-2x2", "multi_worker", 2, 2, complete=False),
+    Column("multi_worker-2x2", "multi_worker", 2, 2, complete=False, sample=SMALL_SAMPLE),
     Column("mirrored-1", "mirrored", 1, 1, complete=False),
     Column("mirrored-2", "mirrored", 1, 2, complete=True),
     Column("mirrored-3", "mirrored", 1, 3, complete=False),
