@@ -13,6 +13,7 @@ import functools
 import inspect
 import itertools
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -661,6 +662,17 @@ def make_coordinator(strategy: tf.distribute.Strategy) -> Any:
     """
     _coordinators.append(tf.distribute.coordinator.ClusterCoordinator(strategy))
     return _coordinators[-1]
+
+
+@contextlib.contextmanager
+def as_worker(index: int) -> Iterator[None]:
+    """Lets a step find itself on worker `index`, in a thread that is none of the coordinator's.
+
+    Why: `tf.distribute.coordinator.experimental_get_current_worker_index` in a step must answer
+    as in the run that is replayed. TensorFlow 2.20-2.21. A public context would replace it.
+    """
+    with coordinator_context.with_dispatch_context(types.SimpleNamespace(worker_index=index)):
+        yield
 
 
 def is_lost_worker(error: Exception) -> bool:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster.local import local_cluster
 from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
 from tfdist.cluster.server import serve
+from tfdist.replay import log
 
 
 def connect(
     resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Waits for the workers and parameter servers; in one of those, serves and ends the process.
+
+    In a replay there is one process, whatever the cluster was.
 
     Args:
         resolver: of the cluster; None for TF_CONFIG.
@@ -28,6 +35,8 @@ def connect(
         TimeoutError: when some cannot be reached, with their names.
         SystemExit: in workers and parameter servers, when the chief has ended.
     """
+    if log.VARIABLE in os.environ:
+        return _cluster_of_replay(log.read_header(os.environ[log.VARIABLE]).ps)
     cluster = Cluster.from_environment() if resolver is None else _cluster_of(resolver)
     if cluster is None:
         raise ValueError(
@@ -50,6 +59,25 @@ def connect(
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
     )
+
+
+def number_of_workers(addresses: Mapping[str, Sequence[str]]) -> int:
+    """The number of workers that training is for: in a replay, that of the recorded run.
+
+    Args:
+        addresses: the addresses of the present cluster.
+    """
+    if log.VARIABLE in os.environ:
+        return log.read_header(os.environ[log.VARIABLE]).workers
+    return len(addresses["worker"])
+
+
+_open = contextlib.ExitStack()
+
+
+@functools.cache
+def _cluster_of_replay(ps: int) -> tf.distribute.cluster_resolver.ClusterResolver:
+    return _open.enter_context(local_cluster(workers=1, ps=ps))
 
 
 def _cluster_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Cluster:

@@ -45,6 +45,7 @@ class Batch:
         part: which part of a global batch it is; None for a whole one.
         index: for a part, which one it is.
         number: for a part, the number of global batches before in this run.
+        checksum: of the data, where a run is recorded; else None.
     """
 
     shard: int
@@ -53,6 +54,7 @@ class Batch:
     part: Part | None = None
     index: int = 0
     number: int = 0
+    checksum: str | None = None
 
 
 class Source(Protocol):

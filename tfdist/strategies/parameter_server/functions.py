@@ -60,8 +60,8 @@ class Run:
         self._seeds = [seed.numpy() for seed in self.step.seeds]
         self._worker.prepare(self.values, self._seeds, iterator.element_spec)
         self._iterator = iterator
-        steps = Steps(
-            self.strategy.num_workers,
+        steps = self._make_steps(
+            len(self.strategy.addresses["worker"]),
             source,
             self._compute,
             on_change=self.strategy.note,
@@ -70,6 +70,9 @@ class Run:
         self.steps = steps
         steps.start(self.strategy.coordinator, (self.strategy.version, self.values))
         return steps
+
+    def _make_steps(self, *arguments: Any, **options: Any) -> Steps:
+        return Steps(*arguments, **options)
 
     def _prepare(self) -> None:
         """Makes the functions, the first time: until then Keras may not have built the model."""

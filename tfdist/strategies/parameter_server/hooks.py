@@ -12,7 +12,7 @@ from tfdist.strategies.parameter_server.training import TrainFunction
 
 
 class Epochs(keras.callbacks.Callback):
-    """Tells the train function how many batches an epoch has, and when it ends."""
+    """Tells the train function which epoch it is, how many batches it has, and when it ends."""
 
     @property
     def _function(self) -> TrainFunction:
@@ -21,6 +21,7 @@ class Epochs(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Begins with the data anew."""
         self._function.close()
+        self._function.epoch = epoch
         self._function.batches = self.params["steps"]
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -15,12 +16,13 @@ from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Compression, Options
+from tfdist.replay.journal import open_journal
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.staleness import Policies
 from tfdist.strategies import keras_steps, wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.strategies.parameter_server import errors, hooks
-from tfdist.strategies.parameter_server.connecting import connect
+from tfdist.strategies.parameter_server.connecting import connect, number_of_workers
 from tfdist.strategies.parameter_server.distributed import (
     DistributedData,
     OwnPipelines,
@@ -68,6 +70,9 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             is read by the chief.
         max_pending: the number of steps that are under way at a time; None for one per worker.
         worker_timeout: seconds after which it is an error that all workers are lost.
+        record: the path of a file in which the chief records what each update was made of, so that
+            `tfdist replay` can train again in the same order; see the guide "Record and replay".
+            None for no record.
         accumulation_steps: number of batches whose gradients a worker averages before one update.
         bucket_bytes: gradients are packed into buckets of at most this many bytes.
         compression: how gradients are compressed on their way to the parameter servers: a
@@ -104,6 +109,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         input: Literal["static", "dynamic"] = "static",
         max_pending: int | None = None,
         worker_timeout: float = 60.0,
+        record: str | os.PathLike | None = None,
         accumulation_steps: int = 1,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         compression: Compression = None,
@@ -124,16 +130,17 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             f"/job:ps/replica:0/task:{task}/device:CPU:0"
             for task in range(len(self.addresses["ps"]))
         ]
-        self.num_workers = len(self.addresses["worker"])
+        self.num_workers = number_of_workers(self.addresses)
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
         self.coordinator = _compat.make_coordinator(self)
         self.version = 0
         self.report = StalenessReport()
-        self._input = input
+        self.input = input
         self._prediction: PredictFunction | None = None
         self._active: Run | None = None
         self._own_pipelines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self.journal = open_journal(record, self)
 
     @property
     def is_chief(self) -> bool:
@@ -184,7 +191,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         Raises:
             ValueError: for data that only the chief can read, unless it does.
         """
-        if self._input == "dynamic":
+        if self.input == "dynamic":
             return None
         return SerializedDataset(dataset, self.num_workers)
 
@@ -235,7 +242,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         outer = self._prediction
         self._prediction = function if isinstance(function, PredictFunction) else None
         try:
-            yield
+            with self.journal.fit(function) if name == "fit" else contextlib.nullcontext():
+                yield
         finally:
             self._prediction = outer
             function.close()

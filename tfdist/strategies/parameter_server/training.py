@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.functions import Run
-from tfdist.strategies.parameter_server.steps import Step
+from tfdist.strategies.parameter_server.steps import Step, Steps
 from tfdist.strategies.parameter_server.updates import Gradients
 from tfdist.strategies.parameter_server.worker import Pushed
 
@@ -22,7 +22,8 @@ class TrainFunction(Run):
         model: the model.
 
     Attributes:
-        batches: the number of batches that are left of an epoch; None for as many as there are.
+        epoch: the number of the epoch.
+        batches: the number of batches that are left of it; None for as many as there are.
     """
 
     def __init__(self, strategy: Any, model: keras.Model):
@@ -30,6 +31,7 @@ class TrainFunction(Run):
         self._parts = parts
         self._accumulates = strategy.options.accumulation_steps
         super().__init__(strategy, model, "train_step", self._accumulates, parts)
+        self.epoch = 0
         self.batches: int | None = None
         self._source: Any = None
         self._uncounted = 0
@@ -72,11 +74,15 @@ class TrainFunction(Run):
             on_wait=self.strategy.note_wait,
         )
 
+    def _make_steps(self, *arguments: Any, **options: Any) -> Steps:
+        return self.strategy.journal.steps(self, Steps, *arguments, **options)
+
     def _advance(self) -> bool:
         """Makes sure that there is a batch that no call has counted; False at the end of data."""
         while self._uncounted == 0:
             step = self.next(self._may_use)
             if step is None:
+                self.strategy.journal.exhausted()
                 if self._parts:
                     self._count_as_one_device()
                 self.close()
@@ -108,7 +114,7 @@ class TrainFunction(Run):
     def _take(self, step: Step) -> None:
         """Uses a step, or all parts of a global batch once they are there."""
         if not self._parts:
-            self._use(step, step.result, len(step.batches))
+            self._use([step], step.result, len(step.batches))
             self._release(step)
             return
         self._collected.append(step)
@@ -121,7 +127,7 @@ class TrainFunction(Run):
             )
             logs = _sum_of_logs([part.result.logs for part in in_order])
             assigned = in_order[-1].result.assigned
-            self._use(step, Pushed(gradients, changes, assigned, logs), 1)
+            self._use(in_order, Pushed(gradients, changes, assigned, logs), 1)
         self._release(step)
         if whole:
             self._source.advance()
@@ -130,20 +136,23 @@ class TrainFunction(Run):
         assert self.steps is not None
         self.steps.release(step, (self.strategy.version, self.values))
 
-    def _use(self, step: Step, result: Pushed, batches: int) -> None:
+    def _use(self, steps: Sequence[Step], result: Pushed, batches: int) -> None:
         """Updates with gradients, adds them to those that wait for more, or drops them.
 
         Args:
-            step: whose gradients they are.
+            steps: whose gradients they are: one step, or those of all parts of a global batch.
             result: the gradients and changes.
             batches: the number of batches, of the `accumulation_steps` of an update.
         """
-        strategy = self.strategy
+        strategy, step = self.strategy, steps[-1]
         staleness = strategy.version - step.version
+        action, factor = "update", None
         if not strategy.policies.accepts(staleness):
+            action = "dropped"
             logs = self.updates.count(result.changes)
             strategy.report.add(step.worker, staleness, None)
         elif (gradients := self._enough(result.gradients, batches)) is None:
+            action = "kept"
             logs = self.updates.change(result.changes, result.assigned)
         else:
             factor = strategy.policies.learning_rate_factor(staleness)
@@ -154,6 +163,7 @@ class TrainFunction(Run):
             self.values = self.updates.values()
             strategy.version += 1
             strategy.report.add(step.worker, staleness, factor)
+        strategy.journal.note(action, steps, strategy.version, factor)
         self._logs = self.completed(result.logs, logs)
         self._uncounted += batches
 

@@ -1,0 +1,67 @@
+"""What a record keeps of batches and weights, by which a replay is compared with it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.replay.log import Weights
+
+_SAMPLE = 32
+
+
+def checksum_of_batch(data: Any) -> str:
+    """A checksum of the contents of a batch, computed where the batch is.
+
+    FarmHash's fingerprints of the serialized tensors, of which the values do not depend on the
+    machine, and the CRC-32 of these.
+
+    Returns:
+        8 hexadecimal digits.
+    """
+    leaves = tf.nest.flatten(data, expand_composites=True)
+    hashes = [_hash(leaf) for leaf in leaves if tf.is_tensor(leaf)]
+    return f"{zlib.crc32(b''.join(one.numpy().tobytes() for one in hashes)):08x}"
+
+
+def _hash(tensor: tf.Tensor) -> tf.Tensor:
+    device = tf.DeviceSpec.from_string(tensor.device)
+    with tf.device(device.replace(device_type="CPU", device_index=0)):
+        return tf.strings.to_hash_bucket_fast(tf.io.serialize_tensor(tensor), 2**62)
+
+
+def weights_of(variables: Iterable[keras.Variable]) -> Weights:
+    """What a record keeps of the values of variables."""
+    checksum, sample = 0, []
+    for variable in variables:
+        value = np.asarray(tf.convert_to_tensor(variable.value))
+        checksum = zlib.crc32(np.ascontiguousarray(value).view(np.uint8).reshape(-1), checksum)
+        flat = value.reshape(-1)
+        places = np.unique(np.linspace(0, max(flat.size - 1, 0), _SAMPLE).astype(int))
+        sample.append([float(str(number)) for number in flat[places[: flat.size]]])
+    return Weights(checksum, sample)
+
+
+def difference(one: Weights, other: Weights) -> float:
+    """The largest difference in the samples, relative to numbers greater than 1; 0.0 for none.
+
+    NaN equals NaN, and is infinitely far from everything else.
+    """
+    largest = 0.0
+    for mine, others in zip(one.sample, other.sample):
+        largest = max(largest, _difference(mine, others))
+    return largest
+
+
+def _difference(mine: Sequence[float], others: Sequence[float]) -> float:
+    a, b = np.asarray(mine), np.asarray(others)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b) / np.maximum(np.maximum(np.abs(a), np.abs(b)), 1.0)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+    return float(apart.max(initial=0.0))
