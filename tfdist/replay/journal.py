@@ -22,7 +22,9 @@ class Journal:
         del function
         yield
 
-    def steps(self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def steps(
+        self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
         """The steps of a run of training.
 
         Args:

@@ -59,11 +59,9 @@ class Fit(NamedTuple):
 
     Attributes:
         variables: path, shape and dtype of each.
-        weights: their values.
     """
 
     variables: list[list]
-    weights: Weights
 
 
 class Run(NamedTuple):
@@ -72,12 +70,12 @@ class Run(NamedTuple):
     Attributes:
         epoch: which one, from 0.
         version: the number of updates so far.
-        checksum: CRC-32 of all variables.
+        weights: the values of all variables.
     """
 
     epoch: int
     version: int
-    checksum: int
+    weights: Weights
 
 
 class Used(NamedTuple):
@@ -240,7 +238,7 @@ def _event(values: list) -> Event:
     if name in _ACTIONS:
         return Used(*values)
     event = _KINDS[name](*values[1:])
-    if isinstance(event, (Fit, End)) and event.weights is not None:
+    if isinstance(event, (Run, End)) and event.weights is not None:
         return event._replace(weights=Weights(*event.weights))
     return event
 

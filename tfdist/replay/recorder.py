@@ -48,14 +48,16 @@ class Recorder(Journal):
         if self._is_begun:
             self._writer.write(end)
 
-    def steps(self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def steps(
+        self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
         """Notes what they begin with."""
         variables = variables_of(function)
-        weights = weights_of(variables)
         if not self._is_begun:
-            self._writer.write(Fit(description(variables), weights))
+            self._writer.write(Fit(description(variables)))
             self._is_begun = True
-        self._writer.write(Run(function.epoch, function.strategy.version, weights.checksum))
+        version = function.strategy.version
+        self._writer.write(Run(function.epoch, version, weights_of(variables)))
         workers, source, compute = arguments
 
         def compute_and_check(step: Step, read: Callable[[Step], None]) -> None:

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.replay.journal import Journal
 from tfdist.replay.log import FitLog, Run, RunLog, Weights, read
 from tfdist.replay.recorder import description, header_of, used, variables_of
@@ -48,8 +50,8 @@ class Replay(Journal):
         updates: the number of updates that were made.
         dropped: the number of gradients that were dropped.
         fits: the number of `fit`s that were followed to their end.
-        farthest: how far the weights were from the recorded ones at the end of a `fit`, by samples;
-            0.0 also where nothing was recorded.
+        farthest: how far the weights were from the recorded ones when an epoch began or a `fit`
+            ended, by samples.
         differs_since: when the weights were first seen not to be the recorded ones bit for bit;
             None for never.
 
@@ -67,6 +69,7 @@ class Replay(Journal):
         self.updates = self.dropped = self.fits = 0
         self.farthest = 0.0
         self.differs_since: str | None = None
+        self._broken_off: str | None = None
         self._fit: FitLog | None = None
         self._runs: collections.deque[RunLog] = collections.deque()
         self._steps: ReplayedSteps | None = None
@@ -84,21 +87,26 @@ class Replay(Journal):
             raise self._other(f"a fit that ends before epoch {self._runs[0].run.epoch + 1}")
         self.fits += 1
         end = self._fit.end
-        if end is not None and end.weights is not None:
+        if end is None:
+            self._broken_off = "where the record is cut off"
+        elif end.weights is None:
+            self._broken_off = f"where the recorded run ended with {end.error}"
+        else:
+            self._broken_off = None
             now = weights_of(variables_of(function))
-            self.farthest = max(self.farthest, difference(end.weights, now))
-            self._compare(end.weights.checksum, now, f"the end of fit {self.fits}")
+            self._compare(end.weights, now, f"the end of fit {self.fits}")
 
-    def steps(self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def steps(
+        self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
         """The recorded steps, which are made one after the other."""
         del kind, options
         self._end_run()
         variables = variables_of(function)
-        weights = weights_of(variables)
         if self._fit is None:
-            self._begin_fit(variables, weights)
-        log = self._next_run(Run(function.epoch, function.strategy.version, weights.checksum))
-        self._compare(log.run.checksum, weights, f"epoch {log.run.epoch + 1}")
+            self._begin_fit(variables)
+        version = function.strategy.version
+        log = self._next_run(Run(function.epoch, version, weights_of(variables)))
         _, source, compute = arguments
         if self._batches is None or self._batches[0] is not source:
             self._batches = source, Batches(source)
@@ -130,12 +138,9 @@ class Replay(Journal):
         """What was done, and how near to the recorded weights it came."""
         dropped = f" and {self.dropped} dropped gradients" if self.dropped else ""
         text = f"{self.updates} updates{dropped} replayed"
-        ends = [log.end for log in self._log.fits[: self.fits]]
-        if ends and (ends[-1] is None or ends[-1].weights is None):
-            error = ends[-1] and ends[-1].error
-            why = f"with {error} then" if error else "there, as it was cut off"
-            text += f"; the record ends {why}, without weights to compare"
-        elif self.differs_since is None:
+        if self._broken_off:
+            text += f" to the place {self._broken_off}; up to its last epoch"
+        if self.differs_since is None:
             text += "; max |Δw| is 0: the weights are the recorded ones, bit for bit"
         else:
             text += (
@@ -145,24 +150,16 @@ class Replay(Journal):
         problem = self.problem()
         return text if problem is None else f"{text}; {problem}"
 
-    def _begin_fit(self, variables: Sequence[Any], weights: Weights) -> None:
+    def _begin_fit(self, variables: Sequence[Any]) -> None:
         if self.fits == len(self._log.fits):
             raise self._other(f"a script that goes on with fit {self.fits + 1}")
         self._fit = self._log.fits[self.fits]
         self._runs = collections.deque(self._fit.runs)
-        then = self._fit.fit
-        kinds = [
-            {path: f"{dtype} of shape {shape}" for path, shape, dtype in variables}
-            for variables in (then.variables, description(variables))
-        ]
-        self._check("the variables", *kinds)
-        apart = difference(then.weights, weights)
-        if apart > TOLERANCE and self.differs_since is None:
-            raise ValueError(
-                "A replay begins with the weights that the recorded run began with: let "
-                "keras.utils.set_random_seed decide about them in the script, and load what it "
-                f"loaded. Received: weights that differ by {apart:.2g} from those of {self._path}"
-            )
+        then, now = (
+            {path: f"{dtype} of shape {shape}" for path, shape, dtype in all_of_them}
+            for all_of_them in (self._fit.fit.variables, description(variables))
+        )
+        self._check("the variables", then, now)
 
     def _next_run(self, now: Run) -> RunLog:
         assert self._fit is not None
@@ -171,8 +168,16 @@ class Replay(Journal):
                 raise self._other(f"a fit that goes on with epoch {now.epoch + 1}")
             return RunLog(now)
         log = self._runs.popleft()
-        then = log.run._replace(checksum=now.checksum)
+        then = log.run._replace(weights=now.weights)
         self._check("the beginning of an epoch", then._asdict(), now._asdict())
+        self._compare(log.run.weights, now.weights, f"epoch {now.epoch + 1}")
+        if self.farthest > TOLERANCE and self.updates == 0:
+            raise ValueError(
+                "A replay begins with the weights that the recorded run began with: let "
+                "keras.utils.set_random_seed decide about them in the script, and load what it "
+                f"loaded. Received: weights that differ by {self.farthest:.2g} from those of "
+                f"{self._path}"
+            )
         return log
 
     def _end_run(self) -> None:
@@ -190,10 +195,12 @@ class Replay(Journal):
             raise self._other(
                 f"an epoch {log.run.epoch + 1} that goes on after {len(log.used)} steps"
             )
+        tf.get_logger().warning("tfdist: training is stopped, since the record ends here.")
         model.stop_training = True
 
-    def _compare(self, then: int, now: Weights, when: str) -> None:
-        if then != now.checksum and self.differs_since is None:
+    def _compare(self, then: Weights, now: Weights, when: str) -> None:
+        self.farthest = max(self.farthest, difference(then, now))
+        if then.checksum != now.checksum and self.differs_since is None:
             self.differs_since = when
 
     def _check(self, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -40,10 +40,11 @@ def weights_of(variables: Iterable[keras.Variable]) -> Weights:
     checksum, sample = 0, []
     for variable in variables:
         value = np.asarray(tf.convert_to_tensor(variable.value))
-        checksum = zlib.crc32(np.ascontiguousarray(value).view(np.uint8).reshape(-1), checksum)
+        checksum = zlib.crc32(value.tobytes(), checksum)
         flat = value.reshape(-1)
         places = np.unique(np.linspace(0, max(flat.size - 1, 0), _SAMPLE).astype(int))
-        sample.append([float(str(number)) for number in flat[places[: flat.size]]])
+        # As text: short, and the same number again. Adding 0 makes numbers of truth values.
+        sample.append([float(str(number + 0)) for number in flat[places[: flat.size]]])
     return Weights(checksum, sample)
 
 
