@@ -170,14 +170,14 @@ class Replay(Journal):
         log = self._runs.popleft()
         then = log.run._replace(weights=now.weights)
         self._check("the beginning of an epoch", then._asdict(), now._asdict())
-        self._compare(log.run.weights, now.weights, f"epoch {now.epoch + 1}")
-        if self.farthest > TOLERANCE and self.updates == 0:
+        apart = difference(log.run.weights, now.weights)
+        if apart > TOLERANCE and self.updates == 0:
             raise ValueError(
                 "A replay begins with the weights that the recorded run began with: let "
                 "keras.utils.set_random_seed decide about them in the script, and load what it "
-                f"loaded. Received: weights that differ by {self.farthest:.2g} from those of "
-                f"{self._path}"
+                f"loaded. Received: weights that differ by {apart:.2g} from those of {self._path}"
             )
+        self._compare(log.run.weights, now.weights, f"epoch {now.epoch + 1}")
         return log
 
     def _end_run(self) -> None:

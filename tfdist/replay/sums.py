@@ -24,15 +24,19 @@ def checksum_of_batch(data: Any) -> str:
     Returns:
         8 hexadecimal digits.
     """
-    leaves = tf.nest.flatten(data, expand_composites=True)
-    hashes = [_hash(leaf) for leaf in leaves if tf.is_tensor(leaf)]
-    return f"{zlib.crc32(b''.join(one.numpy().tobytes() for one in hashes)):08x}"
-
-
-def _hash(tensor: tf.Tensor) -> tf.Tensor:
-    device = tf.DeviceSpec.from_string(tensor.device)
+    leaves = [leaf for leaf in tf.nest.flatten(data, expand_composites=True) if tf.is_tensor(leaf)]
+    if not leaves:
+        return f"{0:08x}"
+    device = tf.DeviceSpec.from_string(leaves[0].device)
     with tf.device(device.replace(device_type="CPU", device_index=0)):
-        return tf.strings.to_hash_bucket_fast(tf.io.serialize_tensor(tensor), 2**62)
+        return f"{zlib.crc32(_hashes(leaves).numpy().tobytes()):08x}"
+
+
+# One call, as each operation on another machine is a message.
+@tf.function(reduce_retracing=True, autograph=False)
+def _hashes(tensors: list[tf.Tensor]) -> tf.Tensor:
+    serialized = [tf.io.serialize_tensor(tensor) for tensor in tensors]
+    return tf.strings.to_hash_bucket_fast(tf.stack(serialized), 2**62)
 
 
 def weights_of(variables: Iterable[keras.Variable]) -> Weights:
