@@ -109,8 +109,8 @@ def test_a_script_that_is_not_the_recorded_one_is_told_what_differs(with_drops):
         "variables": "the variables with sequential/dense/kernel is float32 of shape [8, 16]",
         "weights": "weights that differ by ",
         "second strategy": "Received: a second one with it",
-        "data": "Received: another batch 1 of part 1",
-        "length": "Received: another batch 1 of part 1",
+        "data": "Received: another batch ",
+        "length": "Received: another batch ",
     }.items():
         assert errors[name] is not None and said in errors[name], (name, errors[name])
         assert log in errors[name] or name in ("data", "length", "second strategy")
