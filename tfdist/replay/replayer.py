@@ -78,7 +78,7 @@ class Replay(Journal):
     @contextlib.contextmanager
     def fit(self, function: Any) -> Iterator[None]:
         """Checks that it ends as it did, and compares the weights."""
-        self._fit = None
+        self._fit = self._steps = None  # one that failed has left them
         yield
         if self._fit is None:
             return
