@@ -22,6 +22,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state as keras_global_state
 from keras.src.backend.common import stateless_scope as keras_stateless_scope
+from keras.src.backend.tensorflow import numpy as keras_tf_numpy
 from keras.src.backend.tensorflow import optimizer as keras_tf_optimizer
 from keras.src.backend.tensorflow import trainer as keras_tf_trainer
 from keras.src.legacy.saving import legacy_h5_format as keras_legacy_saving
@@ -39,6 +40,8 @@ from tensorflow.python.distribute import (
     distribute_utils,
     input_lib,
     mirrored_strategy,
+    parameter_server_strategy_v2,
+    sharded_variable,
 )
 from tensorflow.python.distribute import values as tf_values
 from tensorflow.python.distribute.coordinator import cluster_coordinator, coordinator_context
@@ -51,6 +54,8 @@ __all__ = [
     "IndexedOptimizer",
     "MultiWorkerExtended",
     "OneReplicaExtended",
+    "ParameterServerExtended",
+    "PartitionedVariable",
     "SaveableState",
     "applying_reduced_gradients",
     "flatten_layers",
@@ -591,16 +596,22 @@ _sources = threading.local()
 
 
 @contextlib.contextmanager
-def gradients_by_value(values: Mapping[int, tf.Tensor]) -> Iterator[None]:
+def gradients_by_value(
+    values: Mapping[int, list[tf.Tensor]], join: Callable[[list], Any]
+) -> Iterator[None]:
     """In this thread, tapes differentiate by `values` where a Keras variable of that id is named.
 
     Why: inside a `keras.StatelessScope` a variable's value is a tensor, but `train_step` names the
     variable as the source of its gradients, which has no resource there. `tf.GradientTape` is
     public, replacing its methods is not. TensorFlow 2.20-2.21, Keras 3.10-3.15. A `StatelessScope`
     that tapes look into would replace it.
+
+    Args:
+        values: the values of each variable's parts, by its id.
+        join: makes a variable's gradient of those of its parts.
     """
     previous = getattr(_sources, "values", None)
-    _sources.values = values
+    _sources.values, _sources.join = values, join
     try:
         yield
     finally:
@@ -615,18 +626,49 @@ def _wrap_gradient_tape() -> None:
         tape = enter(self)
         values = getattr(_sources, "values", None)
         if values and self._watch_accessed_variables:
-            tape.watch(list(values.values()))
+            tape.watch(tf.nest.flatten(list(values.values())))
         return tape
 
     @functools.wraps(gradient)
     def gradient_by_value(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         values = getattr(_sources, "values", None)
-        if values:
-            sources = tf.nest.map_structure(lambda source: values.get(id(source), source), sources)
-        return gradient(self, target, sources, *args, **kwargs)
+        if not values:
+            return gradient(self, target, sources, *args, **kwargs)
+        named = tf.nest.flatten(sources)
+        by_value = [values.get(id(source), source) for source in named]
+        found = [
+            _sources.join(one) if isinstance(one, list) else one
+            for one in gradient(self, target, by_value, *args, **kwargs)
+        ]
+        return tf.nest.pack_sequence_as(sources, found)
 
     tf.GradientTape.__enter__ = watch_values
     tf.GradientTape.gradient = gradient_by_value
+
+
+# --- Rows of values -------------------------------------------------------------------------------
+
+
+def _wrap_take() -> None:
+    """Lets a `keras.StatelessScope` with a method `rows` look up the rows of a variable.
+
+    Why: an embedding needs few rows of a table, which need not travel as a whole. `keras.ops.take`
+    is public, replacing what it calls is not. Keras 3.10-3.15. A `StatelessScope` that is asked for
+    parts of a value would replace it.
+    """
+    original = keras_tf_numpy.take
+
+    @functools.wraps(original)
+    def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+        rows = getattr(keras_stateless_scope.get_stateless_scope(), "rows", None)
+        composite = isinstance(indices, (tf.SparseTensor, tf.RaggedTensor))
+        if rows is not None and axis == 0 and isinstance(x, keras.Variable) and not composite:
+            found = rows(x, indices)
+            if found is not None:
+                return found
+        return original(x, indices, axis)
+
+    keras_tf_numpy.take = take
 
 
 # --- TensorFlow's parameter servers ---------------------------------------------------------------
@@ -707,6 +749,125 @@ def allow_functions_of_coordinator(strategy: tf.distribute.Strategy) -> None:
     replace it.
     """
     strategy.extended._allow_run_without_coordinator = True
+
+
+class PartitionedVariable(sharded_variable.ShardedVariable):
+    """A variable in parts, as TensorFlow's `ShardedVariable`, that is saved like a whole one.
+
+    Why: Keras converts the values of its variables to arrays, and TensorFlow's checkpoints of
+    Keras variables ask for tensors. TensorFlow 2.20-2.21, Keras 3.10-3.15. The same methods in
+    TensorFlow's class would replace it.
+
+    Attributes:
+        parts: Keras variables that stand for the parts; empty until somebody makes them.
+    """
+
+    def __init__(self, variables: list[tf.Variable], name: str):
+        super().__init__(variables, name=name)
+        self.parts: list[keras.Variable] = []
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        del copy
+        return self.numpy().astype(dtype, copy=False) if dtype is not None else self.numpy()
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": tf.convert_to_tensor(self)}
+
+    def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> Any:
+        return self.assign(restored["VARIABLE_VALUE"])
+
+
+def place_of_part(variable: tf.Variable) -> int | None:
+    """Which part of a `PartitionedVariable` `variable` is; None for no part.
+
+    TensorFlow 2.20-2.21. A public link from a part to the whole would replace it.
+    """
+    whole = _whole(variable)
+    if whole is variable:
+        return None
+    return next(place for place, part in enumerate(whole.variables) if part is variable)
+
+
+def _whole(variable: Any) -> Any:
+    container = getattr(variable, "_sharded_container", None)
+    return variable if container is None else container()
+
+
+class ParameterServerExtended(parameter_server_strategy_v2.ParameterServerStrategyV2Extended):
+    """TensorFlow's parameter server strategy, whose partitioned variables optimizers can update.
+
+    TensorFlow partitions every variable, also counters, seeds and metrics of which nothing is
+    gained, and no variable beside another one, so that the state of an optimizer would be far from
+    the part that it is for. TensorFlow 2.20-2.21. Public hooks would replace it.
+
+    Args:
+        strategy: the `tf.distribute.Strategy` that this extends.
+        cluster_resolver: as in `tf.distribute.ParameterServerStrategy`.
+        variable_partitioner: as there.
+    """
+
+    _variable_partitioner: Any
+
+    def updating_part(self, place: int) -> contextlib.AbstractContextManager:
+        """What surrounds the update of a part of a variable, the `place`-th."""
+        raise NotImplementedError
+
+    def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
+        create = super()._create_variable
+        reference = kwargs.get("colocate_with")
+        name = kwargs.get("name") or "Variable"
+        if isinstance(reference, PartitionedVariable):
+            parts = []
+            start = 0
+            for place, part in enumerate(reference.variables):
+                of_part = {
+                    **kwargs,
+                    "initial_value": _slice_of(kwargs["initial_value"], start, part.shape[0]),
+                    "colocate_with": part,
+                    "shape": part.shape,
+                    "name": f"{name}/part_{place}",
+                }
+                parts.append(create(next_creator, **of_part))
+                start += part.shape[0]
+            return PartitionedVariable(parts, name)
+        partitioner = self._variable_partitioner
+        if not kwargs.get("trainable", True):
+            self._variable_partitioner = None
+        try:
+            variable = create(next_creator, **kwargs)
+        finally:
+            self._variable_partitioner = partitioner
+        if not isinstance(variable, sharded_variable.ShardedVariable):
+            return variable
+        return PartitionedVariable(variable.variables, name)
+
+    def _update(self, var: Any, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
+        place = place_of_part(var)
+        if place is None:
+            return super()._update(var, fn, args, kwargs, group)
+        with self.updating_part(place):
+            return super()._update(var, fn, args, kwargs, group)
+
+
+def _slice_of(value: Any, start: int, size: int) -> Callable[[], tf.Tensor]:
+    return lambda: (value() if callable(value) else value)[start : start + size]
+
+
+def _wrap_variable_key() -> None:
+    """Makes Keras' optimizers know a part of a partitioned variable by the whole one.
+
+    So they find the state for it. Keras 3.10-3.15. An optimizer that is asked for the place of a
+    variable would replace it.
+    """
+    optimizer_class = keras_tf_optimizer.TFOptimizer
+    original = optimizer_class._var_key
+
+    @functools.wraps(original)
+    def _var_key(self: Any, variable: Any) -> Any:
+        value = variable.value if isinstance(variable, keras.Variable) else variable
+        return original(self, _whole(value))
+
+    optimizer_class._var_key = _var_key
 
 
 # --- TensorFlow's distribution --------------------------------------------------------------------
@@ -1005,6 +1166,8 @@ def install() -> None:
     _wrap_optimizer()
     _wrap_learning_rate()
     _wrap_gradient_tape()
+    _wrap_take()
+    _wrap_variable_key()
     _wrap_losses()
     _wrap_mean_metric()
     _wrap_seed_generator()

@@ -203,14 +203,14 @@ class DistributedOptimizer(OptimizerWrapper):
             gradients = [None if g is None else weigh(g, weight) for g in gradients]
         collected.applied.append((self, gradients))
 
-    def apply_collected(self, gradients: list) -> None:
+    def apply_collected(self, gradients: list, variables: list[keras.Variable]) -> None:
         """Applies gradients that `collection.collect` got; in replica context.
 
         Args:
-            gradients: one per variable that the optimizer was built for; None for none.
+            gradients: one per variable; None for none.
+            variables: those that the optimizer was built for, or in the place of one its parts.
         """
-        scaler = self._loss_scaler()
-        updater, variables = self._updater(), list(self.built_for)
+        scaler, updater = self._loss_scaler(), self._updater()
         if scaler is None:
             update.apply_reduced(updater, gradients, variables)
             return

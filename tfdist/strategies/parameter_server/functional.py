@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist import _compat, replica
 from tfdist.stages import collection
+from tfdist.strategies.parameter_server import partitions
 
 
 @dataclasses.dataclass
@@ -25,7 +26,7 @@ class Outcome:
 
     Attributes:
         gradients: by the number of the application among `optimizers`, then by the number of the
-            variable that the optimizer was built for.
+            variable, or part of one, that the optimizer was built for.
         changes: what numeric variables grew by, by their number among `changed`.
         assigned: the new values of other variables, in the same way.
         logs: what the step returned.
@@ -38,21 +39,59 @@ class Outcome:
 
 
 class _Scope(keras.StatelessScope):
-    """Notes which variables the step assigns to."""
+    """Notes which variables the step assigns to.
 
-    def __init__(self, state_mapping: Sequence[tuple], collected: collection.Collected):
+    Args:
+        state_mapping: values, by variable.
+        parts: the values of all parts of the weights, by the id of the weight.
+        devices: where they are, in the same way.
+        collected: what the optimizers were given.
+    """
+
+    def __init__(
+        self,
+        state_mapping: Sequence[tuple],
+        parts: Mapping[int, list[tf.Tensor]],
+        devices: Mapping[int, list[str]],
+        collected: collection.Collected,
+    ):
         super().__init__(state_mapping, collect_losses=True)
         self.updated: dict[int, keras.Variable] = {}
         self.read_late: set[str] = set()
+        self._parts = parts
+        self._devices = devices
         self._collected = collected
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """The value in the step; notes if an optimizer should have changed it by now."""
+        """The value in the step; notes if an optimizer should have changed it by now.
+
+        Parts are joined at each reading, so that the tape of the moment sees it.
+        """
+        self._note_reading(variable)
+        if id(variable) in self._parts and id(variable) not in self.updated:
+            return partitions.whole(self._parts[id(variable)])
+        return super().get_current_value(variable)
+
+    def rows(self, variable: keras.Variable, ids: Any) -> tf.Tensor | None:
+        """Rows of a weight, of which the others stay where they are; None to read all of it.
+
+        Args:
+            variable: the weight.
+            ids: the numbers of the rows; negative ones count from the end.
+        """
+        if id(variable) not in self._parts or id(variable) in self.updated:
+            return None
+        if partitions.is_small(variable):
+            return None
+        self._note_reading(variable)
+        found = partitions.lookup(self._parts[id(variable)], self._devices[id(variable)], ids)
+        return tf.cast(found, variable.dtype)
+
+    def _note_reading(self, variable: keras.Variable) -> None:
         for optimizer, gradients in self._collected.applied:
             for other, gradient in zip(optimizer.built_for, gradients):
                 if other is variable and gradient is not None:
                     self.read_late.add(variable.path)
-        return super().get_current_value(variable)
 
     def add_update(self, update: tuple) -> None:
         """Keeps the new value instead of assigning it."""
@@ -68,10 +107,12 @@ class FunctionalStep:
         name: the name of the step.
 
     Attributes:
-        variables: the variables whose values the function takes.
+        variables: the weights.
+        parts: those of partitioned weights, and the other weights: whose values the function takes.
         seeds: the states of random number generators, whose values it takes too.
         optimizers: those that the step applies, in their order.
-        changed: the variables that the step assigns to, in the order of their first use.
+        changed: the variables that the step assigns to, or their parts, in the order of their first
+            use.
         draws: how many numbers a step draws with each of `seeds`, once it has been traced.
     """
 
@@ -82,6 +123,7 @@ class FunctionalStep:
         weights = {id(variable) for variable in model.weights}
         self._metrics = [v for v in model.variables if id(v) in metrics]
         self.variables = [v for v in model.variables if id(v) in weights - metrics]
+        self.parts = partitions.parts_of_all(self.variables)
         self.seeds = [v for v in model.variables if id(v) not in weights | metrics]
         self.optimizers: list[Any] = []
         self.changed: list[keras.Variable] = []
@@ -102,21 +144,23 @@ class FunctionalStep:
         """Traces one step.
 
         Args:
-            values: those of `variables`.
+            values: those of `parts`.
             seeds: those of `seeds`.
             batch: the data.
             running: the batch's place among those of the update.
         """
-        start = {id(v): tf.zeros(v.shape, v.dtype) for v in self._metrics if is_summed(v)}
-        pairs = [*zip(self.variables, values), *zip(self.seeds, seeds)]
-        start.update({id(variable): value for variable, value in pairs})
-        pairs += [(v, start[id(v)]) for v in self._metrics if id(v) in start]
-        sources = {id(v): start[id(v)] for v in self.trainable}
+        remaining = iter(values)
+        parts = {id(v): [next(remaining) for _ in partitions.parts_of(v)] for v in self.variables}
+        devices = {id(v): [p.value.device for p in partitions.parts_of(v)] for v in self.variables}
+        others = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics if is_summed(v)]
+        others += zip(self.seeds, seeds)
+        start = {id(variable): value for variable, value in others}
+        sources = {id(v): parts[id(v)] for v in self.trainable}
         with (
             collection.collect() as collected,
             replica.publish(running),
-            _compat.gradients_by_value(sources),
-            _Scope(pairs, collected) as scope,
+            _compat.gradients_by_value(sources, partitions.joined),
+            _Scope(others, parts, devices, collected) as scope,
         ):
             logs = self._step(_without_optionals(batch))
         self._check_read(scope.read_late, running)
@@ -124,20 +168,36 @@ class FunctionalStep:
         changes: dict[str, tf.Tensor] = {}
         assigned: dict[str, tf.Tensor] = {}
         for variable in scope.updated.values():
-            before = start.get(id(variable))
             after = scope.get_current_value(variable)
             dtype = tf.as_dtype(variable.dtype)
-            if dtype.is_floating or dtype.is_integer:
-                before = tf.convert_to_tensor(variable.value) if before is None else before
-                changes[self._key(variable)] = after - before
-            else:
+            if not (dtype.is_floating or dtype.is_integer):
                 assigned[self._key(variable)] = after
+                continue
+            if id(variable) in parts:
+                before = partitions.whole(parts[id(variable)])
+            else:
+                before = start.get(id(variable), variable.value)
+            own = partitions.parts_of(variable)
+            for part, change in zip(own, partitions.split(after - before, own)):
+                changes[self._key(part)] = change
         self.optimizers[:] = [optimizer for optimizer, _ in collected.applied]
         gradients = {
-            str(number): {str(i): g for i, g in enumerate(by_variable) if g is not None}
-            for number, (_, by_variable) in enumerate(collected.applied)
+            str(number): self._by_part(optimizer, by_variable)
+            for number, (optimizer, by_variable) in enumerate(collected.applied)
         }
         return Outcome(gradients, changes, assigned, logs)
+
+    def parts_for(self, key: str) -> list[keras.Variable]:
+        """The variables, or their parts, that an application's gradients are numbered by."""
+        return partitions.parts_of_all(self.optimizers[int(key)].built_for)
+
+    def _by_part(self, optimizer: Any, gradients: Sequence[Any]) -> dict[str, Any]:
+        """An optimizer's gradients by the number of the variable or part; None is left out."""
+        by_part: list[Any] = []
+        for variable, gradient in zip(optimizer.built_for, gradients):
+            own = partitions.parts_of(variable)
+            by_part += [None] * len(own) if gradient is None else partitions.split(gradient, own)
+        return {str(i): g for i, g in enumerate(by_part) if g is not None}
 
     def _check_read(self, read_late: set[str], running: replica.ReplicaStep) -> None:
         """Raises ValueError, or warns, where the step would use weights that it has updated."""

@@ -29,6 +29,7 @@ from tfdist.strategies.parameter_server.distributed import (
     SerializedDataset,
 )
 from tfdist.strategies.parameter_server.functions import PredictFunction, Run, TestFunction
+from tfdist.strategies.parameter_server.partitions import PartitioningExtended, check_optimizer
 from tfdist.strategies.parameter_server.report import StalenessReport
 from tfdist.strategies.parameter_server.training import TrainFunction
 from tfdist.validation import (
@@ -61,7 +62,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as from
             `tfdist.cluster.local_cluster`; None for TF_CONFIG.
-        variable_partitioner: as in `tf.distribute.ParameterServerStrategy`.
+        variable_partitioner: as in `tf.distribute.ParameterServerStrategy`, for trainable variables
+            only: divides them by rows among the parameter servers.
         staleness: a policy of `tfdist.staleness`, or several in a list; None for none.
         input: who reads the training data. "static": each worker reads all of it and takes every
             n-th batch, so that all workers have the same share. "dynamic": the chief reads it, and
@@ -123,6 +125,9 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             check_integer("max_pending", max_pending, 1)
         resolver = connect(cluster_resolver)
         super().__init__(resolver, variable_partitioner)
+        tf.distribute.Strategy.__init__(
+            self, PartitioningExtended(self, resolver, variable_partitioner)
+        )
         _compat.allow_functions_of_coordinator(self)
         self._init_options(options)
         self.addresses = resolver.cluster_spec().as_dict()
@@ -253,7 +258,10 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         check_model_scope(model, self)
         wrapping.wrap_optimizers(model)
         for optimizer in vars(model).values():
-            if isinstance(optimizer, DistributedOptimizer) and optimizer.options != self.options:
+            if not isinstance(optimizer, DistributedOptimizer):
+                continue
+            check_optimizer(optimizer.unwrap(), model.trainable_variables)
+            if optimizer.options != self.options:
                 raise ValueError(
                     "Under a parameter server the options of accumulation and compression are the "
                     "strategy's. Make the optimizer without them. "

@@ -21,6 +21,7 @@ from tfdist import _compat
 from tfdist.stages import loss_scale
 from tfdist.stages.weighting import weigh
 from tfdist.staleness import Policies
+from tfdist.strategies.parameter_server import partitions
 from tfdist.strategies.parameter_server.functional import FunctionalStep
 
 Gradients = dict[str, dict[str, Any]]
@@ -51,7 +52,7 @@ class Updates:
         self._add = function(add)
 
     def values(self) -> list[tf.Tensor]:
-        """The values of the step's variables, where the variables are."""
+        """The values of the step's variables and parts, where these are."""
         found: dict[int, tf.Tensor] = {}
         for device, places in self._places().items():
             with tf.device(device):
@@ -59,15 +60,15 @@ class Updates:
         return [found[place] for place in range(len(found))]
 
     def _places(self) -> dict[str, list[int]]:
-        """The step's variables, by number, on each device."""
+        """The step's variables and parts, by number, on each device."""
         places: dict[str, list[int]] = {}
-        for place, variable in enumerate(self._step.variables):
+        for place, variable in enumerate(self._step.parts):
             places.setdefault(variable.value.device, []).append(place)
         return places
 
     def _read(self, device: str, places: tuple[int, ...]) -> list[tf.Tensor]:
         if device not in self._readers:
-            variables = [self._step.variables[place] for place in places]
+            variables = [self._step.parts[place] for place in places]
             self._readers[device] = tf.function(lambda: [_value(v) for v in variables])
         return self._readers[device]()
 
@@ -86,12 +87,12 @@ class Updates:
 
     def _on(self, device: str, gradients: Gradients, changes: Changes) -> tuple[Gradients, Changes]:
         """Those of gradients and changes that belong to variables on one device."""
-        optimizers, changed = self._step.optimizers, self._step.changed
+        changed = self._step.changed
         mine = {
             key: {
                 place: gradient
                 for place, gradient in by_variable.items()
-                if optimizers[int(key)].built_for[int(place)].value.device == device
+                if self._step.parts_for(key)[int(place)].value.device == device
             }
             for key, by_variable in gradients.items()
         }
@@ -121,14 +122,16 @@ class Updates:
                     optimizer = self._step.optimizers[int(key)]
                     if self._policies.compensates:
                         by_variable = self._compensated(key, by_variable, read)
+                    parts = self._step.parts_for(key)
                     ordered = [
                         on_its_device(variable, by_variable[str(i)])
                         if str(i) in by_variable
                         else None
-                        for i, variable in enumerate(optimizer.built_for)
+                        for i, variable in enumerate(parts)
                     ]
                     with _compat.scaled_learning_rate(factor):
-                        optimizer.apply_collected(ordered)
+                        optimizer.apply_collected(ordered, parts)
+                    partitions.constrain(optimizer.built_for)
                 self._change(changes, assigned)
 
         if self._policies.compensates:
@@ -191,8 +194,8 @@ class Updates:
     def _compensated(
         self, key: str, gradients: dict[str, Any], read: Sequence[tf.Tensor]
     ) -> dict[str, Any]:
-        variables = self._step.optimizers[int(key)].built_for
-        before = {id(v): value for v, value in zip(self._step.variables, read)}
+        variables = self._step.parts_for(key)
+        before = {id(v): value for v, value in zip(self._step.parts, read)}
         compensated = {}
         for place, gradient in gradients.items():
             variable = variables[int(place)]
@@ -204,11 +207,13 @@ class Updates:
         return compensated
 
     def _make_states(self, gradients: Gradients) -> None:
-        variables = [v for key in gradients for v in self._step.optimizers[int(key)].built_for]
+        variables = [v for key in gradients for v in self._step.parts_for(key)]
+        extended = self._strategy.extended
         with tf.init_scope(), self._strategy.scope():
             for variable in variables:
                 if id(variable) not in self._states:
-                    self._states[id(variable)] = self._policies.init(variable.value)
+                    with extended.colocate_vars_with(variable.value):
+                        self._states[id(variable)] = self._policies.init(variable.value)
 
 
 def where_the_largest_input_is(operation: tf.Operation) -> str:

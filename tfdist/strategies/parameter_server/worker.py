@@ -120,8 +120,10 @@ class WorkerFunctions:
             )
         return {
             key: {
-                str(place): tf.convert_to_tensor(by_variable.get(str(place), tf.zeros_like(v)))
-                for place, v in enumerate(self._step.optimizers[int(key)].built_for)
+                str(place): tf.convert_to_tensor(
+                    by_variable.get(str(place), tf.zeros(v.shape, v.dtype))
+                )
+                for place, v in enumerate(self._step.parts_for(key))
             }
             for key, by_variable in gradients.items()
         }
@@ -152,11 +154,11 @@ class WorkerFunctions:
         if before is None:
             return list(values)
         changes = {id(self._step.changed[int(k)]): c for k, c in before.changes.items()}
-        pairs = zip(self._step.variables, values)
+        pairs = zip(self._step.parts, values)
         return [value + changes[id(v)] if id(v) in changes else value for v, value in pairs]
 
     def _sent(self, key: str, gradients: dict[str, Any]) -> dict[str, Any]:
-        variables = self._step.optimizers[int(key)].built_for
+        variables = self._step.parts_for(key)
         return {place: on_its_device(variables[int(place)], g) for place, g in gradients.items()}
 
 
