@@ -1,0 +1,116 @@
+"""Training with a `variable_partitioner`, on real servers in a process of its own."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+_DEADLINE = 300
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+# A network of its own, where nobody else sends.
+_ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+
+def _can_be_alone():
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        return False
+    return subprocess.run([*_ALONE, "true"], capture_output=True, check=False).returncode == 0
+
+
+def _run(folder, *names, alone=False):
+    command = [*(_ALONE if alone else []), sys.executable, "-m", "tests.partitioned.job"]
+    path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+    with open(folder / "output", "w") as output:
+        done = subprocess.run(
+            [*command, str(folder), *names],
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=_DEADLINE,
+            check=False,
+        )
+    assert done.returncode == 0, (folder / "output").read_text()[-5000:]
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    names = ["equality", "files", "refusal"]
+    alone = _can_be_alone()
+    return _run(
+        tmp_path_factory.mktemp("partitioned"), *names, *["traffic"][: int(alone)], alone=alone
+    )
+
+
+pytestmark = pytest.mark.xdist_group("partitioned")
+
+
+def _check_equality(found):
+    for name, differences in found.items():
+        assert differences["weights"] <= 1e-6, name
+        assert differences["state"] <= 1e-5, name
+        assert differences["history"] <= 1e-5, name
+
+
+def test_synchronous_training_equals_one_device(found):
+    _check_equality(found["equality"])
+
+
+def test_the_optimizers_state_is_beside_the_parts(found):
+    table = found["files"]["table"]
+    assert [device.split("/")[3] for device in table] == ["task:0", "task:1", "task:0"]
+    assert found["files"]["slots"] == [table, table]
+    assert found["files"]["small"] == ["table/embeddings"]
+
+
+def test_no_update_is_lost(found):
+    assert found["files"]["updates"] == 8
+
+
+@pytest.mark.parametrize(("name", "parts"), [("fixed", 2), ("whole", 1), ("none", 1)])
+def test_what_was_saved_is_loaded_with_any_partitioner(found, name, parts):
+    loaded = found["files"]["loaded"][name]
+    assert loaded["parts"] == parts
+    assert loaded["weights"] == [0.0, 0.0, 0.0]
+    assert loaded["state"] == [0.0, 0.0]
+    assert loaded["evaluate"] <= 1e-6
+    assert loaded["predict"] <= 1e-6
+
+
+def test_training_resumes_with_another_partitioner(found):
+    assert found["files"]["resumed"] == 1
+    assert found["files"]["resumed_updates"] == 12
+
+
+def test_an_optimizer_that_looks_at_whole_variables_is_refused_before_training(found):
+    message, updates = found["refusal"]
+    assert "Received: optimizer Adafactor, partitioned ['table/embeddings'" in message
+    assert updates == 0
+
+
+def test_only_the_rows_of_a_batch_travel(found):
+    if "traffic" not in found:
+        pytest.skip("a network of its own needs root and the programs unshare and ip")
+    traffic = dict(found["traffic"])
+    table = traffic.pop("table")
+    assert all(sent < table / 20 for sent in traffic.values()), found["traffic"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("check", ["sparse_equality", "dense_equality"])
+def test_all_optimizers_equal_one_device(tmp_path, check):
+    _check_equality(_run(tmp_path, check)[check])
+
+
+@pytest.mark.full
+def test_options_that_look_at_gradients_train(tmp_path):
+    found = _run(tmp_path, "options")["options"]
+    assert found["compensated"][2] == 12
+    assert found["accumulated"][2] == 6
+    for first, last, _ in found.values():
+        assert last < first
