@@ -75,6 +75,7 @@ __all__ = [
     "model_strategy",
     "number_of_batches",
     "own_non_trainable_variables",
+    "place_of_part",
     "separate_collectives",
     "set_initial_epoch",
     "traced_function",
@@ -842,6 +843,8 @@ class ParameterServerExtended(parameter_server_strategy_v2.ParameterServerStrate
         return PartitionedVariable(variable.variables, name)
 
     def _update(self, var: Any, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
+        if isinstance(var, PartitionedVariable):
+            return [self._update(part, fn, args, kwargs, group) for part in var.variables]
         place = place_of_part(var)
         if place is None:
             return super()._update(var, fn, args, kwargs, group)

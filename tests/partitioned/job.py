@@ -197,10 +197,12 @@ def options(resolver, folder):
     for name, given in {
         "compensated": {"staleness": tfdist.staleness.DelayCompensated(adaptive=True)},
         "accumulated": {"accumulation_steps": 2},
+        "mixed_float16": {},
     }.items():
         strategy = tfdist.ParameterServerStrategy(
             resolver, _partitioners.MaxSizePartitioner(ROWS * WIDTH * 2), **given
         )
+        keras.config.set_dtype_policy(name if "mixed" in name else "float32")
         with strategy.scope():
             model = _model(_optimizers.SGD(0.01))
         losses = _fit(model, epochs=3)["loss"]

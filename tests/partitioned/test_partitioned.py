@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-_DEADLINE = 300
+_DEADLINE = 600
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A network of its own, where nobody else sends.
 _ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
@@ -112,5 +112,6 @@ def test_options_that_look_at_gradients_train(tmp_path):
     found = _run(tmp_path, "options")["options"]
     assert found["compensated"][2] == 12
     assert found["accumulated"][2] == 6
+    assert found["mixed_float16"][2] == 12
     for first, last, _ in found.values():
         assert last < first
