@@ -778,6 +778,19 @@ class PartitionedVariable(sharded_variable.ShardedVariable):
         return self.assign(restored["VARIABLE_VALUE"])
 
 
+def _joined(
+    variable: PartitionedVariable, dtype: Any = None, name: Any = None, as_ref: bool = False
+) -> tf.Tensor:
+    del name, as_ref
+    values = [tf.convert_to_tensor(part, dtype) for part in variable.variables]
+    # In the chief: a server cannot ask another one for its part.
+    with tf.device("/device:CPU:0"):
+        return tf.concat(values, axis=0)
+
+
+tf.register_tensor_conversion_function(PartitionedVariable, _joined, priority=50)
+
+
 def place_of_part(variable: tf.Variable) -> int | None:
     """Which part of a `PartitionedVariable` `variable` is; None for no part.
 

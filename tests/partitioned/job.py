@@ -207,6 +207,7 @@ def options(resolver, folder):
             model = _model(_optimizers.SGD(0.01))
         losses = _fit(model, epochs=3)["loss"]
         found[name] = [losses[0], losses[-1], strategy.version]
+    keras.config.set_dtype_policy("float32")
     return found
 
 
