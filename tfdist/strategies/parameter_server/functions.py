@@ -64,6 +64,7 @@ class Run:
             len(self.strategy.addresses["worker"]),
             source,
             self._compute,
+            lost=self.strategy.lost,
             on_change=self.strategy.note,
             **options,
         )
@@ -92,11 +93,7 @@ class Run:
     def next(self, may_use: Callable = lambda others: True) -> Step | None:
         """The next step that is done, None for no more; see `Steps.next`."""
         assert self.steps is not None
-        try:
-            return self.steps.next(may_use, self.strategy.timeout)
-        except Exception as error:
-            self.close()
-            raise self.strategy.explained(error) from error
+        return self.steps.next(may_use, self.strategy.timeout)
 
     def _compute(self, step: Step, read: Callable[[Step], None]) -> None:
         """Lets a worker compute; in its thread."""

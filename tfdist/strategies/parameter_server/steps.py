@@ -44,6 +44,10 @@ class Step:
     released: bool = False
 
 
+class WorkersLostError(Exception):
+    """All workers are lost, for longer than is waited for."""
+
+
 class Steps:
     """The steps of one run, such as an epoch.
 
@@ -57,6 +61,7 @@ class Steps:
         per_step: how many of them a worker takes at a time.
         first_step: how many the first step takes.
         max_pending: the number of steps that may be under way at a time.
+        lost: the workers that are lost already; kept up to date, for the next run.
         on_change: called when a worker is lost, with its index and the error, or is back, with its
             index and None.
         on_wait: called when a worker has to wait before a step, with its index.
@@ -72,6 +77,7 @@ class Steps:
         per_step: int,
         first_step: int,
         max_pending: int,
+        lost: set[int],
         on_change: Callable[[int, Exception | None], None],
         on_wait: Callable[[int], None],
     ):
@@ -91,7 +97,8 @@ class Steps:
         self._updating = False
         self._begun = 0
         self._finished = dict.fromkeys(range(workers), 0)
-        self._lost: set[int] = set()
+        self._lost = lost
+        self._returns = 0
         self._losses: collections.Counter[int] = collections.Counter()
         self._without_data: set[int] = set()
         self._running: dict[int, Step] = {}
@@ -108,6 +115,8 @@ class Steps:
             current: the number of updates so far, and the values after them.
         """
         self.current = current
+        for worker in tuple(self._lost):
+            self._source.leave(worker)
         _compat.run_on_workers(coordinator, self._work, self._workers)
 
     def next(self, may_use: Callable[[Sequence[Step]], bool], timeout: float) -> Step | None:
@@ -121,7 +130,7 @@ class Steps:
             The step; None when there are no more.
 
         Raises:
-            ConnectionError: when all workers are lost.
+            WorkersLostError: when all workers are lost.
             Exception: what a step raised.
         """
         with self._changed:
@@ -142,7 +151,7 @@ class Steps:
                 elif end is None:
                     end = time.monotonic() + timeout
                 elif time.monotonic() >= end:
-                    raise ConnectionError(f"all workers are lost for {timeout:g} s")
+                    raise WorkersLostError
                 self._changed.wait(None if end is None else max(0.0, end - time.monotonic()))
 
     def _nothing_left(self) -> bool:
@@ -229,6 +238,7 @@ class Steps:
     def _take(self, worker: int, wanted: int) -> Step | None:
         """The worker's next step with as many batches as there are; None without any."""
         step = Step(worker, [], 0)
+        returns = self._returns
         try:
             while len(step.batches) < wanted:
                 batch = self._source.take(worker)
@@ -242,7 +252,8 @@ class Steps:
             self._return([], wanted - len(step.batches))
             if not step.batches:
                 self._under_way -= 1
-                self._without_data.add(worker)
+                if returns == self._returns:  # else there may be some by now
+                    self._without_data.add(worker)
                 self._changed.notify_all()
                 return None
             if self._closed:
@@ -261,6 +272,7 @@ class Steps:
             if self._left is not None:
                 self._left += count
             if batches:
+                self._returns += 1
                 self._without_data.clear()
             self._changed.notify_all()
 
@@ -273,23 +285,24 @@ class Steps:
     def _fail(self, worker: int, step: Step | None, error: Exception) -> bool:
         """Notes the error; whether TensorFlow has to know of it, as it waits for lost workers."""
         is_lost = _compat.is_lost_worker(error)
+        with self._changed:
+            self._running.pop(worker, None)
+            unused = [] if self._closed or step is None else step.batches
         if is_lost:
-            batches = step.batches if step is not None else []
-            self._return(batches, len(batches))
+            self._return(unused, len(unused))
             self._source.leave(worker)
         with self._changed:
             self._under_way -= 1
-            self._running.pop(worker, None)
             self._losses[worker] += 1
-            if self._closed:
-                return is_lost
             if is_lost and self._losses[worker] <= _MOST_LOSSES:
                 self._lost.add(worker)
+                self._returns += 1
                 self._without_data.clear()
                 self._on_change(worker, error)
-            else:
-                error.worker = worker  # type: ignore[attr-defined]
+            elif not self._closed:
                 self._error = self._error or error
+                if step is not None or self._source.on_workers:
+                    error.worker = worker  # type: ignore[attr-defined]
                 is_lost = False
             self._changed.notify_all()
         return is_lost

@@ -134,6 +134,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
         self.coordinator = _compat.make_coordinator(self)
+        self.lost: set[int] = set()
         self.version = 0
         self.report = StalenessReport()
         self.input = input
@@ -244,6 +245,9 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         try:
             with self.journal.fit(function) if name == "fit" else contextlib.nullcontext():
                 yield
+        except Exception as error:
+            explained = errors.explained(error, self.addresses, self.timeout)
+            raise explained from (error if explained is not error else error.__cause__)
         finally:
             self._prediction = outer
             function.close()
@@ -283,10 +287,6 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def note_wait(self, worker: int) -> None:
         """Counts that a worker has to wait before a step of training."""
         self.report.worker(worker).waits += 1
-
-    def explained(self, error: Exception) -> Exception:
-        """An error of a step as the user should see it."""
-        return errors.explained(error, self.addresses)
 
 
 hooks.install(ParameterServerStrategy)
