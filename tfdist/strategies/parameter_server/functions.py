@@ -12,7 +12,8 @@ import tensorflow as tf
 from tfdist.strategies import keras_steps
 from tfdist.strategies.parameter_server.data import CHIEF
 from tfdist.strategies.parameter_server.functional import FunctionalStep
-from tfdist.strategies.parameter_server.steps import Step, Steps
+from tfdist.strategies.parameter_server.step import Step
+from tfdist.strategies.parameter_server.steps import Steps
 from tfdist.strategies.parameter_server.updates import Updates
 from tfdist.strategies.parameter_server.worker import Pushed, WorkerFunctions
 

@@ -7,7 +7,6 @@ values, and waits until the main thread, in which all updates are made, has used
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import threading
 import time
@@ -16,32 +15,10 @@ from typing import Any
 
 from tfdist import _compat
 from tfdist.strategies.parameter_server.data import Batch, Source
+from tfdist.strategies.parameter_server.step import Step
 
 # A worker that is lost and back so often, without a step in between, has another problem.
 _MOST_LOSSES = 5
-
-
-@dataclasses.dataclass
-class Step:
-    """What a worker does between two of its updates.
-
-    Attributes:
-        worker: the index of the worker.
-        batches: what it trains on.
-        number: the number of batches that were begun before in this run.
-        version: the number of updates before the values were read; -1 as long as they are not.
-        values: what was read.
-        result: what the worker sent.
-        released: whether the worker may go on.
-    """
-
-    worker: int
-    batches: list[Batch]
-    number: int
-    version: int = -1
-    values: Any = None
-    result: Any = None
-    released: bool = False
 
 
 class WorkersLostError(Exception):

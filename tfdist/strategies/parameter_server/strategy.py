@@ -137,6 +137,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         self.lost: set[int] = set()
         self.version = 0
         self.report = StalenessReport()
+        self.nonfinite: list[tuple[int, str, int]] | None = None
         self.input = input
         self._prediction: PredictFunction | None = None
         self._active: Run | None = None
@@ -161,6 +162,14 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def staleness_report(self) -> StalenessReport:
         """How stale the gradients of the last `fit` were, and what was done about it."""
         return self.report
+
+    def watch_gradients(self, findings: list[tuple[int, str, int]] | None) -> None:
+        """Notes gradients that are not finite, for `tfdist.callbacks.TerminateOnNaN`.
+
+        Args:
+            findings: gets the step, the variable's path and the worker; None to stop watching.
+        """
+        self.nonfinite = findings
 
     def check_compiled(self, model: keras.Model) -> None:
         """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
