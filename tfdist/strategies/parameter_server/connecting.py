@@ -52,9 +52,9 @@ def connect(
     if cluster.task_type in ("worker", "ps"):
         serve(cluster)
         raise SystemExit(0)
+    wait_for_servers(cluster)
     if resolver is not None:
         return resolver
-    wait_for_servers(cluster)
     jobs = {job: list(cluster.jobs[job]) for job in ("chief", "worker", "ps")}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"

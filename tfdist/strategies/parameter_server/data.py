@@ -58,7 +58,13 @@ class Batch:
 
 
 class Source(Protocol):
-    """Hands out batches; called by the threads of all workers."""
+    """Hands out batches; called by the threads of all workers.
+
+    Attributes:
+        on_workers: whether they read the data, so that an error in it is one of theirs.
+    """
+
+    on_workers: bool
 
     def take(self, worker: int) -> Batch | None:
         """The next batch for `worker`, under whose device it is called; None for none left."""
@@ -97,6 +103,8 @@ class Shards(Protocol):
 
 class _Source:
     """What sources need not do."""
+
+    on_workers = False
 
     def leave(self, worker: int) -> None:
         """Nothing is kept for a worker."""
@@ -146,6 +154,8 @@ class ShardedSource(_Source):
         shards: the parts.
         number: which pass over the data it is, from 1.
     """
+
+    on_workers = True
 
     def __init__(self, shards: Shards, number: int):
         self._lock = threading.Lock()

@@ -133,7 +133,7 @@ class SerializedDataset:
 
     def leave(self, worker: int) -> None:
         """Forgets the copies of a worker that is lost."""
-        for key in [key for key in self._copies if key[0] == worker]:
+        for key in [key for key in tuple(self._copies) if key[0] == worker]:
             del self._copies[key]
 
 

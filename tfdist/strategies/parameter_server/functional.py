@@ -121,7 +121,7 @@ class FunctionalStep:
         self._step: Callable = getattr(model, name)
         metrics = {id(variable) for variable in model.metrics_variables}
         weights = {id(variable) for variable in model.weights}
-        self._metrics = [v for v in model.variables if id(v) in metrics]
+        self._metrics = list(model.metrics_variables)  # not among `model.variables`
         self.variables = [v for v in model.variables if id(v) in weights - metrics]
         self.parts = partitions.parts_of_all(self.variables)
         self.seeds = [v for v in model.variables if id(v) not in weights | metrics]

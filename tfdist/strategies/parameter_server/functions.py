@@ -12,7 +12,8 @@ import tensorflow as tf
 from tfdist.strategies import keras_steps
 from tfdist.strategies.parameter_server.data import CHIEF
 from tfdist.strategies.parameter_server.functional import FunctionalStep
-from tfdist.strategies.parameter_server.steps import Step, Steps
+from tfdist.strategies.parameter_server.step import Step
+from tfdist.strategies.parameter_server.steps import Steps
 from tfdist.strategies.parameter_server.updates import Updates
 from tfdist.strategies.parameter_server.worker import Pushed, WorkerFunctions
 
@@ -64,6 +65,7 @@ class Run:
             len(self.strategy.addresses["worker"]),
             source,
             self._compute,
+            lost=self.strategy.lost,
             on_change=self.strategy.note,
             **options,
         )
@@ -92,11 +94,7 @@ class Run:
     def next(self, may_use: Callable = lambda others: True) -> Step | None:
         """The next step that is done, None for no more; see `Steps.next`."""
         assert self.steps is not None
-        try:
-            return self.steps.next(may_use, self.strategy.timeout)
-        except Exception as error:
-            self.close()
-            raise self.strategy.explained(error) from error
+        return self.steps.next(may_use, self.strategy.timeout)
 
     def _compute(self, step: Step, read: Callable[[Step], None]) -> None:
         """Lets a worker compute; in its thread."""

@@ -7,7 +7,6 @@ values, and waits until the main thread, in which all updates are made, has used
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import threading
 import time
@@ -16,32 +15,14 @@ from typing import Any
 
 from tfdist import _compat
 from tfdist.strategies.parameter_server.data import Batch, Source
+from tfdist.strategies.parameter_server.step import Step
 
 # A worker that is lost and back so often, without a step in between, has another problem.
 _MOST_LOSSES = 5
 
 
-@dataclasses.dataclass
-class Step:
-    """What a worker does between two of its updates.
-
-    Attributes:
-        worker: the index of the worker.
-        batches: what it trains on.
-        number: the number of batches that were begun before in this run.
-        version: the number of updates before the values were read; -1 as long as they are not.
-        values: what was read.
-        result: what the worker sent.
-        released: whether the worker may go on.
-    """
-
-    worker: int
-    batches: list[Batch]
-    number: int
-    version: int = -1
-    values: Any = None
-    result: Any = None
-    released: bool = False
+class WorkersLostError(Exception):
+    """All workers are lost, for longer than is waited for."""
 
 
 class Steps:
@@ -57,6 +38,7 @@ class Steps:
         per_step: how many of them a worker takes at a time.
         first_step: how many the first step takes.
         max_pending: the number of steps that may be under way at a time.
+        lost: the workers that are lost already; kept up to date, for the next run.
         on_change: called when a worker is lost, with its index and the error, or is back, with its
             index and None.
         on_wait: called when a worker has to wait before a step, with its index.
@@ -72,6 +54,7 @@ class Steps:
         per_step: int,
         first_step: int,
         max_pending: int,
+        lost: set[int],
         on_change: Callable[[int, Exception | None], None],
         on_wait: Callable[[int], None],
     ):
@@ -91,7 +74,8 @@ class Steps:
         self._updating = False
         self._begun = 0
         self._finished = dict.fromkeys(range(workers), 0)
-        self._lost: set[int] = set()
+        self._lost = lost
+        self._returns = 0
         self._losses: collections.Counter[int] = collections.Counter()
         self._without_data: set[int] = set()
         self._running: dict[int, Step] = {}
@@ -108,6 +92,8 @@ class Steps:
             current: the number of updates so far, and the values after them.
         """
         self.current = current
+        for worker in tuple(self._lost):
+            self._source.leave(worker)
         _compat.run_on_workers(coordinator, self._work, self._workers)
 
     def next(self, may_use: Callable[[Sequence[Step]], bool], timeout: float) -> Step | None:
@@ -121,7 +107,7 @@ class Steps:
             The step; None when there are no more.
 
         Raises:
-            ConnectionError: when all workers are lost.
+            WorkersLostError: when all workers are lost.
             Exception: what a step raised.
         """
         with self._changed:
@@ -142,7 +128,7 @@ class Steps:
                 elif end is None:
                     end = time.monotonic() + timeout
                 elif time.monotonic() >= end:
-                    raise ConnectionError(f"all workers are lost for {timeout:g} s")
+                    raise WorkersLostError
                 self._changed.wait(None if end is None else max(0.0, end - time.monotonic()))
 
     def _nothing_left(self) -> bool:
@@ -229,6 +215,7 @@ class Steps:
     def _take(self, worker: int, wanted: int) -> Step | None:
         """The worker's next step with as many batches as there are; None without any."""
         step = Step(worker, [], 0)
+        returns = self._returns
         try:
             while len(step.batches) < wanted:
                 batch = self._source.take(worker)
@@ -242,7 +229,8 @@ class Steps:
             self._return([], wanted - len(step.batches))
             if not step.batches:
                 self._under_way -= 1
-                self._without_data.add(worker)
+                if returns == self._returns:  # else there may be some by now
+                    self._without_data.add(worker)
                 self._changed.notify_all()
                 return None
             if self._closed:
@@ -261,6 +249,7 @@ class Steps:
             if self._left is not None:
                 self._left += count
             if batches:
+                self._returns += 1
                 self._without_data.clear()
             self._changed.notify_all()
 
@@ -273,23 +262,24 @@ class Steps:
     def _fail(self, worker: int, step: Step | None, error: Exception) -> bool:
         """Notes the error; whether TensorFlow has to know of it, as it waits for lost workers."""
         is_lost = _compat.is_lost_worker(error)
+        with self._changed:
+            self._running.pop(worker, None)
+            unused = [] if self._closed or step is None else step.batches
         if is_lost:
-            batches = step.batches if step is not None else []
-            self._return(batches, len(batches))
+            self._return(unused, len(unused))
             self._source.leave(worker)
         with self._changed:
             self._under_way -= 1
-            self._running.pop(worker, None)
             self._losses[worker] += 1
-            if self._closed:
-                return is_lost
             if is_lost and self._losses[worker] <= _MOST_LOSSES:
                 self._lost.add(worker)
+                self._returns += 1
                 self._without_data.clear()
                 self._on_change(worker, error)
-            else:
-                error.worker = worker  # type: ignore[attr-defined]
+            elif not self._closed:
                 self._error = self._error or error
+                if step is not None or self._source.on_workers:
+                    error.worker = worker  # type: ignore[attr-defined]
                 is_lost = False
             self._changed.notify_all()
         return is_lost

@@ -139,8 +139,10 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
         self.coordinator = _compat.make_coordinator(self)
+        self.lost: set[int] = set()
         self.version = 0
         self.report = StalenessReport()
+        self.nonfinite: list[tuple[int, str, int]] | None = None
         self.input = input
         self._prediction: PredictFunction | None = None
         self._active: Run | None = None
@@ -165,6 +167,14 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def staleness_report(self) -> StalenessReport:
         """How stale the gradients of the last `fit` were, and what was done about it."""
         return self.report
+
+    def watch_gradients(self, findings: list[tuple[int, str, int]] | None) -> None:
+        """Notes gradients that are not finite, for `tfdist.callbacks.TerminateOnNaN`.
+
+        Args:
+            findings: gets the step, the variable's path and the worker; None to stop watching.
+        """
+        self.nonfinite = findings
 
     def check_compiled(self, model: keras.Model) -> None:
         """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
@@ -249,6 +259,9 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         try:
             with self.journal.fit(function) if name == "fit" else contextlib.nullcontext():
                 yield
+        except Exception as error:
+            explained = errors.explained(error, self.addresses, self.timeout)
+            raise explained from (error if explained is not error else error.__cause__)
         finally:
             self._prediction = outer
             function.close()
@@ -291,10 +304,6 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def note_wait(self, worker: int) -> None:
         """Counts that a worker has to wait before a step of training."""
         self.report.worker(worker).waits += 1
-
-    def explained(self, error: Exception) -> Exception:
-        """An error of a step as the user should see it."""
-        return errors.explained(error, self.addresses)
 
 
 hooks.install(ParameterServerStrategy)

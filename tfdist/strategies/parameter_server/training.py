@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.functions import Run
-from tfdist.strategies.parameter_server.steps import Step, Steps
+from tfdist.strategies.parameter_server.step import Step
+from tfdist.strategies.parameter_server.steps import Steps
 from tfdist.strategies.parameter_server.updates import Gradients
 from tfdist.strategies.parameter_server.worker import Pushed
 
@@ -39,6 +40,7 @@ class TrainFunction(Run):
         self._collected: list[Step] = []
         self._kept: Gradients | None = None
         self._summed = 0
+        self._watched = 0
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
         """Trains on the next `steps_per_execution` batches."""
@@ -113,6 +115,7 @@ class TrainFunction(Run):
 
     def _take(self, step: Step) -> None:
         """Uses a step, or all parts of a global batch once they are there."""
+        self._watch(step)
         if not self._parts:
             self._use([step], step.result, len(step.batches))
             self._release(step)
@@ -131,6 +134,18 @@ class TrainFunction(Run):
         self._release(step)
         if whole:
             self._source.advance()
+
+    def _watch(self, step: Step) -> None:
+        """Notes gradients that are not finite, where somebody asks for them."""
+        findings = self.strategy.nonfinite
+        if findings is None:
+            self._watched = 0
+            return
+        number = self._watched // max(self._parts, 1) + 1
+        self._watched += len(step.batches)
+        for path, finite in self.updates.finite_by_path(step.result.gradients).items():
+            if not finite:
+                findings.append((number, path, step.worker))
 
     def _release(self, step: Step) -> None:
         assert self.steps is not None

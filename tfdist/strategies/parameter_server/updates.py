@@ -47,6 +47,7 @@ class Updates:
         self.update = function(self._update)
         self.change = function(self._change_only)
         self.count = function(self._count)
+        self.finite_by_path = function(self._finite_by_path)
         self._finite = function(_are_finite)
         self._scaled = function(_scaled)
         self._add = function(add)
@@ -184,6 +185,20 @@ class Updates:
                 for key, by_variable in self._scaled(here, tf.constant(factor)).items():
                     scaled.setdefault(key, {}).update(by_variable)
         return scaled
+
+    def _finite_by_path(self, gradients: Gradients) -> dict[str, tf.Tensor]:
+        """Whether the gradients are finite, by the paths of their variables."""
+        found: dict[str, tf.Tensor] = {}
+        for key, by_variable in gradients.items():
+            variables = self._step.optimizers[int(key)].built_for
+            for place, gradient in by_variable.items():
+                variable = variables[int(place)]
+                values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+                with tf.device(variable.value.device):
+                    finite = tf.reduce_all(tf.math.is_finite(values))
+                before = found.get(variable.path)
+                found[variable.path] = finite if before is None else tf.logical_and(before, finite)
+        return found
 
     def _change(self, changes: Changes, assigned: Changes) -> None:
         for key, change in changes.items():
