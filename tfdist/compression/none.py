@@ -102,3 +102,7 @@ class Noop(Compressor):
         with tf.control_dependencies([gradient]):
             zeros = tf.zeros(gradient.shape, gradient.dtype)
         return Result(zeros, zeros, state)
+
+    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        """Zeros."""
+        return tf.zeros(spec.shape, spec.dtype)

@@ -95,6 +95,12 @@ class UnitStep:
             self.payload, self._result = None, end.value
             self._check_bytes()
 
+    def receive_own(self) -> None:
+        """As `receive`, where no other replica sends anything."""
+        own = self.payload or ()
+        is_sum = self.compressor.aggregation == "sum"
+        self.receive(own if is_sum else tuple(tensor[None] for tensor in own))
+
     def measured(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The gradient, what was sent of it and of earlier ones, and what was not sent."""
         assert self._result is not None

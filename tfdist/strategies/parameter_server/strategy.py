@@ -111,6 +111,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     ):
         options = Options(accumulation_steps, bucket_bytes, compression, seed)
         self.policies = Policies.of(staleness)
+        _check_momentum(options, self.policies)
         check_choice("input", input, ("static", "dynamic"))
         check_number("worker_timeout", worker_timeout, 0, exclusive=True)
         if max_pending is not None:
@@ -279,6 +280,20 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def explained(self, error: Exception) -> Exception:
         """An error of a step as the user should see it."""
         return errors.explained(error, self.addresses)
+
+
+def _check_momentum(options: Options, policies: Policies) -> None:
+    """Raises ValueError where a compressor's momentum would count micro-batches as updates."""
+    with_momentum = options.compression and [
+        compressor for compressor in options.compression.compressors if compressor.keeps_momentum
+    ]
+    if with_momentum and policies.synchronous and options.accumulation_steps > 1:
+        raise ValueError(
+            "With staleness.Synchronous() each micro-batch is sent by itself, so a compressor that "
+            "keeps the momentum would apply it accumulation_steps times per update. Use "
+            "`accumulation_steps=1`, or DGC(momentum=0.0) with the optimizer's momentum. Received: "
+            f"{with_momentum} with accumulation_steps={options.accumulation_steps}"
+        )
 
 
 hooks.install(ParameterServerStrategy)
