@@ -51,7 +51,6 @@ class Unit:
         bucket = dataclasses.replace(self.bucket, indices=indices, shapes=shapes)
         return dataclasses.replace(self, bucket=bucket)
 
-
     def divided(self, gradient: tf.Tensor) -> dict[int, tf.Tensor]:
         """What the compressor gives as gradients of the variables, by their index."""
         parts = tf.split(tf.reshape(gradient, [-1]), self.bucket.sizes)

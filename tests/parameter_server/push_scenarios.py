@@ -1,19 +1,10 @@
-"""Trains with compression on parameter servers of this process, and writes what it found.
-
-python -m tests.parameter_server.push_job FILE
-
-The references, which the same replicas of `MirroredStrategy` give, are trained before the process
-connects to a cluster.
-"""
+"""Scenarios of compressed pushes; see `tests/parameter_server/scenarios.py`."""
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
+import logging
 import re
 import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -26,9 +17,8 @@ from tfdist.strategies.parameter_server.push import CompressedPush
 _RANDOM = np.random.default_rng(0)
 _X = _RANDOM.normal(size=(48, 20)).astype("float32")
 _Y = (2.0 * _X[:, :3]).astype("float32")
-# A unit per variable: there is the same for variables on one and on several parameter servers.
-_ALONE = {"bucket_bytes": 1}
-_LOSSY = {
+# By name, options with a unit per variable: these do not depend on where variables are.
+SYNCHRONOUS: dict[str, dict] = {
     "topk from update 3 on": {"compression": compression.TopK(0.1, min_bytes=0, start_step=3)},
     "randomk, another seed": {"compression": compression.RandomK(0.2, min_bytes=0), "seed": 5},
     "dgc, warm-up": {"compression": compression.DGC(0.1, min_bytes=0, warmup_steps=4)},
@@ -37,9 +27,10 @@ _LOSSY = {
         "compression": compression.TopK(1.0, min_bytes=0),
         "accumulation_steps": 2,
     },
-    "powersgd of full rank": {"compression": compression.PowerSGD(100, min_bytes=0)},
 }
-_COUNTED = [
+for _options in SYNCHRONOUS.values():
+    _options["bucket_bytes"] = 1
+COUNTED = [
     compression.TopK(0.01),
     compression.RandomK(0.01),
     compression.PowerSGD(4),
@@ -49,7 +40,8 @@ _COUNTED = [
 ]
 
 
-def _trained(strategy) -> keras.Model:
+def trained(strategy) -> list[np.ndarray]:
+    """The weights of a small model after a training."""
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = keras.Sequential(
@@ -57,25 +49,16 @@ def _trained(strategy) -> keras.Model:
         )
         model.compile(keras.optimizers.SGD(0.02), "mse")
     model.fit(_X, _Y, batch_size=12, epochs=2, shuffle=False, verbose=0)
-    return model
+    return model.get_weights()
 
 
-def _references() -> dict[str, list]:
-    devices = tfdist.testing.virtual_devices(2)
+def push_synchronous(resolver, folder):
+    """Weights by the name of the options."""
+    policy = tfdist.staleness.Synchronous()
     return {
-        name: _trained(tfdist.MirroredStrategy(devices, **_ALONE, **options)).get_weights()
-        for name, options in _LOSSY.items()
+        name: trained(tfdist.ParameterServerStrategy(resolver, staleness=policy, **options))
+        for name, options in SYNCHRONOUS.items()
     }
-
-
-def _differences(resolver, references) -> dict[str, float]:
-    found = {}
-    for name, options in _LOSSY.items():
-        policy = tfdist.staleness.Synchronous()
-        strategy = tfdist.ParameterServerStrategy(resolver, staleness=policy, **_ALONE, **options)
-        pairs = zip(_trained(strategy).get_weights(), references[name])
-        found[name] = max(float(np.abs(a - b).max()) for a, b in pairs)
-    return found
 
 
 def _sent(addresses) -> int:
@@ -88,12 +71,12 @@ def _sent(addresses) -> int:
     return total
 
 
-def _bytes_per_step(resolver) -> dict[str, tuple[float, int]]:
+def push_bytes(resolver, folder):
     """What workers send in a step, and what compressors state."""
     workers = resolver.cluster_spec().as_dict()["worker"]
     x = np.zeros((64, 500), "float32")
     found = {}
-    for compressor in _COUNTED:
+    for compressor in COUNTED:
         strategy = tfdist.ParameterServerStrategy(resolver, compression=compressor)
         with strategy.scope():
             layers = [keras.layers.Dense(units, use_bias=False) for units in (400, 500)]
@@ -110,7 +93,7 @@ def _bytes_per_step(resolver) -> dict[str, tuple[float, int]]:
     return found
 
 
-def _what_is_kept(resolver) -> dict[str, list[float]]:
+def push_kept(resolver, folder):
     """What arrives of a gradient [1, 2, 3, 4], of which one element is sent, in several cases."""
     codec = compression.TopK(0.25, min_bytes=0)
     strategy = tfdist.ParameterServerStrategy(resolver, compression=codec)
@@ -136,24 +119,15 @@ def _what_is_kept(resolver) -> dict[str, list[float]]:
     found["of another sender"], _ = send(0, 1)
     found["on another worker"], states = send(1, 0)
     push.keep(1, 0, states)
+    logged: list[str] = []
+    log = logging.getLogger("tensorflow")
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
     push.forget(0)
     found["on that worker, which is not lost"], _ = send(1, 0)
     push.forget(1)
+    log.removeHandler(handler)
+    found["log"] = logged
     found["lost"], _ = send(0, 0)
     return found
-
-
-def main() -> None:
-    """Writes the results as JSON."""
-    references = _references()
-    with tfdist.cluster.local_cluster(workers=2, ps=2) as resolver:
-        found = {
-            "differences": _differences(resolver, references),
-            "kept": _what_is_kept(resolver),
-            "bytes": _bytes_per_step(resolver),
-        }
-        pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
-        os._exit(0)  # the servers' threads would keep the process
-
-
-main()
