@@ -131,3 +131,18 @@ def push_kept(resolver, folder):
     found["log"] = logged
     found["lost"], _ = send(0, 0)
     return found
+
+
+def push_overflow(resolver, folder):
+    """The loss scale and the weights after a training whose first steps overflow."""
+    keras.config.set_dtype_policy("mixed_float16")
+    codec = compression.TopK(0.2, min_bytes=0)
+    strategy = tfdist.ParameterServerStrategy(resolver, compression=codec)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(3)])
+        inner = keras.optimizers.SGD(0.02)
+        model.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**24), "mse")
+    model.fit(_X, _Y, batch_size=4, epochs=2, verbose=0)
+    keras.config.set_dtype_policy("float32")
+    scale = float(model.optimizer.unwrap().dynamic_scale)
+    return scale, model.get_weights(), int(model.optimizer.iterations.numpy())

@@ -58,3 +58,11 @@ def test_a_momentum_of_micro_batches_is_refused():
             compression=compression.DGC(),
             accumulation_steps=2,
         )
+
+
+@pytest.mark.scenario("push_overflow")
+def test_what_overflows_is_not_kept(found):
+    scale, weights, updates = found
+    assert scale < 2.0**24
+    assert updates > 0
+    assert all(np.isfinite(value).all() for value in weights)

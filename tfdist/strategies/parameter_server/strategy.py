@@ -72,7 +72,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         bucket_bytes: gradients are packed into buckets of at most this many bytes.
         compression: how gradients are compressed on their way to the parameter servers: a
             `tfdist.compression.Compressor`, its name such as "topk", or a dict of patterns of
-            variables' paths and these. None for not at all.
+            variables' paths and these. None for not at all. What is left unsent is not saved.
         seed: for the random numbers of compressors.
 
     Raises:
