@@ -11,6 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.parameter_server.push_scenarios import push_bytes as push_bytes
+from tests.parameter_server.push_scenarios import push_kept as push_kept
+from tests.parameter_server.push_scenarios import push_overflow as push_overflow
+from tests.parameter_server.push_scenarios import push_synchronous as push_synchronous
 from tfdist.cluster.local import local_cluster
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies
 from tfdist.strategies.parameter_server.functional import FunctionalStep

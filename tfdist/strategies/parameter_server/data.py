@@ -213,11 +213,15 @@ class PartsSource(_Source):
     Args:
         iterator: gives the batches.
         parts: the number of parts.
+        own: whether a worker gets the part of its number, or another one only of a worker that has
+            not asked for any in this run, or is lost.
     """
 
-    def __init__(self, iterator: Iterator[Any], parts: int):
+    def __init__(self, iterator: Iterator[Any], parts: int, own: bool = False):
         self._iterator = iterator
         self._parts = parts
+        self._own = own
+        self._there: set[int] = set()
         self._changed = threading.Condition()
         self._position = self._begun = 0
         self._waiting: collections.deque[Batch] = collections.deque()
@@ -227,18 +231,31 @@ class PartsSource(_Source):
 
     def take(self, worker: int) -> Batch | None:
         """The next part of the present batch; waits while there is none."""
-        del worker
         with self._changed:
+            self._there.add(worker)
             while not self._closed:
+                for place, batch in enumerate(self._waiting):
+                    if self._is_for(worker, batch):
+                        del self._waiting[place]
+                        return batch
                 if self._waiting:
-                    return self._waiting.popleft()
-                if self._ended:
+                    self._changed.wait()
+                elif self._ended:
                     return None
-                if self._is_due:
+                elif self._is_due:
                     self._divide()
                 else:
                     self._changed.wait()
         return None
+
+    def _is_for(self, worker: int, batch: Batch) -> bool:
+        return not self._own or batch.index == worker or batch.index not in self._there
+
+    def leave(self, worker: int) -> None:
+        """Lets others have the part of a worker that is lost."""
+        with self._changed:
+            self._there.discard(worker)
+            self._changed.notify_all()
 
     def _divide(self) -> None:
         with tf.device(CHIEF):
@@ -270,6 +287,7 @@ class PartsSource(_Source):
         """Begins a run with the next global batch."""
         with self._changed:
             self._waiting.clear()
+            self._there.clear()
             self._begun = self._position
             self._is_due, self._closed = True, False
         return self

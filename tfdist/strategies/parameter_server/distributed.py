@@ -73,7 +73,12 @@ class DataIterator:
         """Gives the rest of the batches to workers that train."""
         strategy = self._data.strategy
         if strategy.policies.synchronous:
-            self._divided = self._divided or PartsSource(self._chief, strategy.num_workers)
+            # What compression leaves of a part follows it, which is to be seldom to another worker.
+            own = (
+                strategy.options.compression is not None
+                and strategy.max_pending >= strategy.num_workers
+            )
+            self._divided = self._divided or PartsSource(self._chief, strategy.num_workers, own)
             return self._divided.open()
         shards = self._data.shards()
         if shards is None:

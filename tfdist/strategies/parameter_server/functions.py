@@ -60,13 +60,14 @@ class Run:
         self._metrics = self._metrics or list(self.model.get_metrics_result())
         self._seeds = [seed.numpy() for seed in self.step.seeds]
         self._worker.prepare(self.values, self._seeds, iterator.element_spec)
+        self._prepare_push()
         self._iterator = iterator
         steps = self._make_steps(
             len(self.strategy.addresses["worker"]),
             source,
             self._compute,
             lost=self.strategy.lost,
-            on_change=self.strategy.note,
+            on_change=self._note,
             **options,
         )
         self.steps = steps
@@ -82,8 +83,16 @@ class Run:
             self.strategy.prepare(self.model)
             self.step = FunctionalStep(self.model, self.name)
             self.updates = Updates(self.strategy, self.step, self.strategy.policies)
-            self._worker = WorkerFunctions(self.step, self._micro_batches, self._parts)
+            compresses = self.strategy.options.compression is not None
+            self._worker = WorkerFunctions(self.step, self._micro_batches, self._parts, compresses)
             self._is_prepared = True
+
+    def _prepare_push(self) -> None:
+        """Called at the begin of a run, when the step is traced."""
+
+    def _note(self, worker: int, error: Exception | None) -> None:
+        """Called when a worker is lost, or with None when it is back."""
+        self.strategy.note(worker, error)
 
     def close(self) -> None:
         """Ends what the workers do."""
@@ -105,7 +114,12 @@ class Run:
             last = index == len(step.batches) - 1
             result = self._worker(step.values, seeds, batch, result, last)
         if result is not None:
-            step.result = self._fetched(result)
+            step.result = self._fetched(self._sent(step, result))
+
+    def _sent(self, step: Step, result: Pushed) -> Pushed:
+        """What has arrived of a worker's result; in its thread."""
+        del step
+        return result
 
     def _seeds_of(self, number: int) -> list[np.ndarray]:
         """The seeds that step `number` of this run begins with, as if steps came one by one."""

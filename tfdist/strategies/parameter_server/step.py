@@ -19,6 +19,7 @@ class Step:
         version: the number of updates before the values were read; -1 as long as they are not.
         values: what was read.
         result: what the worker sent.
+        states: what its compressors keep when the result is used.
         released: whether the worker may go on.
     """
 
@@ -28,4 +29,5 @@ class Step:
     version: int = -1
     values: Any = None
     result: Any = None
+    states: Any = None
     released: bool = False

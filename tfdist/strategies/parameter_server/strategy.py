@@ -79,7 +79,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         bucket_bytes: gradients are packed into buckets of at most this many bytes.
         compression: how gradients are compressed on their way to the parameter servers: a
             `tfdist.compression.Compressor`, its name such as "topk", or a dict of patterns of
-            variables' paths and these. None for not at all.
+            variables' paths and these. None for not at all. What is left unsent is not saved.
         seed: for the random numbers of compressors.
 
     Raises:
@@ -119,6 +119,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     ):
         options = Options(accumulation_steps, bucket_bytes, compression, seed)
         self.policies = Policies.of(staleness)
+        _check_momentum(options, self.policies)
         check_choice("input", input, ("static", "dynamic"))
         check_number("worker_timeout", worker_timeout, 0, exclusive=True)
         if max_pending is not None:
@@ -304,6 +305,20 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     def note_wait(self, worker: int) -> None:
         """Counts that a worker has to wait before a step of training."""
         self.report.worker(worker).waits += 1
+
+
+def _check_momentum(options: Options, policies: Policies) -> None:
+    """Raises ValueError where a compressor's momentum would count micro-batches as updates."""
+    with_momentum = options.compression and [
+        compressor for compressor in options.compression.compressors if compressor.keeps_momentum
+    ]
+    if with_momentum and policies.synchronous and options.accumulation_steps > 1:
+        raise ValueError(
+            "With staleness.Synchronous() each micro-batch is sent by itself, so a compressor that "
+            "keeps the momentum would apply it accumulation_steps times per update. Use "
+            "`accumulation_steps=1`, or DGC(momentum=0.0) with the optimizer's momentum. Received: "
+            f"{with_momentum} with accumulation_steps={options.accumulation_steps}"
+        )
 
 
 hooks.install(ParameterServerStrategy)

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.strategies.parameter_server.functions import Run
+from tfdist.strategies.parameter_server.push import CompressedPush
 from tfdist.strategies.parameter_server.step import Step
 from tfdist.strategies.parameter_server.steps import Steps
 from tfdist.strategies.parameter_server.updates import Gradients
@@ -38,6 +39,7 @@ class TrainFunction(Run):
         self._uncounted = 0
         self._logs: dict[str, Any] = {}
         self._collected: list[Step] = []
+        self._push: CompressedPush | None = None
         self._kept: Gradients | None = None
         self._summed = 0
         self._watched = 0
@@ -79,6 +81,30 @@ class TrainFunction(Run):
     def _make_steps(self, *arguments: Any, **options: Any) -> Steps:
         return self.strategy.journal.steps(self, Steps, *arguments, **options)
 
+    def _prepare_push(self) -> None:
+        if self.strategy.options.compression is None:
+            return
+        if self._push is None:
+            self._push = CompressedPush(self.strategy.options, self.step.optimizers)
+        self._push.begin_run(self.strategy.version)
+
+    def _note(self, worker: int, error: Exception | None) -> None:
+        super()._note(worker, error)
+        if error is not None and self._push is not None:
+            self._push.forget(worker)
+
+    def _sent(self, step: Step, result: Pushed) -> Pushed:
+        if self._push is None:
+            return result
+        gradients, step.states = self._push(
+            result.gradients, step.worker, self._sender(step), step.version
+        )
+        return result._replace(gradients=gradients)
+
+    def _sender(self, step: Step) -> int:
+        """Whose gradient it is: a worker's, or with parts of global batches a part's."""
+        return step.batches[0].index if self._parts else step.worker
+
     def _advance(self) -> bool:
         """Makes sure that there is a batch that no call has counted; False at the end of data."""
         while self._uncounted == 0:
@@ -116,6 +142,8 @@ class TrainFunction(Run):
     def _take(self, step: Step) -> None:
         """Uses a step, or all parts of a global batch once they are there."""
         self._watch(step)
+        if self._push is not None and self._accepts(step):
+            self._push.keep(step.worker, self._sender(step), step.states)
         if not self._parts:
             self._use([step], step.result, len(step.batches))
             self._release(step)
@@ -147,6 +175,10 @@ class TrainFunction(Run):
             if not finite:
                 findings.append((number, path, step.worker))
 
+    def _accepts(self, step: Step) -> bool:
+        """Whether the step is not dropped."""
+        return self.strategy.policies.accepts(self.strategy.version - step.version)
+
     def _release(self, step: Step) -> None:
         assert self.steps is not None
         self.steps.release(step, (self.strategy.version, self.values))
@@ -162,7 +194,7 @@ class TrainFunction(Run):
         strategy, step = self.strategy, steps[-1]
         staleness = strategy.version - step.version
         action, factor = "update", None
-        if not strategy.policies.accepts(staleness):
+        if not self._accepts(step):
             action = "dropped"
             logs = self.updates.count(result.changes)
             strategy.report.add(step.worker, staleness, None)

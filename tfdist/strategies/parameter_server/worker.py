@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from tfdist import replica
 from tfdist.stages.weighting import Share, weigh
 from tfdist.strategies.parameter_server.data import Batch, Part
 from tfdist.strategies.parameter_server.functional import FunctionalStep, is_summed
+from tfdist.strategies.parameter_server.traced import Traced
 from tfdist.strategies.parameter_server.updates import add, on_its_device
 
 
@@ -31,15 +31,15 @@ class WorkerFunctions:
         step: the model's step.
         micro_batches: the number of batches that an update is the mean of.
         parts: the number of parts of a global batch; 0 where steps get whole batches.
+        compresses: whether gradients stay on the worker, which compresses them first.
     """
 
-    def __init__(self, step: FunctionalStep, micro_batches: int, parts: int):
+    def __init__(self, step: FunctionalStep, micro_batches: int, parts: int, compresses: bool):
         self._step = step
         self._micro_batches = micro_batches
         self._parts = parts
-        self._function = tf.function(self._compute, autograph=False, reduce_retracing=True)
-        self._traced: dict[tuple, Any] = {}
-        self._lock = threading.Lock()
+        self._compresses = compresses
+        self._function = Traced(self._compute)
 
     def prepare(self, values: Sequence[tf.Tensor], seeds: Sequence[Any], spec: Any) -> None:
         """Traces a step on batches of the type `spec`."""
@@ -47,16 +47,7 @@ class WorkerFunctions:
         if self._parts:
             kinds = (tf.int32, tf.float32, tf.float32)
             part = Part(*(tf.TensorSpec([], kind) for kind in kinds))
-        self._concrete(values, seeds, spec, part, None, self._micro_batches == 1)
-
-    def _concrete(self, *arguments: Any) -> Any:
-        """The function for these arguments, for whatever device."""
-        types = [_type_of(a) for a in tf.nest.flatten(arguments, expand_composites=False)]
-        key = (*types, *(argument is None for argument in arguments))
-        with self._lock, tf.device(None):
-            if key not in self._traced:
-                self._traced[key] = self._function.get_concrete_function(*arguments)
-            return self._traced[key]
+        self._function.prepare(values, seeds, spec, part, None, self._micro_batches == 1)
 
     def __call__(
         self,
@@ -67,8 +58,7 @@ class WorkerFunctions:
         push: bool,
     ) -> Pushed:
         """Computes on the worker whose device is the present one; see `_compute`."""
-        arguments = (values, seeds, batch.data, batch.part, before, push)
-        return self._concrete(*arguments)(*arguments)
+        return self._function(values, seeds, batch.data, batch.part, before, push)
 
     def _compute(
         self,
@@ -87,7 +77,7 @@ class WorkerFunctions:
             batch: the data.
             part: which part of a global batch that is; None for all of it.
             before: what earlier batches of the same step gave; None for none.
-            push: whether the gradients leave the worker.
+            push: whether what is computed leaves the worker.
         """
         running = self._replica_step(part)
         outcome = self._step(self._started(values, before), seeds, batch, running)
@@ -101,7 +91,8 @@ class WorkerFunctions:
             sums = [(before.gradients, before.changes), (gradients, changes)]
             gradients, changes = add(sums)
         if push:
-            gradients = {key: self._sent(key, of) for key, of in gradients.items()}
+            if not self._compresses:
+                gradients = {key: self._sent(key, of) for key, of in gradients.items()}
             changes = {
                 key: on_its_device(self._step.changed[int(key)], change)
                 for key, change in changes.items()
@@ -166,10 +157,3 @@ def _weighed(log: Any, fraction: tf.Tensor) -> Any:
     """A number of a part's logs as its contribution to the mean; others as they are."""
     is_number = tf.is_tensor(log) and log.dtype.is_floating and log.shape.rank == 0
     return weigh(log, fraction) if is_number else log
-
-
-def _type_of(leaf: Any) -> Any:
-    """What functions are traced for: the type of a tensor or spec, or a plain value."""
-    if isinstance(leaf, (tf.TypeSpec, bool)):
-        return leaf
-    return tf.type_spec_from_value(leaf)
