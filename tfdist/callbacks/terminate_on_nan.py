@@ -93,7 +93,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
             )
         self.findings = []
         if self._has_workers:
-            self.model.distribute_strategy.watch_gradients(self.findings)
+            self.model.distribute_strategy.nonfinite = self.findings
             return
         with self.model.distribute_strategy.scope():
             optimizer.build(self.model.trainable_variables)
@@ -122,7 +122,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
     @property
     def _has_workers(self) -> bool:
         """Whether gradients come from workers, as a strategy of parameter servers gets them."""
-        return hasattr(self.model.distribute_strategy, "watch_gradients")
+        return hasattr(self.model.distribute_strategy, "nonfinite")
 
     def _first_steps(self) -> np.ndarray:
         """Per replica (of all processes) and variable, the first step that was not finite."""
@@ -135,7 +135,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
     def on_train_end(self, logs: dict | None = None) -> None:
         """Stops watching."""
         if self._has_workers:
-            self.model.distribute_strategy.watch_gradients(None)
+            self.model.distribute_strategy.nonfinite = None
             return
         self.model.optimizer.gradient_monitor = None
         self.model.train_function = None

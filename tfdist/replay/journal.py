@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist.replay.log import VARIABLE
 
 if TYPE_CHECKING:
-    from tfdist.strategies.parameter_server.steps import Step
+    from tfdist.strategies.parameter_server.step import Step
 
 
 class Journal:

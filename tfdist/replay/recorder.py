@@ -14,7 +14,7 @@ import tfdist
 from tfdist.replay.journal import Journal
 from tfdist.replay.log import End, Exhausted, Fit, Header, Run, Used, Writer
 from tfdist.replay.sums import checksum_of_batch, weights_of
-from tfdist.strategies.parameter_server.steps import Step
+from tfdist.strategies.parameter_server.step import Step
 
 
 class Recorder(Journal):

@@ -12,7 +12,7 @@ from tfdist import _compat
 from tfdist.replay.log import RunLog, Used
 from tfdist.replay.sums import checksum_of_batch
 from tfdist.strategies.parameter_server.data import Batch, PartsSource, Source
-from tfdist.strategies.parameter_server.steps import Step
+from tfdist.strategies.parameter_server.step import Step
 
 # The one worker of the cluster that a replay runs on.
 _WORKER = "/job:worker/replica:0/task:0"

@@ -16,6 +16,9 @@ from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait
 from tfdist.cluster.server import serve
 from tfdist.replay import log
 
+# Where this process serves as a chief: for another strategy of its cluster nobody is waited for.
+_served: set[str | None] = set()
+
 
 def connect(
     resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
@@ -52,7 +55,9 @@ def connect(
     if cluster.task_type in ("worker", "ps"):
         serve(cluster)
         raise SystemExit(0)
-    wait_for_servers(cluster)
+    if cluster.address not in _served:
+        wait_for_servers(cluster)
+        _served.add(cluster.address)
     if resolver is not None:
         return resolver
     jobs = {job: list(cluster.jobs[job]) for job in ("chief", "worker", "ps")}

@@ -169,14 +169,6 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         """How stale the gradients of the last `fit` were, and what was done about it."""
         return self.report
 
-    def watch_gradients(self, findings: list[tuple[int, str, int]] | None) -> None:
-        """Notes gradients that are not finite, for `tfdist.callbacks.TerminateOnNaN`.
-
-        Args:
-            findings: gets the step, the variable's path and the worker; None to stop watching.
-        """
-        self.nonfinite = findings
-
     def check_compiled(self, model: keras.Model) -> None:
         """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
         for name in ("jit_compile", "run_eagerly"):

@@ -23,6 +23,7 @@ from tfdist.stages.weighting import weigh
 from tfdist.staleness import Policies
 from tfdist.strategies.parameter_server import partitions
 from tfdist.strategies.parameter_server.functional import FunctionalStep
+from tfdist.strategies.parameter_server.watching import finite_by_path
 
 Gradients = dict[str, dict[str, Any]]
 Changes = dict[str, tf.Tensor]
@@ -47,7 +48,7 @@ class Updates:
         self.update = function(self._update)
         self.change = function(self._change_only)
         self.count = function(self._count)
-        self.finite_by_path = function(self._finite_by_path)
+        self.finite_by_path = function(functools.partial(finite_by_path, step=step))
         self._finite = function(_are_finite)
         self._scaled = function(_scaled)
         self._add = function(add)
@@ -185,20 +186,6 @@ class Updates:
                 for key, by_variable in self._scaled(here, tf.constant(factor)).items():
                     scaled.setdefault(key, {}).update(by_variable)
         return scaled
-
-    def _finite_by_path(self, gradients: Gradients) -> dict[str, tf.Tensor]:
-        """Whether the gradients are finite, by the paths of their variables."""
-        found: dict[str, tf.Tensor] = {}
-        for key, by_variable in gradients.items():
-            variables = self._step.optimizers[int(key)].built_for
-            for place, gradient in by_variable.items():
-                variable = variables[int(place)]
-                values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-                with tf.device(variable.value.device):
-                    finite = tf.reduce_all(tf.math.is_finite(values))
-                before = found.get(variable.path)
-                found[variable.path] = finite if before is None else tf.logical_and(before, finite)
-        return found
 
     def _change(self, changes: Changes, assigned: Changes) -> None:
         for key, change in changes.items():
