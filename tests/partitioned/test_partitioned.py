@@ -39,7 +39,7 @@ def _run(folder, *names, alone=False):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     names = ["equality", "files", "refusal"]
     alone = _can_be_alone()
     return _run(
@@ -50,31 +50,31 @@ def found(tmp_path_factory):
 pytestmark = pytest.mark.xdist_group("partitioned")
 
 
-def _check_equality(found):
-    for name, differences in found.items():
+def _check_equality(results):
+    for name, differences in results.items():
         assert differences["weights"] <= 1e-6, name
         assert differences["state"] <= 1e-5, name
         assert differences["history"] <= 1e-5, name
 
 
-def test_synchronous_training_equals_one_device(found):
-    _check_equality(found["equality"])
+def test_synchronous_training_equals_one_device(results):
+    _check_equality(results["equality"])
 
 
-def test_the_optimizers_state_is_beside_the_parts(found):
-    table = found["files"]["table"]
+def test_the_optimizers_state_is_beside_the_parts(results):
+    table = results["files"]["table"]
     assert [device.split("/")[3] for device in table] == ["task:0", "task:1", "task:0"]
-    assert found["files"]["slots"] == [table, table]
-    assert found["files"]["small"] == ["table/embeddings"]
+    assert results["files"]["slots"] == [table, table]
+    assert results["files"]["small"] == ["table/embeddings"]
 
 
-def test_no_update_is_lost(found):
-    assert found["files"]["updates"] == 8
+def test_no_update_is_lost(results):
+    assert results["files"]["updates"] == 8
 
 
 @pytest.mark.parametrize(("name", "parts"), [("fixed", 2), ("whole", 1), ("none", 1)])
-def test_what_was_saved_is_loaded_with_any_partitioner(found, name, parts):
-    loaded = found["files"]["loaded"][name]
+def test_what_was_saved_is_loaded_with_any_partitioner(results, name, parts):
+    loaded = results["files"]["loaded"][name]
     assert loaded["parts"] == parts
     assert loaded["weights"] == [0.0, 0.0, 0.0]
     assert loaded["state"] == [0.0, 0.0]
@@ -82,23 +82,23 @@ def test_what_was_saved_is_loaded_with_any_partitioner(found, name, parts):
     assert loaded["predict"] <= 1e-6
 
 
-def test_training_resumes_with_another_partitioner(found):
-    assert found["files"]["resumed"] == 1
-    assert found["files"]["resumed_updates"] == 12
+def test_training_resumes_with_another_partitioner(results):
+    assert results["files"]["resumed"] == 1
+    assert results["files"]["resumed_updates"] == 12
 
 
-def test_an_optimizer_that_looks_at_whole_variables_is_refused_before_training(found):
-    message, updates = found["refusal"]
+def test_an_optimizer_that_looks_at_whole_variables_is_refused_before_training(results):
+    message, updates = results["refusal"]
     assert "Received: optimizer Adafactor, partitioned ['table/embeddings'" in message
     assert updates == 0
 
 
-def test_only_the_rows_of_a_batch_travel(found):
-    if "traffic" not in found:
+def test_only_the_rows_of_a_batch_travel(results):
+    if "traffic" not in results:
         pytest.skip("a network of its own needs root and the programs unshare and ip")
-    traffic = dict(found["traffic"])
+    traffic = dict(results["traffic"])
     table = traffic.pop("table")
-    assert all(sent < table / 20 for sent in traffic.values()), found["traffic"]
+    assert all(sent < table / 20 for sent in traffic.values()), results["traffic"]
 
 
 @pytest.mark.full
@@ -109,9 +109,9 @@ def test_all_optimizers_equal_one_device(tmp_path, check):
 
 @pytest.mark.full
 def test_options_that_look_at_gradients_train(tmp_path):
-    found = _run(tmp_path, "options")["options"]
-    assert found["compensated"][2] == 12
-    assert found["accumulated"][2] == 6
-    assert found["mixed_float16"][2] == 12
-    for first, last, _ in found.values():
+    results = _run(tmp_path, "options")["options"]
+    assert results["compensated"][2] == 12
+    assert results["accumulated"][2] == 6
+    assert results["mixed_float16"][2] == 12
+    for first, last, _ in results.values():
         assert last < first
