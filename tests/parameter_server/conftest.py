@@ -16,14 +16,9 @@ _JOB = Ranks(
 )
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if "found" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("parameter_server"))
-
-
 def _scenario(item):
-    return item.get_closest_marker("scenario").args[0]
+    marker = item.get_closest_marker("scenario")
+    return marker and marker.args[0]
 
 
 def pytest_configure(config):
@@ -32,8 +27,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def _job(request, tmp_path_factory):
-    asking = [item for item in request.session.items if "found" in item.fixturenames]
-    names = list(dict.fromkeys(_scenario(item) for item in asking))
+    names = list(dict.fromkeys(filter(None, map(_scenario, request.session.items))))
     job = Job(_JOB, names, tmp_path_factory.mktemp("parameter_server") / str(os.getpid()))
     yield job
     job.stop()

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("parameter_server")
+
 MESSAGES = {
     "empty": "ValueError: The data set has no batches",
     "generator": 'ValueError: .*it calls Python.*input="dynamic".*Received',

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 
+pytestmark = pytest.mark.xdist_group("parameter_server")
+
+
 @pytest.mark.scenario("factors")
 def test_the_learning_rate_is_scaled_and_not_the_gradient(found):
     """Adam would undo a scaled gradient."""

@@ -14,6 +14,9 @@ from tfdist import compression
 _OVERHEAD = 4000
 
 
+pytestmark = pytest.mark.xdist_group("parameter_server")
+
+
 @pytest.mark.filterwarnings("ignore:.*more traffic")
 @pytest.mark.parametrize("name", push_scenarios.SYNCHRONOUS)
 @pytest.mark.scenario("push_synchronous")

@@ -5,6 +5,8 @@ import pytest
 
 from tests.parameter_server import scenarios
 
+pytestmark = pytest.mark.xdist_group("parameter_server")
+
 KINDS = [
     "static",
     "static, shuffled",
