@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-
 pytestmark = pytest.mark.xdist_group("parameter_server")
 
 
