@@ -106,7 +106,7 @@ REFUSED = {
 
 # In the order of the tests: while processes train, those of the tests train references and twins.
 COLUMNS = (
-    Column("multi_worker-2", "multi_worker", 2, 1, complete=True),
+    Column("multi_worker-2", "multi_worker", 2, 1, complete=False),
     Column("horovod-2", "horovod", 2, 1, complete=False),
     Column("multi_worker-2x2", "multi_worker", 2, 2, complete=False, sample=SMALL_SAMPLE),
     Column("mirrored-1", "mirrored", 1, 1, complete=False),

@@ -32,10 +32,17 @@ def found(module, *arguments):
 
 def test_errors_are_those_of_the_step_name_the_worker_and_leave_all_usable():
     runs = found("failing")
-    note = [f"This happened on worker 1 ({runs['addresses'][1]})."]
-    for name, text in (("step", "a bad sample"), ("data of workers", "a broken record")):
+    workers = enumerate(runs["addresses"])
+    either = [[f"This happened on worker {n} ({address})."] for n, address in workers]
+    # Both workers read all of the data, so either may find the broken record first.
+    expected = {
+        "step": ("a bad sample", either[1:]),
+        "data of workers": ("a broken record", either),
+    }
+    for name, (text, possible) in expected.items():
         kind, said, notes = runs[name]["error"]
-        assert (kind, notes) == ("InvalidArgumentError", note)
+        assert kind == "InvalidArgumentError"
+        assert notes in possible
         assert text in said
         assert runs[name]["updates"] < BATCHES  # of 50 epochs, or one
     assert runs["Ctrl-C"]["error"][0] == "KeyboardInterrupt"
@@ -64,7 +71,8 @@ def most_ahead(workers):
     return ahead
 
 
-@pytest.mark.parametrize("policy", ["ssp", pytest.param("wait", marks=pytest.mark.full), "drop"])
+@pytest.mark.full
+@pytest.mark.parametrize("policy", ["ssp", "wait", "drop"])
 def test_no_worker_is_too_fast_and_no_gradient_too_stale(policy):
     facts = found("slowed", policy)
     assert facts["reported"] == sorted(facts["staleness"])

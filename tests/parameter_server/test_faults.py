@@ -93,6 +93,7 @@ def test_training_goes_on_without_a_worker_and_with_it_when_it_is_back(
     assert all_end([json.loads((tmp_path / "pid-worker-0").read_text())], within=20)
 
 
+@pytest.mark.full
 def test_a_job_that_lost_its_chief_or_a_parameter_server_goes_on_from_its_backup(start, tmp_path):
     processes, _ = start(1, 1, "servers")
     assert ended(processes, 150) == {("chief", 0): -9, ("worker", 0): 0, ("ps", 0): 0}
