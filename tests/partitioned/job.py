@@ -197,6 +197,7 @@ def options(resolver, folder):
     for name, given in {
         "compensated": {"staleness": tfdist.staleness.DelayCompensated(adaptive=True)},
         "accumulated": {"accumulation_steps": 2},
+        "compressed": {"compression": {"kernel": "topk"}},
         "mixed_float16": {},
     }.items():
         strategy = tfdist.ParameterServerStrategy(

@@ -22,6 +22,7 @@ from tfdist.stages import loss_scale
 from tfdist.stages.compression_state import first_state
 from tfdist.stages.compression_step import UnitStep, is_compressed, seeds
 from tfdist.stages.compression_units import Unit, compressor_at, plan_units, starts_of_stages
+from tfdist.strategies.parameter_server import partitions
 from tfdist.strategies.parameter_server.data import CHIEF
 from tfdist.strategies.parameter_server.traced import Traced
 from tfdist.strategies.parameter_server.updates import Gradients, on_its_device
@@ -163,6 +164,7 @@ class CompressedPush:
     ) -> tuple[dict[int, Any], list[State]]:
         """One optimizer's gradients as they arrive, and the next states of its units."""
         optimizer = self._optimizers[int(key)]
+        parts = partitions.parts_of_all(optimizer.built_for)
         arrived: dict[int, Any] = {}
         kept = []
         for unit, state in zip(self._units[key], states):
@@ -179,7 +181,7 @@ class CompressedPush:
             step = UnitStep(unit, compressor, state, dense, random)
             while step.payload is not None:
                 step.receive_own()
-            with tf.device(_place(optimizer.built_for[unit.bucket.indices[0]])):
+            with tf.device(_place(parts[unit.bucket.indices[0]])):
                 payloads = tf.nest.map_structure(tf.identity, step.sent)
                 restored = compressor.restore(payloads, step.unit.spec, random)
                 arrived.update(step.unit.divided(restored))
@@ -188,18 +190,18 @@ class CompressedPush:
             kept = _if_finite(gradients, kept, states)
         for index, gradient in gradients.items():
             if index not in arrived:
-                arrived[index] = on_its_device(optimizer.built_for[index], gradient)
+                arrived[index] = on_its_device(parts[index], gradient)
         return arrived, kept
 
 
 def _units(optimizer: DistributedOptimizer, options: Options) -> list[Unit]:
-    variables = optimizer.built_for
+    parts = partitions.parts_of_all(optimizer.built_for)
     return plan_units(
         options.compression,
-        [tf.TensorSpec(v.shape, v.dtype) for v in variables],
-        [v.path for v in variables],
+        [tf.TensorSpec(part.shape, part.dtype) for part in parts],
+        [v.path for v in optimizer.built_for for _ in partitions.parts_of(v)],
         options.bucket_bytes,
-        [_place(v) for v in variables],
+        [_place(part) for part in parts],
     )
 
 
