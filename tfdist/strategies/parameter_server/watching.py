@@ -21,7 +21,7 @@ def finite_by_path(
     """
     found: dict[str, tf.Tensor] = {}
     for key, by_variable in gradients.items():
-        variables = step.optimizers[int(key)].built_for
+        variables = step.parts_for(key)
         for place, gradient in by_variable.items():
             variable = variables[int(place)]
             values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
