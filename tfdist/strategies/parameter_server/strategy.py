@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from tfdist.options import Compression, Options
 from tfdist.replay.journal import open_journal
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.staleness import Policies
-from tfdist.strategies import keras_steps, wrapping
+from tfdist.strategies import keras_steps, seeds, wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.strategies.parameter_server import errors, hooks
 from tfdist.strategies.parameter_server.connecting import connect, number_of_workers
@@ -130,6 +131,9 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             self, PartitioningExtended(self, resolver, variable_partitioner)
         )
         _compat.allow_functions_of_coordinator(self)
+        if seeds.global_seed() is None:
+            # Each worker has a copy of shuffled data, which must have one order.
+            tf.random.set_seed(secrets.randbits(31))
         self._init_options(options)
         self.addresses = resolver.cluster_spec().as_dict()
         self.ps_devices = [
