@@ -204,6 +204,7 @@ def factors(resolver, folder) -> dict[str, Any]:
 
 def _traced(strategy, model, policies):
     """The chief's functions for a model."""
+    model.evaluate(X, Y, verbose=0)  # makes the metrics
     step = FunctionalStep(model, "train_step")
     strategy.prepare(model)
     with strategy.scope():
