@@ -30,6 +30,8 @@ SYNCHRONOUS: dict[str, dict] = {
 }
 for _options in SYNCHRONOUS.values():
     _options["bucket_bytes"] = 1
+# By the path of the whole variable.
+OF_PARTS = {"*/kernel": compression.RandomK(1.0, min_bytes=0)}
 COUNTED = [
     compression.TopK(0.01),
     compression.RandomK(0.01),
@@ -59,6 +61,16 @@ def push_synchronous(resolver, folder):
         name: trained(tfdist.ParameterServerStrategy(resolver, staleness=policy, **options))
         for name, options in SYNCHRONOUS.items()
     }
+
+
+def push_partitioned(resolver, folder):
+    """The weights after training with variables in two parts, on a server each."""
+    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+    policy = tfdist.staleness.Synchronous()
+    strategy = tfdist.ParameterServerStrategy(
+        resolver, partitioner, staleness=policy, compression=OF_PARTS
+    )
+    return trained(strategy)
 
 
 def _sent(addresses) -> int:

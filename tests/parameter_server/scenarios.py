@@ -14,6 +14,7 @@ import tfdist
 from tests.parameter_server.push_scenarios import push_bytes as push_bytes
 from tests.parameter_server.push_scenarios import push_kept as push_kept
 from tests.parameter_server.push_scenarios import push_overflow as push_overflow
+from tests.parameter_server.push_scenarios import push_partitioned as push_partitioned
 from tests.parameter_server.push_scenarios import push_synchronous as push_synchronous
 from tfdist.cluster.local import local_cluster
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies

@@ -27,6 +27,13 @@ def test_synchronous_training_equals_that_of_replicas(found, name):
         np.testing.assert_allclose(weights, others, rtol=0, atol=1e-6)
 
 
+@pytest.mark.scenario("push_partitioned")
+def test_parts_of_variables_are_compressed(found):
+    expected = push_scenarios.trained(tfdist.MirroredStrategy(DEVICES[:2]))
+    for weights, others in zip(found, expected, strict=True):
+        np.testing.assert_allclose(weights, others, rtol=0, atol=1e-5)
+
+
 @pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss (iproute2)")
 @pytest.mark.parametrize("name", [compressor.name for compressor in push_scenarios.COUNTED])
 @pytest.mark.scenario("push_bytes")
