@@ -16,7 +16,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help train test test-full lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
-.PHONY: docs test-oldest clean
+.PHONY: benchmark-async docs test-oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ benchmark-links: horovod ## measure compressed exchanges between two hosts; need
 
 benchmark-convergence: $(INSTALLED) ## train three small models with all compressors
 	$(BIN)/python benchmarks/convergence.py --update --plot
+
+benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
+	$(BIN)/python benchmarks/async_stragglers.py --update --plot
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

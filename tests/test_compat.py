@@ -23,6 +23,8 @@ NEEDED = {
     "keras.src.optimizers.base_optimizer:"
     "BaseOptimizer._overwrite_model_variables_with_average_value": None,
     "keras.src.optimizers.base_optimizer:BaseOptimizer._var_key": ["self", "variable"],
+    "keras.src.backend.tensorflow.optimizer:TFOptimizer._var_key": ["self", "variable"],
+    "keras.src.backend.tensorflow.numpy:take": ["x", "indices", "axis"],
     "keras.src.losses.loss:scale_loss_for_distribution": ["value"],
     "keras.src.losses.loss:unscale_loss_for_distribution": ["value"],
     "keras.src.losses.loss:apply_mask": ["sample_weight", "mask", "dtype", "reduction"],
@@ -62,6 +64,11 @@ _DISTRIBUTE = {
         "_serialize": ["self"],
         "sanity_check_type": ["self", "other"],
     },
+    "parameter_server_strategy_v2:ParameterServerStrategyV2Extended": {
+        "_create_variable": ["self", "next_creator"],
+        "_update": ["self", "var", "fn", "args", "kwargs", "group"],
+    },
+    "sharded_variable:ShardedVariable": {"assign": ["self", "value"], "numpy": ["self"]},
     "mirrored_strategy:MirroredExtended": {
         "_batch_reduce_to": ["self", "reduce_op", "value_destination_pairs", "options"],
         "_create_variable": ["self", "next_creator"],
@@ -83,6 +90,7 @@ NEEDED |= {
 NEEDED |= {
     f"tensorflow.python.distribute.{place}": arguments
     for place, arguments in {
+        "coordinator.coordinator_context:with_dispatch_context": ["worker_obj"],
         "distribute_utils:regroup": ["values", "wrap_class", "always_wrap"],
         "input_lib:_calculate_replicas_with_values": ["strategy", "input_workers", "optional_list"],
         "values:Mirrored": None,
@@ -118,6 +126,17 @@ def test_private_attributes_of_instances_exist():
     optimizer.build(model.trainable_variables)
     assert list(optimizer._trainable_variables) == model.trainable_variables
     assert len(optimizer._trainable_variables_indices) == 2
+
+
+def test_parts_know_the_variable_that_they_are_of():
+    import tensorflow as tf
+
+    from tfdist import _compat
+
+    parts = [tf.Variable([1.0]), tf.Variable([2.0, 3.0])]
+    whole = _compat.PartitionedVariable(parts, "whole")
+    assert parts[0]._sharded_container() is whole
+    assert [_compat.place_of_part(v) for v in (*parts, tf.Variable(0.0))] == [0, 1, None]
 
 
 def test_keras_outside_a_tfdist_strategy_is_unchanged():

@@ -5,8 +5,10 @@ import doctest
 import pytest
 
 import tfdist
-from tfdist import compression
+from tests.parameter_server import scenarios
+from tfdist import compression, staleness
 from tfdist.compression import bits, traffic
+from tfdist.strategies.parameter_server.report import StalenessReport
 from tfdist.strategies.processes import Processes
 
 # What is left out are the interface's types, which have no use by themselves.
@@ -18,6 +20,7 @@ _COMPRESSION = set(compression.__all__) - {
     "State",
     "Step",
 }
+_POLICIES = set(staleness.__all__) - {"Policies", "StalenessPolicy"}
 _PUBLIC = {
     "Strategy": tfdist.Strategy,
     "MirroredStrategy": tfdist.MirroredStrategy,
@@ -39,7 +42,11 @@ _PUBLIC = {
     "compression.sent_bytes": traffic.sent_bytes,
     "compression.gather_pays_until": traffic.gather_pays_until,
     "compression.digits_per_byte": bits.digits_per_byte,
+    **{f"staleness.{name}": getattr(staleness, name) for name in sorted(_POLICIES)},
+    "StalenessReport": StalenessReport,
 }
+# What needs a cluster is run where there is one.
+_IN_A_CLUSTER = set(scenarios.EXAMPLES)
 
 
 @pytest.mark.parametrize("name", _PUBLIC)
@@ -54,6 +61,7 @@ def test_example_runs(name):
 
 
 def test_every_public_name_has_a_docstring_and_an_example():
-    documented = set(_PUBLIC)
-    names = set(tfdist.__all__) - {"callbacks", "compression", "testing", "Options"}
+    documented = set(_PUBLIC) | _IN_A_CLUSTER
+    modules = {"callbacks", "cluster", "compression", "staleness", "testing"}
+    names = set(tfdist.__all__) - modules - {"Options"}
     assert names | set(tfdist.callbacks.__all__) <= documented

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist import _versions
 
 if TYPE_CHECKING:
-    from tfdist import callbacks, compression, testing
+    from tfdist import callbacks, cluster, compression, staleness, testing
     from tfdist.optimizer import DistributedOptimizer
     from tfdist.options import Options
     from tfdist.scaling import scale_loss
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tfdist.strategies.horovod import HorovodStrategy
     from tfdist.strategies.mirrored import MirroredStrategy
     from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
+    from tfdist.strategies.parameter_server import ParameterServerStrategy
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,10 +26,13 @@ __all__ = [
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "Options",
+    "ParameterServerStrategy",
     "Strategy",
     "callbacks",
+    "cluster",
     "compression",
     "scale_loss",
+    "staleness",
     "testing",
 ]
 
@@ -40,6 +44,7 @@ _MODULES = {
     "MirroredStrategy": "tfdist.strategies.mirrored",
     "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker",
     "Options": "tfdist.options",
+    "ParameterServerStrategy": "tfdist.strategies.parameter_server",
     "Strategy": "tfdist.strategies.factory",
     "scale_loss": "tfdist.scaling",
 }

@@ -13,12 +13,16 @@ import functools
 import inspect
 import itertools
 import threading
+import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state as keras_global_state
+from keras.src.backend.common import stateless_scope as keras_stateless_scope
+from keras.src.backend.tensorflow import numpy as keras_tf_numpy
 from keras.src.backend.tensorflow import optimizer as keras_tf_optimizer
 from keras.src.backend.tensorflow import trainer as keras_tf_trainer
 from keras.src.legacy.saving import legacy_h5_format as keras_legacy_saving
@@ -36,17 +40,22 @@ from tensorflow.python.distribute import (
     distribute_utils,
     input_lib,
     mirrored_strategy,
+    parameter_server_strategy_v2,
+    sharded_variable,
 )
 from tensorflow.python.distribute import values as tf_values
+from tensorflow.python.distribute.coordinator import cluster_coordinator, coordinator_context
 
 from tfdist import replica
 from tfdist.stages import weighting
-from tfdist.validation import check_exchangeable
+from tfdist.validation import check_exchangeable, check_normalizer
 
 __all__ = [
     "IndexedOptimizer",
     "MultiWorkerExtended",
     "OneReplicaExtended",
+    "ParameterServerExtended",
+    "PartitionedVariable",
     "SaveableState",
     "applying_reduced_gradients",
     "flatten_layers",
@@ -66,6 +75,7 @@ __all__ = [
     "model_strategy",
     "number_of_batches",
     "own_non_trainable_variables",
+    "place_of_part",
     "separate_collectives",
     "set_initial_epoch",
     "traced_function",
@@ -424,6 +434,50 @@ def _wrap_optimizer() -> None:
     )
 
 
+@contextlib.contextmanager
+def outside_stateless_scope() -> Iterator[None]:
+    """Leaves Keras' `StatelessScope` for a while, to make variables. Keras 3.10-3.15.
+
+    A public way to make variables inside of one would replace it.
+    """
+    scope = keras_stateless_scope.get_stateless_scope()
+    keras_global_state.set_global_attribute("stateless_scope", None)
+    try:
+        yield
+    finally:
+        keras_global_state.set_global_attribute("stateless_scope", scope)
+
+
+@contextlib.contextmanager
+def scaled_learning_rate(factor: tf.Tensor) -> Iterator[None]:
+    """In this thread, Keras optimizers update with their learning rate times `factor`.
+
+    Why: a stale gradient counts less, but gradients cannot be scaled instead, as Adam would undo
+    it. Keras 3.10-3.15. A learning rate as an argument of `Optimizer.apply` would replace it.
+    """
+    _applying.factor = factor
+    try:
+        yield
+    finally:
+        _applying.factor = None
+
+
+def _wrap_learning_rate() -> None:
+    optimizer_class = keras_base_optimizer.BaseOptimizer
+    original = optimizer_class._get_current_learning_rate
+
+    @functools.wraps(original)
+    def _get_current_learning_rate(self: Any) -> Any:
+        rate = original(self)
+        factor = getattr(_applying, "factor", None)
+        if factor is None:
+            return rate
+        rate = tf.convert_to_tensor(rate)
+        return rate * tf.cast(factor, rate.dtype)
+
+    optimizer_class._get_current_learning_rate = _get_current_learning_rate
+
+
 # --- Keras' losses --------------------------------------------------------------------------------
 
 
@@ -471,6 +525,8 @@ def _wrap_losses() -> None:
         if reduction == "mean_with_sample_weight":
             weights = keras_loss.apply_mask(sample_weight, mask, tf.float32, reduction)
         normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
+        if normalizer is not None:
+            check_normalizer(reduction, mask is not None, step)
         return weighting.with_global_normalizer(
             step.share, step.share_in_loss, loss, reduction, normalizer
         )
@@ -527,11 +583,307 @@ def _wrap_seed_generator() -> None:
         if step is None:
             return seed
         step.advances.append(functools.partial(draw, self, ordered))
+        step.drawn.append(self.state)
         replica_id = tf.cast(step.replica_id, seed.dtype)
         offset = replica_id * tf.constant(_GOLDEN_RATIO, seed.dtype)
         return seed + tf.stack([offset, tf.zeros_like(offset)])
 
     keras_seed_generator.SeedGenerator.next = next_for_replica
+
+
+# --- Gradients of values --------------------------------------------------------------------------
+
+_sources = threading.local()
+
+
+@contextlib.contextmanager
+def gradients_by_value(
+    values: Mapping[int, list[tf.Tensor]], join: Callable[[list], Any]
+) -> Iterator[None]:
+    """In this thread, tapes differentiate by `values` where a Keras variable of that id is named.
+
+    Why: inside a `keras.StatelessScope` a variable's value is a tensor, but `train_step` names the
+    variable as the source of its gradients, which has no resource there. `tf.GradientTape` is
+    public, replacing its methods is not. TensorFlow 2.20-2.21, Keras 3.10-3.15. A `StatelessScope`
+    that tapes look into would replace it.
+
+    Args:
+        values: the values of each variable's parts, by its id.
+        join: makes a variable's gradient of those of its parts.
+    """
+    previous = getattr(_sources, "values", None)
+    _sources.values, _sources.join = values, join
+    try:
+        yield
+    finally:
+        _sources.values = previous
+
+
+def _wrap_gradient_tape() -> None:
+    enter, gradient = tf.GradientTape.__enter__, tf.GradientTape.gradient
+
+    @functools.wraps(enter)
+    def watch_values(self: Any) -> Any:
+        tape = enter(self)
+        values = getattr(_sources, "values", None)
+        if values and self._watch_accessed_variables:
+            tape.watch(tf.nest.flatten(list(values.values())))
+        return tape
+
+    @functools.wraps(gradient)
+    def gradient_by_value(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        values = getattr(_sources, "values", None)
+        if not values:
+            return gradient(self, target, sources, *args, **kwargs)
+        named = tf.nest.flatten(sources)
+        by_value = [values.get(id(source), source) for source in named]
+        found = [
+            _sources.join(one) if isinstance(one, list) else one
+            for one in gradient(self, target, by_value, *args, **kwargs)
+        ]
+        return tf.nest.pack_sequence_as(sources, found)
+
+    tf.GradientTape.__enter__ = watch_values
+    tf.GradientTape.gradient = gradient_by_value
+
+
+# --- Rows of values -------------------------------------------------------------------------------
+
+
+def _wrap_take() -> None:
+    """Lets a `keras.StatelessScope` with a method `rows` look up the rows of a variable.
+
+    Why: an embedding needs few rows of a table, which need not travel as a whole. `keras.ops.take`
+    is public, replacing what it calls is not. Keras 3.10-3.15. A `StatelessScope` that is asked for
+    parts of a value would replace it.
+    """
+    original = keras_tf_numpy.take
+
+    @functools.wraps(original)
+    def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+        rows = getattr(keras_stateless_scope.get_stateless_scope(), "rows", None)
+        composite = isinstance(indices, (tf.SparseTensor, tf.RaggedTensor))
+        if rows is not None and axis == 0 and isinstance(x, keras.Variable) and not composite:
+            found = rows(x, indices)
+            if found is not None:
+                return found
+        return original(x, indices, axis)
+
+    keras_tf_numpy.take = take
+
+
+# --- TensorFlow's parameter servers ---------------------------------------------------------------
+
+
+def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times: int) -> None:
+    """Calls `function(index, device)` of a worker `times` times, in the threads of free workers.
+
+    What it does under `device` runs on that worker. Where that fails because the worker is lost,
+    the function is called again in another worker's thread, and the thread of the lost one waits
+    until it is back; other errors are kept for `coordinator.join`.
+    Why: `ClusterCoordinator.schedule` takes TensorFlow functions only, and does not tell which
+    worker runs them. TensorFlow 2.20-2.21. Scheduling on a worker of one's choice would replace it.
+    """
+
+    def on_worker() -> None:
+        worker = coordinator_context.get_current_dispatch_context().worker
+        function(worker.worker_index, worker.device_name)
+
+    for _ in range(times):
+        coordinator._cluster.schedule(on_worker, (), {})
+
+
+_coordinators: list[Any] = []
+
+
+def make_coordinator(strategy: tf.distribute.Strategy) -> Any:
+    """A `ClusterCoordinator` that stays until the process ends.
+
+    Why: when it is collected as garbage, it takes locks that the very thread may hold in which
+    garbage is collected, which then waits forever. TensorFlow 2.20-2.21; a public way to stop it
+    would replace this.
+    """
+    _coordinators.append(tf.distribute.coordinator.ClusterCoordinator(strategy))
+    return _coordinators[-1]
+
+
+@contextlib.contextmanager
+def as_worker(index: int) -> Iterator[None]:
+    """Lets a step find itself on worker `index`, in a thread that is none of the coordinator's.
+
+    Why: `tf.distribute.coordinator.experimental_get_current_worker_index` in a step must answer
+    as in the run that is replayed. TensorFlow 2.20-2.21. A public context would replace it.
+    """
+    with coordinator_context.with_dispatch_context(types.SimpleNamespace(worker_index=index)):
+        yield
+
+
+def is_lost_worker(error: Exception) -> bool:
+    """Whether TensorFlow takes `error` for the loss of a worker, after which it goes on.
+
+    TensorFlow 2.20-2.21; its kind of error would replace it.
+    """
+    return cluster_coordinator._is_worker_failure(error)
+
+
+def is_lost_ps(error: Exception) -> bool:
+    """Whether TensorFlow takes `error` for the loss of a parameter server; see `is_lost_worker`."""
+    return cluster_coordinator._is_ps_failure(error)
+
+
+def captured_from(tensor: tf.Tensor) -> str:
+    """The device of what a function takes `tensor` from; "" where that is not known.
+
+    Why: operations are put where their variables are, before TensorFlow's placer does. TensorFlow
+    2.20-2.21; the device as an attribute of a captured resource would replace it.
+    """
+    for outside, inside in getattr(tensor.graph, "captures", ()):
+        if inside is tensor:
+            return outside.device
+    return ""
+
+
+def allow_functions_of_coordinator(strategy: tf.distribute.Strategy) -> None:
+    """Lets the coordinator itself run functions with `strategy.run`, without a warning.
+
+    Why: it runs the updates, on the parameter servers. TensorFlow 2.20-2.21; a public option would
+    replace it.
+    """
+    strategy.extended._allow_run_without_coordinator = True
+
+
+class PartitionedVariable(sharded_variable.ShardedVariable):
+    """A variable in parts, as TensorFlow's `ShardedVariable`, that is saved like a whole one.
+
+    Why: Keras converts the values of its variables to arrays, and TensorFlow's checkpoints of
+    Keras variables ask for tensors. TensorFlow 2.20-2.21, Keras 3.10-3.15. The same methods in
+    TensorFlow's class would replace it.
+
+    Attributes:
+        parts: Keras variables that stand for the parts; empty until somebody makes them.
+    """
+
+    def __init__(self, variables: list[tf.Variable], name: str):
+        super().__init__(variables, name=name)
+        self.parts: list[keras.Variable] = []
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        del copy
+        return self.numpy().astype(dtype, copy=False) if dtype is not None else self.numpy()
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": tf.convert_to_tensor(self)}
+
+    def _restore_from_tensors(self, restored: dict[str, tf.Tensor]) -> Any:
+        return self.assign(restored["VARIABLE_VALUE"])
+
+
+def _joined(
+    variable: PartitionedVariable, dtype: Any = None, name: Any = None, as_ref: bool = False
+) -> tf.Tensor:
+    del name, as_ref
+    values = [tf.convert_to_tensor(part, dtype) for part in variable.variables]
+    # In the chief: a server cannot ask another one for its part.
+    with tf.device("/device:CPU:0"):
+        return tf.concat(values, axis=0)
+
+
+tf.register_tensor_conversion_function(PartitionedVariable, _joined, priority=50)
+
+
+def place_of_part(variable: tf.Variable) -> int | None:
+    """Which part of a `PartitionedVariable` `variable` is; None for no part.
+
+    TensorFlow 2.20-2.21. A public link from a part to the whole would replace it.
+    """
+    whole = _whole(variable)
+    if whole is variable:
+        return None
+    return next(place for place, part in enumerate(whole.variables) if part is variable)
+
+
+def _whole(variable: Any) -> Any:
+    container = getattr(variable, "_sharded_container", None)
+    return variable if container is None else container()
+
+
+class ParameterServerExtended(parameter_server_strategy_v2.ParameterServerStrategyV2Extended):
+    """TensorFlow's parameter server strategy, whose partitioned variables optimizers can update.
+
+    TensorFlow partitions every variable, also counters, seeds and metrics of which nothing is
+    gained, and no variable beside another one, so that the state of an optimizer would be far from
+    the part that it is for. TensorFlow 2.20-2.21. Public hooks would replace it.
+
+    Args:
+        strategy: the `tf.distribute.Strategy` that this extends.
+        cluster_resolver: as in `tf.distribute.ParameterServerStrategy`.
+        variable_partitioner: as there.
+    """
+
+    _variable_partitioner: Any
+
+    def updating_part(self, place: int) -> contextlib.AbstractContextManager:
+        """What surrounds the update of a part of a variable, the `place`-th."""
+        raise NotImplementedError
+
+    def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
+        create = super()._create_variable
+        reference = kwargs.get("colocate_with")
+        name = kwargs.get("name") or "Variable"
+        if isinstance(reference, PartitionedVariable):
+            parts = []
+            start = 0
+            for place, part in enumerate(reference.variables):
+                of_part = {
+                    **kwargs,
+                    "initial_value": _slice_of(kwargs["initial_value"], start, part.shape[0]),
+                    "colocate_with": part,
+                    "shape": part.shape,
+                    "name": f"{name}/part_{place}",
+                }
+                parts.append(create(next_creator, **of_part))
+                start += part.shape[0]
+            return PartitionedVariable(parts, name)
+        partitioner = self._variable_partitioner
+        if not kwargs.get("trainable", True):
+            self._variable_partitioner = None
+        try:
+            variable = create(next_creator, **kwargs)
+        finally:
+            self._variable_partitioner = partitioner
+        if not isinstance(variable, sharded_variable.ShardedVariable):
+            return variable
+        return PartitionedVariable(variable.variables, name)
+
+    def _update(self, var: Any, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
+        if isinstance(var, PartitionedVariable):
+            return [self._update(part, fn, args, kwargs, group) for part in var.variables]
+        place = place_of_part(var)
+        if place is None:
+            return super()._update(var, fn, args, kwargs, group)
+        with self.updating_part(place):
+            return super()._update(var, fn, args, kwargs, group)
+
+
+def _slice_of(value: Any, start: int, size: int) -> Callable[[], tf.Tensor]:
+    return lambda: (value() if callable(value) else value)[start : start + size]
+
+
+def _wrap_variable_key() -> None:
+    """Makes Keras' optimizers know a part of a partitioned variable by the whole one.
+
+    So they find the state for it. Keras 3.10-3.15. An optimizer that is asked for the place of a
+    variable would replace it.
+    """
+    optimizer_class = keras_tf_optimizer.TFOptimizer
+    original = optimizer_class._var_key
+
+    @functools.wraps(original)
+    def _var_key(self: Any, variable: Any) -> Any:
+        value = variable.value if isinstance(variable, keras.Variable) else variable
+        return original(self, _whole(value))
+
+    optimizer_class._var_key = _var_key
 
 
 # --- TensorFlow's distribution --------------------------------------------------------------------
@@ -828,6 +1180,10 @@ def install() -> None:
     _note_lengths(keras_array_adapter.ArrayDataAdapter)
     _note_lengths(keras_py_dataset_adapter.PyDatasetAdapter)
     _wrap_optimizer()
+    _wrap_learning_rate()
+    _wrap_gradient_tape()
+    _wrap_take()
+    _wrap_variable_key()
     _wrap_losses()
     _wrap_mean_metric()
     _wrap_seed_generator()

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import replica
+from tfdist import _compat, replica
 from tfdist.options import Compression, Options
-from tfdist.stages import exchange, loss_scale, update
+from tfdist.stages import collection, exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.compression import CompressedExchange
 from tfdist.stages.compression_state import CompressionState
@@ -97,6 +97,7 @@ class DistributedOptimizer(OptimizerWrapper):
         self.gradient_monitor = None
         self.accumulator: GradientAccumulator | None = None
         self.compression_state: CompressionState | None = None
+        self._totals: Totals | None = None
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
@@ -104,6 +105,8 @@ class DistributedOptimizer(OptimizerWrapper):
             return
         check_trainable(variables)
         super().build(variables)
+        if getattr(tf.distribute.get_strategy(), "collects_gradients", False):
+            return
         if self.options.accumulation_steps > 1:
             self.accumulator = GradientAccumulator(
                 self.options.accumulation_steps,
@@ -118,7 +121,7 @@ class DistributedOptimizer(OptimizerWrapper):
     @property
     def compressed(self) -> CompressedExchange | None:
         """What compresses the gradients, once the optimizer is built; None without compression."""
-        return self._totals.compressed if self.built else None
+        return self._totals.compressed if self._totals is not None else None
 
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -156,6 +159,10 @@ class DistributedOptimizer(OptimizerWrapper):
                 "that is passed to strategy.run. Received: a call in cross-replica context."
             )
         variables = list(trainable_variables or self.built_for)
+        collected = collection.current()
+        if collected is not None:
+            self._hand_out(collected, list(grads), variables)
+            return
         if not self.built:
             context.merge_call(self._build_in_scope, args=(variables,))
         if self.accumulator is not None:
@@ -163,13 +170,15 @@ class DistributedOptimizer(OptimizerWrapper):
         gradients = self._in_build_order(list(grads), variables)
         if self.gradient_monitor is not None:
             self.gradient_monitor.record(gradients)
-        packing, packed = self._pack(gradients)
+        totals = self._totals
+        assert totals is not None
+        packing, packed = self._pack(totals, gradients)
 
         largest = getattr(context.strategy, "largest_message", None)
 
         def exchange_and_update(packed: list) -> None:
             number = tf.convert_to_tensor(self._updater().iterations.value)
-            reduced = self._totals.sum(packing, packed, number, largest)
+            reduced = totals.sum(packing, packed, number, largest)
             order = [self._index_of(v) for v in variables]
             reduced = [None if gradients[i] is None else reduced[i] for i in order]
             update.apply_reduced(self._updater(), reduced, variables)
@@ -182,6 +191,40 @@ class DistributedOptimizer(OptimizerWrapper):
             self._note_counted()
         else:
             context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
+
+    def _hand_out(self, collected: collection.Collected, grads: list, variables: list) -> None:
+        """Gives the gradients, weighted, to whoever runs the step."""
+        with _compat.outside_stateless_scope():
+            if not self.built:
+                self._build_in_scope(self._distribution_strategy, variables)
+            gradients = self._in_build_order(grads, variables)
+            weight = self._weight()
+        if weight is not None:
+            gradients = [None if g is None else weigh(g, weight) for g in gradients]
+        collected.applied.append((self, gradients))
+
+    def apply_collected(self, gradients: list, variables: list[keras.Variable]) -> None:
+        """Applies gradients that `collection.collect` got; in replica context.
+
+        Args:
+            gradients: one per variable; None for none.
+            variables: those that the optimizer was built for, or in the place of one its parts.
+        """
+        scaler, updater = self._loss_scaler(), self._updater()
+        if scaler is None:
+            update.apply_reduced(updater, gradients, variables)
+            return
+        finite = loss_scale.all_finite([g for g in gradients if g is not None])
+
+        def in_cross_replica_context(strategy: tf.distribute.Strategy) -> None:
+            def finite_step() -> None:
+                run = strategy.extended.call_for_each_replica
+                run(update.apply_reduced, args=(updater, gradients, variables))
+                loss_scale.after_finite_step(scaler)
+
+            tf.cond(finite, finite_step, lambda: loss_scale.after_overflow(scaler))
+
+        tf.distribute.get_replica_context().merge_call(in_cross_replica_context)
 
     def _note_counted(self) -> None:
         """Notes that the step counts an update, whatever the data."""
@@ -207,7 +250,7 @@ class DistributedOptimizer(OptimizerWrapper):
         with tf.init_scope(), strategy.scope():
             self.build(variables)
 
-    def _pack(self, gradients: list) -> tuple[exchange.Packing, list]:
+    def _pack(self, totals: Totals, gradients: list) -> tuple[exchange.Packing, list]:
         """Packs and weights the gradients in one pass.
 
         Accumulated gradients are dense, with zeros for variables that have none in this step.
@@ -219,7 +262,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 else tf.convert_to_tensor(gradient)
                 for gradient, variable in zip(gradients, self.built_for)
             ]
-        packing = self._totals.packing(gradients, self.accumulator is not None)
+        packing = totals.packing(gradients, self.accumulator is not None)
         packed = packing.pack(gradients)
         weight = self._weight()
         return packing, packed if weight is None else [weigh(value, weight) for value in packed]

@@ -28,22 +28,26 @@ class ReplicaStep:
         share_in_loss: True where Keras losses carry the share themselves (custom training loops,
             which by tf.distribute's convention sum the gradients); False in Keras' own steps,
             where losses are those of the local batch and the optimizer applies the share.
+        exchanges: whether the replicas of a step can exchange values while it runs.
         scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
         weighted_gradients: whether an optimizer applied the share to its gradients, because their
             loss never went through `scale_loss`.
         applied: ids of the accumulating optimizers that were applied already.
         advances: what moves on with every step, whatever the data: counters of updates and seeds,
             as functions that move them on outside of a step; see `strategies/end_of_data.py`.
+        drawn: the state of a random number generator for each number that was drawn.
     """
 
-    replica_id: int
+    replica_id: int | tf.Tensor
     replicas: int
     share: Share
     share_in_loss: bool
+    exchanges: bool = True
     scaled_losses: set[int] = dataclasses.field(default_factory=set)
     weighted_gradients: bool = False
     applied: set[int] = dataclasses.field(default_factory=set)
     advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    drawn: list[Any] = dataclasses.field(default_factory=list)
 
 
 _running = threading.local()

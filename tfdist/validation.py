@@ -120,6 +120,17 @@ def check_layers(layers: list[keras.layers.Layer], replicas: int) -> None:
         )
 
 
+def check_no_synchronized_layers(layers: list[keras.layers.Layer]) -> None:
+    """Raises ValueError for layers that exchange values with other parts of the batch."""
+    names = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
+    if names:
+        raise ValueError(
+            "The workers of a parameter server cannot exchange values within a step, as "
+            "synchronized BatchNormalization does. Leave `synchronized` out, or use another "
+            f"strategy. Received: layers {names}"
+        )
+
+
 def check_not_empty(dataset: Any) -> None:
     """Raises ValueError for a data set that is known to have no batches."""
     if isinstance(dataset, tf.data.Dataset) and int(dataset.cardinality()) == 0:
@@ -141,6 +152,23 @@ def check_exchangeable(dtype: Any, name: str | None) -> None:
             "Processes cannot exchange variables and gradients in bfloat16. Use the dtype policy "
             "`mixed_bfloat16`, which keeps the variables and their gradients in float32. "
             f"Received: a bfloat16 variable {name!r}"
+        )
+
+
+def check_normalizer(reduction: str, masked: bool, step: Any) -> None:
+    """Raises ValueError for a loss that needs the other parts of the batch, if they are not there.
+
+    Args:
+        reduction: that of the Keras loss.
+        masked: whether it has a mask.
+        step: the `ReplicaStep` that runs.
+    """
+    if step.replicas > 1 and not step.exchanges:
+        raise ValueError(
+            "The workers of a parameter server cannot sum what this loss is divided by, the "
+            "unmasked values or the sample weights of all parts of the batch. Use the reduction "
+            "'sum', another policy than Synchronous, or another strategy. Received: a loss with "
+            f"reduction={reduction!r}{' and a mask' if masked else ''} on {step.replicas} workers"
         )
 
 

@@ -14,7 +14,7 @@ def run(strategy, *command, count=2, cwd=None, timeout=240):
     """Runs `command` in `count` processes with `tfdist run`; returns what they printed.
 
     Args:
-        strategy: "multi_worker" or "horovod".
+        strategy: "multi_worker", "horovod" or "parameter_server".
         *command: a script and its arguments, or "-m" and a module.
         count: the number of processes.
         cwd: the directory to run in.

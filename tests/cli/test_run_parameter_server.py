@@ -365,6 +365,7 @@ print("total", float(total))
 """
 
 
+@pytest.mark.full
 def test_tensorflow_trains_on_without_a_worker(launcher):
     finished = launcher.run(TRAINS, "--ps", "1", count=3, arguments=["2"], timeout=120)
     assert finished.returncode == 0, finished.stderr.decode()

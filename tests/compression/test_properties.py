@@ -184,6 +184,21 @@ LOSSLESS = [
 ]
 
 
+@every_compressor
+def test_a_receiver_restores_from_the_payloads_what_one_replica_gets(compressor):
+    gradient = shaped(compressor, _matrix(40, 30, 1))
+    step = compression.Step(tf.constant([7, 0]), tf.constant([8, 0]))
+    exchange_ = compressor.exchange(gradient, compressor.init(spec_of(gradient)), step)
+    payloads = [next(exchange_)]
+    with pytest.raises(StopIteration) as end:
+        while True:
+            own = payloads[-1]
+            is_sum = compressor.aggregation == "sum"
+            payloads.append(exchange_.send(own if is_sum else tuple(p[None] for p in own)))
+    restored = compressor.restore(payloads, spec_of(gradient), step)
+    np.testing.assert_array_equal(restored, end.value.value.total)
+
+
 @pytest.mark.parametrize("compressor", LOSSLESS, ids=name_of)
 def test_nothing_is_lost_with_the_widest_settings(compressor):
     gradients = [shaped(compressor, _matrix(40, 30, seed)) for seed in range(2)]

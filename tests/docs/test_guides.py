@@ -11,7 +11,13 @@ import pytest
 from tests.callbacks import starting
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("compression.md", "from_horovod.md", "from_tf_distribute.md", "multi_process.md")
+PAGES = (
+    "compression.md",
+    "from_horovod.md",
+    "from_tf_distribute.md",
+    "multi_process.md",
+    "parameter_server.md",
+)
 
 
 def scripts(page):
@@ -85,3 +91,13 @@ def test_script_for_several_processes_runs(script, tmp_path):
     assert re.findall(r"^rank .*", output, re.M) == ["rank 0 of 2 (100, 10)"]
     assert output.count("seen: 40.0\n") == 2
     assert (tmp_path / "model.keras").exists()
+
+
+@pytest.mark.xdist_group("parameter_server_processes")
+def test_script_for_a_parameter_server_runs(script, tmp_path):
+    path = script("parameter_server.md", "train_ps.py")
+    output = starting.run("parameter_server", path, count=3, cwd=tmp_path)
+    assert output.count("Epoch 3/3") == 1
+    assert re.findall(r"^(\d+) updates, staleness", output, re.M) == ["60"]
+    assert output.count("that was all\n") == 1
+    assert keras.saving.load_model(tmp_path / "model.keras").optimizer.iterations == 60

@@ -62,11 +62,11 @@ class Results:
 
     def of(self, column, feature):
         """The results of the column's processes, by rank."""
-        if column.processes == 1:
+        if not column.in_own_processes:
             compute = functools.partial(column.train, feature)
             return [self._shared.get((column.name, feature.name), compute)]
         if column.name not in self._jobs:
-            ranks = Ranks(column.name, column.strategy, column.processes, column.devices)
+            ranks = Ranks(column.name, column.launcher, column.processes, column.devices)
             folder = self._folder / column.name
             self._jobs[column.name] = Job(ranks, self._wanted[column.name], folder)
         return self._jobs[column.name].result(feature.name)

@@ -52,6 +52,7 @@ def run_tfdist(folder: pathlib.Path, arguments: list[str]) -> table.Ours:
             passed,
             float(properties.get("weight_difference", math.inf)),
             None if twin is None else float(twin),
+            "refused" in properties,
         )
     return cells
 

@@ -30,10 +30,12 @@ class Result:
         outcome: weights, history and what else is compared with one device.
         variables: the variables of the model and of its optimizers, each with its value on every
             local replica.
+        refused: the error with which the strategy refused to train; "" if it did not.
     """
 
     outcome: Outcome
     variables: list[tuple[str, list[np.ndarray]]]
+    refused: str = ""
 
     @classmethod
     def of(cls, outcome: Outcome, model: keras.Model) -> Result:

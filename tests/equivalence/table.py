@@ -21,6 +21,7 @@ HEADS = {
     "multi_worker": ("multi_worker-2",),
     "multi_worker 2×2": ("multi_worker-2x2",),
     "horovod": ("horovod-2",),
+    "parameter_server": ("parameter_server-2",),
 }
 _NOT_MEASURED = "–"
 
@@ -33,11 +34,13 @@ class Cell:
         passed: whether its test passed.
         difference: max |Δw| against one device.
         twin: max |Δw| against as many replicas in one process; None for those themselves.
+        refused: whether it was refused, with an error before training, as it should be.
     """
 
     passed: bool
     difference: float
     twin: float | None = None
+    refused: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,8 @@ def _ours(cells: Ours, columns: tuple[str, ...], feature: str) -> str:
     found = [cells[column][feature] for column in columns if feature in cells.get(column, {})]
     if not found:
         return _NOT_MEASURED
+    if any(cell.refused for cell in found):
+        return "refused" if all(cell.passed for cell in found) else "✗"
     return (
         f"✓ {max(cell.difference for cell in found):.0e}" if all(c.passed for c in found) else "✗"
     )
@@ -132,10 +137,13 @@ def _what_is_compared() -> str:
         "shown), loss, metrics and validation (1e-5 relative) with one device. tfdist: weights and "
         "optimizer state are the same to the bit on all replicas of all processes. `mirrored` is "
         "the worst of 1, 2, 3 and 4 virtual CPU devices, `multi_worker` and `horovod` are 2 "
-        "processes, `2×2` is 2 processes with 2 devices each. Without tfdist: Keras 3 in the scope "
-        "of `tf.distribute.MirroredStrategy` (2 devices) and `MultiWorkerMirroredStrategy` (2 "
-        "processes), and with `horovod.tensorflow.keras.DistributedOptimizer` (2 processes), each "
-        "of which is given its half of every batch. "
+        "processes, `2×2` is 2 processes with 2 devices each, `parameter_server` is 2 workers and "
+        "one parameter server with `staleness.Synchronous()`; what its workers cannot do, as they "
+        "exchange nothing within a step, is refused before training. Without tfdist: Keras 3 in "
+        "the scope of `tf.distribute.MirroredStrategy` (2 devices) and "
+        "`MultiWorkerMirroredStrategy` (2 processes), and with "
+        "`horovod.tensorflow.keras.DistributedOptimizer` (2 processes), each of which is given its "
+        "half of every batch. "
         f"Python {platform.python_version()}, TensorFlow {tf.__version__}, "
         f"Keras {keras.__version__}, Horovod 0.28.1, tfdist {tfdist.__version__}. "
         "Made by `make equivalence`."

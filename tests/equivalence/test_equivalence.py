@@ -5,7 +5,7 @@ import pytest
 
 from tests.equivalence import compare
 from tests.equivalence.columns import BY_NAME, COLUMNS
-from tests.equivalence.features import FEATURES, SAMPLE
+from tests.equivalence.features import FEATURES
 from tfdist import _versions
 from tfdist.strategies.horovod import is_installed
 
@@ -18,7 +18,7 @@ def _cells():
             if _KERAS < feature.since:
                 continue  # Keras' own part in it is wrong there
             marks = []
-            if not (column.complete or feature.name in SAMPLE):
+            if not (column.complete or feature.name in column.sample):
                 marks.append(pytest.mark.full)
             if column.strategy == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
@@ -30,6 +30,11 @@ def test_training_equals_one_device(column, feature, results, record_property):
     record_property("column", column.name)
     record_property("feature", feature.name)
     ranks = results.of(column, feature)
+    refusal = column.refusal(feature)
+    if refusal:
+        record_property("refused", "yes")
+        assert refusal in ranks[0].refused
+        return
     expected = results.reference(feature)
     twin = None
     if column.twin:

@@ -57,6 +57,7 @@ def predictions(out, inputs):
     return np.asarray(model.predict(inputs, verbose=0))
 
 
+@pytest.mark.full
 def test_digits_defaults_reach_98_percent(tmp_path):
     result = run("digits.py", cwd=tmp_path)
     assert printed(r"test accuracy: ([\d.]+)", result) >= 0.98

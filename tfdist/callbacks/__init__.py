@@ -4,6 +4,7 @@ from tfdist.callbacks.broadcast import BroadcastGlobalVariables
 from tfdist.callbacks.compression_monitor import CompressionMonitor
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
 from tfdist.callbacks.metric_average import MetricAverage
+from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.callbacks.terminate_on_nan import TerminateOnNaN
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "CompressionMonitor",
     "LearningRateWarmup",
     "MetricAverage",
+    "StalenessMonitor",
     "TerminateOnNaN",
 ]

@@ -102,8 +102,8 @@ class CompressionMonitor(keras.callbacks.Callback):
                 optimizer.build(self.model.trainable_variables)
             if getattr(optimizer, "compressed", None) is None:
                 raise ValueError(
-                    "CompressionMonitor needs a model whose gradients are compressed, as with "
-                    "tfdist.Strategy('auto', compression='topk'). "
+                    "CompressionMonitor needs a model whose gradients are compressed between "
+                    "replicas, as with tfdist.MirroredStrategy(compression='topk'). "
                     f"Received: optimizer={type(optimizer).__name__}, without compression"
                 )
             self._measurement = _Measurement()

@@ -58,6 +58,9 @@ class TerminateOnNaN(keras.callbacks.Callback):
     happened. With `mixed_float16` an overflow is part of normal training: there, steps that loss
     scaling skips stop training too, so leave the callback out.
 
+    Under a parameter server the replica is the worker whose gradient it was, and a gradient that
+    is dropped as too stale counts too.
+
     Example:
 
     >>> import keras, numpy as np, tfdist
@@ -89,6 +92,9 @@ class TerminateOnNaN(keras.callbacks.Callback):
                 f"tfdist strategy. Received: optimizer={type(optimizer).__name__}"
             )
         self.findings = []
+        if self._has_workers:
+            self.model.distribute_strategy.nonfinite = self.findings
+            return
         with self.model.distribute_strategy.scope():
             optimizer.build(self.model.trainable_variables)
             optimizer.gradient_monitor = _GradientMonitor(len(optimizer.built_for))
@@ -96,20 +102,27 @@ class TerminateOnNaN(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Stops training at the first finding and prints it."""
-        for replica_id, steps in enumerate(self._first_steps()):
-            for variable, step in zip(self.model.optimizer.built_for, steps):
-                if step:
-                    self.findings.append((int(step), variable.path, replica_id))
+        if not self._has_workers:
+            for replica_id, steps in enumerate(self._first_steps()):
+                for variable, step in zip(self.model.optimizer.built_for, steps):
+                    if step:
+                        self.findings.append((int(step), variable.path, replica_id))
         if self.findings:
             self.findings.sort(key=lambda finding: finding[0])
             step, path, replica_id = self.findings[0]
             tf.get_logger().warning(
-                "Step %d: the gradient of %s is not finite on replica %d; terminating training.",
+                "Step %d: the gradient of %s is not finite on %s %d; terminating training.",
                 step,
                 path,
+                "worker" if self._has_workers else "replica",
                 replica_id,
             )
             self.model.stop_training = True
+
+    @property
+    def _has_workers(self) -> bool:
+        """Whether gradients come from workers, as a strategy of parameter servers gets them."""
+        return hasattr(self.model.distribute_strategy, "nonfinite")
 
     def _first_steps(self) -> np.ndarray:
         """Per replica (of all processes) and variable, the first step that was not finite."""
@@ -121,5 +134,8 @@ class TerminateOnNaN(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Stops watching."""
+        if self._has_workers:
+            self.model.distribute_strategy.nonfinite = None
+            return
         self.model.optimizer.gradient_monitor = None
         self.model.train_function = None

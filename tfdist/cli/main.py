@@ -8,12 +8,14 @@ import sys
 import click
 
 from tfdist.cli.doctor import doctor
+from tfdist.cli.replay import replay
 from tfdist.cli.run import run
 
 _EXAMPLE = """\b
 Example:
   tfdist doctor
   tfdist run -n 2 train.py --epochs 3
+  tfdist replay run.log train.py --epochs 3
 """
 
 
@@ -25,6 +27,7 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(doctor)
+cli.add_command(replay)
 
 
 def main(arguments: list[str] | None = None) -> int:

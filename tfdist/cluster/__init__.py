@@ -1,7 +1,11 @@
 """Where a process runs: its cluster, its peers and the launcher that started it.
 
-Nothing here imports TensorFlow, so the command line uses it too.
+Nothing here imports TensorFlow, so the command line uses it too; only `local_cluster` needs it.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from tfdist.cluster.addresses import check_port_free
 from tfdist.cluster.config import Cluster
@@ -10,6 +14,9 @@ from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait
 from tfdist.cluster.peers import wait_for_peers
 from tfdist.cluster.server import serve
 
+if TYPE_CHECKING:
+    from tfdist.cluster.local import local_cluster
+
 __all__ = [
     "Cluster",
     "Launch",
@@ -17,8 +24,17 @@ __all__ = [
     "check_port_free",
     "choose_strategy",
     "describe",
+    "local_cluster",
     "serve",
     "slurm_cluster",
     "wait_for_peers",
     "wait_for_servers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "local_cluster":
+        raise AttributeError(f"module 'tfdist.cluster' has no attribute {name!r}")
+    from tfdist.cluster.local import local_cluster
+
+    return local_cluster

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from tfdist.cluster import slurm
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.slurm import slurm_cluster
+from tfdist.replay.log import VARIABLE
 
 __all__ = ["Launch", "RANK_VARIABLES", "choose_strategy", "describe", "slurm_cluster"]
 
@@ -101,6 +102,8 @@ def choose_strategy(
     >>> choose_strategy({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, 1, horovod_installed=True)
     ('horovod', 'Horovod started this process as rank 0 of 2 (HOROVOD_RANK is set)')
     """
+    if VARIABLE in environ:
+        return "parameter_server", f"a record is replayed ({VARIABLE} is set)"
     launch = describe(environ)
     if launch.launcher in _HOROVOD_LAUNCHERS:
         variable = _NUMBERED[launch.launcher][0]

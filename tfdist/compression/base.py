@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal
 
 import keras
@@ -58,7 +58,7 @@ class Compressor:
 
     A subclass gives `encode`, `decode` and `wire_bytes`, and `init` if it has a state. All of them
     build TensorFlow graphs: no NumPy and no Python on values. One that needs more than one exchange
-    overrides `exchange`.
+    overrides `exchange`, and `restore`, which parameter servers need.
 
     Args:
         error_feedback: keep what was not sent, and add it to the next gradient (Karimireddy et al.,
@@ -178,6 +178,27 @@ class Compressor:
         payload, state = self.encode(gradient, state, step)
         received = yield payload
         return Result(self._total(received, spec), self.decode(payload, spec), state)
+
+    def restore(self, payloads: Sequence[Payload], spec: tf.TensorSpec, step: Step) -> tf.Tensor:
+        """The gradient that one sender's payloads stand for, as if no other had sent anything.
+
+        Parameter servers know nothing else of a gradient.
+
+        Args:
+            payloads: what `exchange` has yielded, in its order.
+            spec: shape and dtype of the result.
+            step: the same as the sender's.
+
+        Raises:
+            ValueError: for a compressor that has several exchanges and does not override it.
+        """
+        if len(payloads) > 1 or type(self).decode is Compressor.decode:
+            raise ValueError(
+                "A compressor with an `exchange` of its own needs `restore`, which gives the "
+                "gradient from its payloads, to be used with parameter servers. "
+                f"Received: {self}"
+            )
+        return self.decode(payloads[0], spec)
 
     def _total(self, received: Payload, spec: tf.TensorSpec) -> tf.Tensor:
         if self.aggregation == "sum":

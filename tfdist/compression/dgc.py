@@ -8,7 +8,15 @@ from typing import ClassVar, Literal
 import keras
 import tensorflow as tf
 
-from tfdist.compression.base import Compressor, Exchange, Result, State, Step, as_gradient
+from tfdist.compression.base import (
+    Compressor,
+    Exchange,
+    Payload,
+    Result,
+    State,
+    Step,
+    as_gradient,
+)
 from tfdist.compression.registry import register
 from tfdist.compression.selection import positions_of_largest
 from tfdist.compression.sparsify import Sparse, check_ratio, size_of
@@ -115,9 +123,9 @@ class DGC(Sparse):
         velocity = self.momentum * state["velocity"] + gradient
         unsent = state["unsent"] + velocity
         if self.ratio == 1.0:
-            (total,) = yield (unsent,)
+            received = yield (unsent,)
             kept = {"velocity": velocity, "unsent": tf.zeros_like(unsent)}
-            return Result(as_gradient(total, spec), unsent, kept)
+            return Result(self.decode(received, spec), unsent, kept)
         flat = tf.reshape(unsent, [-1])
         chosen = positions_of_largest(flat, self._size(spec), step.own_seed)
         payload = self._payload(flat, chosen)
@@ -128,6 +136,12 @@ class DGC(Sparse):
         }
         own = self.decode(payload, spec)
         return Result(self._total(received, spec), own, kept, kept["unsent"])
+
+    def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
+        """What was sent, with zeros for the rest."""
+        if self.ratio == 1.0:
+            return as_gradient(payload[0], spec)
+        return super().decode(payload, spec)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
         """Four bytes per element that is sent, and what their positions take."""

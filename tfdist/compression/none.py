@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import tensorflow as tf
@@ -102,3 +103,9 @@ class Noop(Compressor):
         with tf.control_dependencies([gradient]):
             zeros = tf.zeros(gradient.shape, gradient.dtype)
         return Result(zeros, zeros, state)
+
+    def restore(self, payloads: Sequence[Payload], spec: tf.TensorSpec, step: Step) -> tf.Tensor:
+        """Zeros."""
+        # From the seed, as TensorFlow would make constants on the worker, from which they travel.
+        zero = tf.clip_by_value(step.seed[0], 0, 0)
+        return tf.fill(spec.shape, tf.cast(zero, spec.dtype))

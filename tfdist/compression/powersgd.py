@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import tensorflow as tf
 
-from tfdist.compression.base import Compressor, Exchange, Result, State, Step, as_gradient
+from tfdist.compression.base import (
+    Compressor,
+    Exchange,
+    Payload,
+    Result,
+    State,
+    Step,
+    as_gradient,
+)
 from tfdist.compression.numbers import largest, quotient
 from tfdist.compression.registry import register
 from tfdist.validation import check_integer
@@ -65,11 +74,16 @@ class PowerSGD(Compressor):
         left = _orthonormal(left)
         own_right = tf.linalg.matmul(matrix, left, transpose_a=True)
         (right,) = yield (own_right,)
-        total, own = (tf.linalg.matmul(left, r, transpose_b=True) for r in (right, own_right))
+        total, own = (_product(left, r, spec) for r in (right, own_right))
         # Without a direction for every column, as after a gradient of zeros, the next power
         # iteration would find nothing.
         kept = {"right": _orthonormal(right)}
-        return Result(as_gradient(total, spec), as_gradient(own, spec), kept)
+        return Result(total, own, kept)
+
+    def restore(self, payloads: Sequence[Payload], spec: tf.TensorSpec, step: Step) -> tf.Tensor:
+        """The product of both factors."""
+        (left,), (right,) = payloads
+        return _product(_orthonormal(left), right, spec)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
         """Four bytes for each element of both factors."""
@@ -83,6 +97,10 @@ def _matrix(spec: tf.TensorSpec) -> tuple[int, int]:
     """Rows and columns."""
     columns = spec.shape[-1] if len(spec.shape) else 1
     return math.prod(spec.shape) // max(1, columns), columns
+
+
+def _product(left: tf.Tensor, right: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    return as_gradient(tf.linalg.matmul(left, right, transpose_b=True), spec)
 
 
 def _orthonormal(matrix: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import tensorflow as tf
@@ -202,18 +203,30 @@ class RandomK(Compressor):
         """Sums the elements at positions that the common seed gives."""
         spec = tf.TensorSpec(gradient.shape, gradient.dtype)
         length, size = math.prod(spec.shape), size_of(self.ratio, spec)
-        where = _different_positions(size, length, step.seed)
+        where = self._where(spec, step)
         flat = tf.reshape(gradient, [-1])
         scale = 1.0 if self.error_feedback else length / size
         values = tf.gather(flat, where) * scale
         values = tf.where(tf.reduce_all(tf.math.is_finite(flat)), values, float("nan"))
         (sums,) = yield (values,)
-        total, own = (tf.math.unsorted_segment_sum(v, where, length) for v in (sums, values))
-        return Result(as_gradient(total, spec), as_gradient(own, spec), state)
+        total, own = (_at_positions(v, where, spec) for v in (sums, values))
+        return Result(total, own, state)
+
+    def restore(self, payloads: Sequence[Payload], spec: tf.TensorSpec, step: Step) -> tf.Tensor:
+        """The elements at the positions that the common seed gives."""
+        ((values,),) = payloads
+        return _at_positions(values, self._where(spec, step), spec)
+
+    def _where(self, spec: tf.TensorSpec, step: Step) -> tf.Tensor:
+        return _different_positions(size_of(self.ratio, spec), math.prod(spec.shape), step.seed)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
         """Four bytes per element that is sent."""
         return 4 * size_of(self.ratio, spec)
+
+
+def _at_positions(values: tf.Tensor, where: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    return as_gradient(tf.math.unsorted_segment_sum(values, where, math.prod(spec.shape)), spec)
 
 
 def _different_positions(size: int, length: int, seed: tf.Tensor) -> tf.Tensor:

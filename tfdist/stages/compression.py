@@ -7,21 +7,23 @@ added to its next gradient.
 
 from __future__ import annotations
 
-import bisect
 import functools
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compression.base import Compressor, Step
 from tfdist.compression.choice import Choice
-from tfdist.compression.none import Uncompressed
 from tfdist.stages import wire
 from tfdist.stages.compression_state import CompressionState
-from tfdist.stages.compression_step import UnitStep
-from tfdist.stages.compression_units import Unit, plan_units, warn_of_traffic
+from tfdist.stages.compression_step import UnitStep, is_compressed, seeds
+from tfdist.stages.compression_units import (
+    Unit,
+    compressor_at,
+    plan_units,
+    starts_of_stages,
+    warn_of_traffic,
+)
 
 
 class CompressedExchange:
@@ -57,9 +59,7 @@ class CompressedExchange:
         self.monitor: Any = None
         warn_of_traffic(self.units)
         self._bucket_bytes = bucket_bytes
-        self._seeds = [
-            zlib.crc32(f"{seed} {unit.bucket.indices}".encode()) & 0x7FFFFFFF for unit in self.units
-        ]
+        self._seed = seed
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, gradients: Sequence[Any], number: tf.Tensor) -> dict[int, tf.Tensor]:
@@ -76,15 +76,15 @@ class CompressedExchange:
             index: tf.convert_to_tensor(gradients[index])
             for unit in self.units
             for index in unit.bucket.indices
-            if _is_compressed(gradients[index], unit.compressor)
+            if is_compressed(gradients[index], unit.compressor)
         }
         self.in_use = [part for unit in self.units if (part := unit.only(dense)).bucket.indices]
-        firsts = sorted({first for unit in self.units for first, _ in unit.compressor.stages()})
         if not dense:
             return {}
-        if firsts == [0]:
+        starts = starts_of_stages(self.units)
+        if starts == [0]:
             return self._exchange(0, dense, number)
-        by_stage = functools.partial(self._by_stage, sorted({0, *firsts}))
+        by_stage = functools.partial(self._by_stage, starts)
         return tf.distribute.get_replica_context().merge_call(by_stage, args=(dense, number))
 
     def _by_stage(self, starts: list[int], strategy: Any, dense: Any, number: Any) -> Any:
@@ -103,12 +103,15 @@ class CompressedExchange:
     ) -> dict[int, tf.Tensor]:
         """One step of the stage that begins with update `first`."""
         context = tf.distribute.get_replica_context()
-        running = []
+        replica_id, replicas = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        running, variables = [], []
         for index, unit in enumerate(self.units):
             if any(member in dense for member in unit.bucket.indices):
-                step = self._step(index, number, context.replica_id_in_sync_group)
-                compressor = _at(unit.compressor, first)
-                running.append(UnitStep(unit, compressor, self.state.parts[index], dense, step))
+                variables.append(self.state.parts[index])
+                state = {name: v.read_value() for name, v in variables[-1].items()}
+                step = seeds(self._seed, unit, number, replica_id, replicas)
+                compressor = compressor_at(unit.compressor, first)
+                running.append(UnitStep(unit, compressor, state, dense, step))
         largest = getattr(context.strategy, "largest_message", None)
         while waiting := [unit_step for unit_step in running if unit_step.payload is not None]:
             sums = [w for w in waiting if w.compressor.aggregation == "sum"]
@@ -119,32 +122,13 @@ class CompressedExchange:
             for unit_step in [*sums, *gathers]:
                 unit_step.receive(tuple(next(received) for _ in unit_step.payload or ()))
         found: dict[int, tf.Tensor] = {}
-        for unit_step in running:
-            found.update(unit_step.finish())
+        for unit_step, own in zip(running, variables):
+            found.update(unit_step.totals())
+            for name, value in unit_step.kept().items():
+                own[name].assign(value)
         if self.monitor is not None:
             self.monitor.record([unit_step.measured() for unit_step in running])
         return found
-
-    def _step(self, unit: int, number: tf.Tensor, replica_id: tf.Tensor) -> Step:
-        fold_in = tf.random.experimental.stateless_fold_in
-        base = tf.constant([self._seeds[unit], 0], tf.int32)
-        seed = fold_in(base, tf.cast(number, tf.int32))
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return Step(seed, fold_in(seed, replica_id), replicas)
-
-
-def _is_compressed(gradient: Any, compressor: Compressor) -> bool:
-    """Sparse gradients travel as they are, unless they have a momentum, which is dense."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return compressor.keeps_momentum
-    return gradient is not None
-
-
-def _at(compressor: Compressor, number: int) -> Compressor:
-    """What `compressor` is at update `number`."""
-    stages = compressor.stages()
-    place = bisect.bisect_right([first for first, _ in stages], number) - 1
-    return stages[place][1] if place >= 0 else Uncompressed()
 
 
 def _flat(steps: list[UnitStep]) -> list[tf.Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist._compat import SaveableState
-from tfdist.compression.base import Compressor
+from tfdist.compression.base import Compressor, State
 from tfdist.stages.exchange import Bucket
 
 residual = "residual"
@@ -46,13 +46,7 @@ class CompressionState(SaveableState, tf.Module):
         self.parts = [self._make(index) for index in range(len(self._units))]
 
     def _first(self, index: int) -> dict[str, tf.Tensor]:
-        """The unit's state before training."""
-        compressor, bucket = self._units[index]
-        shape = bucket.shapes[0] if compressor.per_tensor else (sum(bucket.sizes),)
-        first = dict(compressor.init(tf.TensorSpec(shape, tf.float32)))
-        if compressor.error_feedback:
-            first[residual] = tf.zeros(shape)
-        return first
+        return first_state(*self._units[index])
 
     def _make(self, index: int) -> dict[str, tf.Variable]:
         compressor, _ = self._units[index]
@@ -220,6 +214,15 @@ class CompressionState(SaveableState, tf.Module):
                         value[slot] = row.reshape(np.shape(value[slot]))
                     replica.assign(value)
         self._collected = self._checksum(), rows
+
+
+def first_state(compressor: Compressor, bucket: Bucket) -> State:
+    """A unit's state before training."""
+    shape = bucket.shapes[0] if compressor.per_tensor else (sum(bucket.sizes),)
+    first = dict(compressor.init(tf.TensorSpec(shape, tf.float32)))
+    if compressor.error_feedback:
+        first[residual] = tf.zeros(shape)
+    return first
 
 
 def _places(bucket: Bucket, shape: tuple[int, ...]) -> list[tuple[int, Any, tuple[int, ...]]]:

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compression.base import Compressor, Payload, Result, Step
+from tfdist.compression.base import Compressor, Payload, Result, State, Step
 from tfdist.stages.compression_state import residual
 from tfdist.stages.compression_units import Unit
+
+
+def is_compressed(gradient: Any, compressor: Compressor) -> bool:
+    """Sparse gradients travel as they are, unless they have a momentum, which is dense."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return compressor.keeps_momentum
+    return gradient is not None
+
+
+def seeds(seed: int, unit: Unit, number: tf.Tensor, sender: tf.Tensor, replicas: int) -> Step:
+    """The random numbers of a unit's step.
+
+    Args:
+        seed: the option of the strategy.
+        unit: the unit, with all of its variables.
+        number: int scalar, the number of updates so far.
+        sender: int32 scalar, which of the replicas sends.
+        replicas: how many there are.
+    """
+    fold_in = tf.random.experimental.stateless_fold_in
+    of_unit = zlib.crc32(f"{seed} {unit.bucket.indices}".encode()) & 0x7FFFFFFF
+    common = fold_in(tf.constant([of_unit, 0], tf.int32), tf.cast(number, tf.int32))
+    return Step(common, fold_in(common, sender), replicas)
 
 
 class UnitStep:
@@ -21,7 +45,7 @@ class UnitStep:
     Args:
         unit: the unit.
         compressor: what the unit's compressor is in this step.
-        variables: the unit's state.
+        state: the unit's state.
         dense: gradients by the variable's index.
         step: seeds.
 
@@ -29,35 +53,38 @@ class UnitStep:
         unit: the unit, without variables that have no dense gradient.
         compressor: as given.
         payload: what is to travel next; None when all has arrived.
+        sent: the payloads so far.
     """
 
     def __init__(
         self,
         unit: Unit,
         compressor: Compressor,
-        variables: dict[str, tf.Variable],
+        state: State,
         dense: Mapping[int, tf.Tensor],
         step: Step,
     ):
         self.unit = unit.only(dense)
         self.compressor = compressor
         self._planned = unit
-        self._variables = variables
+        self._planned_state = state
         self._gradient = self._joined(dense)
         self._corrected = self._gradient
-        self._state = {name: self._taken(v.read_value()) for name, v in variables.items()}
+        self._state = {name: self._taken(value) for name, value in state.items()}
         kept = self._state.pop(residual, None)
         if kept is not None:
             self._corrected += kept
         self._check_shapes()
         self._exchange = compressor.exchange(self._corrected, dict(self._state), step)
-        self._sent_bytes = 0
         self._result: Result | None = None
+        self.sent: list[Payload] = []
+        self._sent_bytes = 0
         self.payload: Payload | None = None
         self._hand_out(next(self._exchange))
 
     def _hand_out(self, payload: Payload) -> None:
         self.payload = payload
+        self.sent.append(payload)
         self._sent_bytes += sum(_nbytes(tensor) for tensor in payload)
 
     def receive(self, received: Payload) -> None:
@@ -68,6 +95,12 @@ class UnitStep:
             self.payload, self._result = None, end.value
             self._check_bytes()
 
+    def receive_own(self) -> None:
+        """As `receive`, where no other replica sends anything."""
+        own = self.payload or ()
+        is_sum = self.compressor.aggregation == "sum"
+        self.receive(own if is_sum else tuple(tensor[None] for tensor in own))
+
     def measured(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The gradient, what was sent of it and of earlier ones, and what was not sent."""
         assert self._result is not None
@@ -75,20 +108,22 @@ class UnitStep:
         own = self._result.own
         return self._gradient, own, self._corrected - own if kept is None else kept
 
-    def finish(self) -> dict[int, tf.Tensor]:
-        """Keeps the state; gives the sums by variable."""
+    def kept(self) -> State:
+        """The entries of the state that have changed, for the next step."""
         assert self._result is not None
-        for name, value in self._result.state.items():
-            if value is not self._state[name]:
-                self._keep(name, value)
-        if residual in self._variables:
-            self._keep(residual, self._corrected - self._result.own)
-        bucket = self.unit.bucket
-        parts = tf.split(tf.reshape(self._result.total, [-1]), bucket.sizes)
-        return {
-            index: tf.cast(tf.reshape(part, shape), bucket.dtype)
-            for index, shape, part in zip(bucket.indices, bucket.shapes, parts)
+        changed = {
+            name: value
+            for name, value in self._result.state.items()
+            if value is not self._state[name]
         }
+        if residual in self._planned_state:
+            changed[residual] = self._corrected - self._result.own
+        return {name: self._put_back(name, value) for name, value in changed.items()}
+
+    def totals(self) -> dict[int, tf.Tensor]:
+        """The sums over the replicas, by variable."""
+        assert self._result is not None
+        return self.unit.divided(self._result.total)
 
     def _joined(self, dense: Mapping[int, tf.Tensor]) -> tf.Tensor:
         """The gradients as the compressor sees them."""
@@ -110,15 +145,15 @@ class UnitStep:
         parts = zip(bucket.indices, tf.split(value, bucket.sizes))
         return tf.concat([p for index, p in parts if index in self.unit.bucket.indices], axis=0)
 
-    def _keep(self, name: str, value: tf.Tensor) -> None:
-        """Inverse of `_taken`: changes the part of this step's variables."""
-        variable = self._variables[name]
-        if not self._is_whole(variable):
-            bucket = self._planned.bucket
-            new = dict(zip(self.unit.bucket.indices, tf.split(value, self.unit.bucket.sizes)))
-            old = zip(bucket.indices, tf.split(variable.read_value(), bucket.sizes))
-            value = tf.concat([new.get(index, part) for index, part in old], axis=0)
-        variable.assign(value)
+    def _put_back(self, name: str, value: tf.Tensor) -> tf.Tensor:
+        """Inverse of `_taken`: the entry with another part of this step's variables."""
+        before = self._planned_state[name]
+        if self._is_whole(before):
+            return value
+        bucket = self._planned.bucket
+        new = dict(zip(self.unit.bucket.indices, tf.split(value, self.unit.bucket.sizes)))
+        old = zip(bucket.indices, tf.split(before, bucket.sizes))
+        return tf.concat([new.get(index, part) for index, part in old], axis=0)
 
     def _check_shapes(self) -> None:
         """Raises ValueError for a state that cannot do without some of the unit's variables."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import warnings
-from collections.abc import Container, Sequence
+from collections.abc import Container, Hashable, Sequence
 
 import tensorflow as tf
 
@@ -50,9 +51,33 @@ class Unit:
         bucket = dataclasses.replace(self.bucket, indices=indices, shapes=shapes)
         return dataclasses.replace(self, bucket=bucket)
 
+    def divided(self, gradient: tf.Tensor) -> dict[int, tf.Tensor]:
+        """What the compressor gives as gradients of the variables, by their index."""
+        parts = tf.split(tf.reshape(gradient, [-1]), self.bucket.sizes)
+        return {
+            index: tf.cast(tf.reshape(part, shape), self.bucket.dtype)
+            for index, shape, part in zip(self.bucket.indices, self.bucket.shapes, parts)
+        }
+
+
+def starts_of_stages(units: Sequence[Unit]) -> list[int]:
+    """The updates from which on something else is used, ascending, the first of them 0."""
+    return sorted({0, *(first for unit in units for first, _ in unit.compressor.stages())})
+
+
+def compressor_at(compressor: Compressor, number: int) -> Compressor:
+    """What `compressor` is at update `number`."""
+    stages = compressor.stages()
+    place = bisect.bisect_right([first for first, _ in stages], number) - 1
+    return stages[place][1] if place >= 0 else Uncompressed()
+
 
 def plan_units(
-    choice: Choice, specs: Sequence[tf.TensorSpec], paths: Sequence[str], bucket_bytes: int
+    choice: Choice,
+    specs: Sequence[tf.TensorSpec],
+    paths: Sequence[str],
+    bucket_bytes: int,
+    places: Sequence[Hashable] | None = None,
 ) -> list[Unit]:
     """Assigns variables to units; those that travel uncompressed are in none.
 
@@ -61,6 +86,7 @@ def plan_units(
         specs: the variables' shapes and dtypes.
         paths: the variables' paths.
         bucket_bytes: upper bound of a unit of several variables, in bytes.
+        places: where their gradients are sent to: a unit's all to one place. None for one place.
 
     Raises:
         ValueError: for a pattern that another one hides; for variables without momentum.
@@ -68,9 +94,13 @@ def plan_units(
     chosen = choice.for_paths(paths)
     _check_momentum(chosen, paths)
     compressors = [c and c.for_variable(spec) for c, spec in zip(chosen, specs)]
+    kinds = list(zip(compressors, places or [None] * len(compressors)))
     units = []
-    for compressor in dict.fromkeys(c for c in compressors if c is not None):
-        mine = [index for index, other in enumerate(compressors) if other == compressor]
+    for kind in dict.fromkeys(kinds):
+        compressor, _ = kind
+        if compressor is None:
+            continue
+        mine = [index for index, other in enumerate(kinds) if other == kind]
         bound = 1 if compressor.per_tensor else bucket_bytes
         for bucket in plan_buckets([specs[index] for index in mine], bound):
             indices = tuple(mine[index] for index in bucket.indices)

@@ -27,10 +27,19 @@ def all_finite(gradients: list) -> tf.Tensor:
     Returns:
         A bool scalar, equal on all replicas.
     """
-    dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in dense])
-    overflows = exchange.all_reduce([tf.cast(tf.logical_not(finite), tf.float32)])
+    overflow = tf.logical_not(all_finite_here(gradients))
+    overflows = exchange.all_reduce([tf.cast(overflow, tf.float32)])
     return tf.equal(overflows[0], 0.0)
+
+
+def all_finite_here(gradients: list) -> tf.Tensor:
+    """Whether these gradients are finite, whatever those of others: a bool scalar.
+
+    Args:
+        gradients: tensors and `tf.IndexedSlices`.
+    """
+    dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in dense])
 
 
 def after_finite_step(optimizer: keras.optimizers.LossScaleOptimizer) -> None:

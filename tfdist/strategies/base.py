@@ -2,73 +2,47 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import _compat, replica
 from tfdist.callbacks.checks import TrainingChecks
-from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.stages import weighting
 from tfdist.strategies import batches, end_of_data, keras_steps, wrapping
+from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.strategies.processes import Processes
 from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
 
 
-class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # type: ignore[misc]
+class SynchronousStrategy(KerasStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
     Attributes:
-        options: the `tfdist.Options` that the strategy was made with.
         processes: the processes that the replicas run in.
     """
 
-    options: Options
     processes: Processes
 
-    def _init_options(self, options: Options, processes: Processes) -> None:
-        self.options = options
+    def _init_synchronous(self, options: Options, processes: Processes) -> None:
+        self._init_options(options)
         self.processes = processes
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet = weakref.WeakSet()
-        self._batch_specs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     @property
     def is_chief(self) -> bool:
         """Whether this process writes files and progress: the only one, or rank 0 of several."""
         return self.processes.is_chief
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[tf.distribute.Strategy]:
-        """A context in which models, optimizers and metrics are made for this strategy.
-
-        Raises:
-            RuntimeError: when the scope of another strategy is active.
-        """
-        active = tf.distribute.get_strategy() if tf.distribute.has_strategy() else self
-        if active is not self:
-            raise RuntimeError(
-                "The scope of another strategy is active; leave it first, as variables belong to "
-                f"one strategy. Received: {type(active).__name__} is active, and the scope of "
-                f"{type(self).__name__} was to be entered"
-            )
-        with super().scope():
-            yield self
-
     def callbacks(self) -> list[keras.callbacks.Callback]:
         """Callbacks for `model.fit`: they check that there is a model to distribute, and data."""
         return [TrainingChecks(self)]
-
-    def unwrap(self, model: keras.Model) -> keras.optimizers.Optimizer | None:
-        """The plain Keras optimizer that `model` was compiled with, with its present state."""
-        optimizer = model.optimizer
-        return optimizer.unwrap() if isinstance(optimizer, DistributedOptimizer) else optimizer
 
     def run(
         self,
@@ -111,15 +85,6 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         if self.num_replicas_in_sync == 1:
             return logs
         return keras_steps.with_global_metrics(logs, model, name)
-
-    def reduce_per_replica(self, values: Any, reduction: str) -> Any:
-        """What Keras' trainer gets of a step's results `values`; None for Keras' own reduction.
-
-        Args:
-            values: a structure of what `run` returned.
-            reduction: "auto" for logs, "concat" for predictions.
-        """
-        return None
 
     def _prepare(self, model: keras.Model) -> None:
         """Checks and completes what the scope and `compile` could not yet see."""
@@ -230,26 +195,3 @@ class SynchronousStrategy(tf.distribute.Strategy if TYPE_CHECKING else object): 
         distributed = super().distribute_datasets_from_function(recorded, options)
         self._batch_specs[distributed] = specs[0]
         return distributed
-
-    def batch_spec(self, dataset: Any) -> Any:
-        """The type specs of a batch of `dataset`, if this strategy distributed it; else None."""
-        return self._batch_specs.get(dataset)
-
-
-def _is_ours(strategy: Any) -> bool:
-    return isinstance(strategy, SynchronousStrategy)
-
-
-def _reduce_per_replica(strategy: Any, values: Any, reduction: str) -> Any:
-    return strategy.reduce_per_replica(values, reduction) if _is_ours(strategy) else None
-
-
-_compat.install()
-_compat.hook_reduce_per_replica(_reduce_per_replica)
-_compat.hook_runs(end_of_data.of_run)
-_compat.hook_end_of_data(end_of_data.advance)
-_compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
-_compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
-_compat.hook_symbolic_build(
-    lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None
-)

@@ -11,32 +11,34 @@ from tfdist.cluster import choose_strategy
 from tfdist.strategies.horovod import HorovodStrategy, is_installed
 from tfdist.strategies.mirrored import MirroredStrategy
 from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
+from tfdist.strategies.parameter_server import ParameterServerStrategy
 
 _AVAILABLE = {
     "mirrored": MirroredStrategy,
     "multi_worker": MultiWorkerMirroredStrategy,
     "horovod": HorovodStrategy,
+    "parameter_server": ParameterServerStrategy,
 }
-_PLANNED = ("parameter_server",)
 
 
 def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     """Makes the strategy called `name`.
 
     Args:
-        name: "mirrored", "multi_worker", "horovod", or "auto" for the one that fits: Horovod where
-            horovodrun or MPI started the process, several workers where `TF_CONFIG` or Slurm names
-            them, else mirrored on the local devices. "auto" logs its choice and the reason at level
-            INFO; `tfdist doctor` shows them.
+        name: "mirrored", "multi_worker", "horovod", "parameter_server", or "auto" for the one that
+            fits: Horovod where horovodrun or MPI started the process, a parameter server where
+            `TF_CONFIG` has a `ps`, several workers where it or Slurm names them, else mirrored on
+            the local devices. "auto" logs its choice and the reason at level INFO; `tfdist doctor`
+            shows them.
         **options: the arguments of the strategy's class.
 
     Returns:
-        A `tfdist.MirroredStrategy`, `tfdist.MultiWorkerMirroredStrategy` or
-        `tfdist.HorovodStrategy`.
+        A `tfdist.MirroredStrategy`, `tfdist.MultiWorkerMirroredStrategy`,
+        `tfdist.HorovodStrategy` or `tfdist.ParameterServerStrategy`.
 
     Raises:
-        ValueError: for an unknown name, for one that is not available yet, and for an option that
-            is not available yet.
+        ValueError: for an unknown name, and for `staleness` with another strategy than
+            "parameter_server".
         TypeError: for an option that the class does not have.
         ImportError: for "horovod" where it is not installed.
         TimeoutError: when other processes of the job cannot be reached.
@@ -52,19 +54,14 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
         name, reason = _choose()
         requested += f", which means {name!r} here, because {reason}"
         tf.get_logger().info("tfdist: strategy %r, because %s", name, reason)
-    if name in _PLANNED:
-        raise ValueError(
-            f"The strategy {name!r} is not available yet in this version of tfdist. "
-            f"Available: {sorted(_AVAILABLE)} and 'auto'. Received: {requested}"
-        )
     if name not in _AVAILABLE:
         raise ValueError(
             f"Unknown strategy. Available: {sorted(_AVAILABLE)} and 'auto'. Received: name={name!r}"
         )
-    if options.pop("staleness", None) is not None:
+    if name != "parameter_server" and options.pop("staleness", None) is not None:
         raise ValueError(
-            "The option `staleness` is not available yet in this version of tfdist; leave it out. "
-            f"Received: staleness for the strategy {name!r}"
+            "Only the strategy 'parameter_server' trains asynchronously, so that gradients may be "
+            f"stale; leave `staleness` out. Received: staleness for the strategy {requested}"
         )
     return _AVAILABLE[name](**options)
 

@@ -95,7 +95,12 @@ def with_global_metrics(logs: Any, model: keras.Model, name: str) -> Any:
     """
     if name == "predict_step" or not isinstance(logs, dict):
         return logs
-    results = model.get_metrics_result()
+    return with_results(logs, model.get_metrics_result(), model, name)
+
+
+def with_results(logs: dict, results: dict, model: keras.Model, name: str) -> dict:
+    """Puts the metrics' results in place of those of one batch; see `with_global_metrics`."""
+    results = dict(results)
     if getattr(type(model), name) is not getattr(keras.Model, name):
         results.pop("loss", None)
     return _replaced(logs, results)

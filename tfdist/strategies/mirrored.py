@@ -68,7 +68,7 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         if cross_device_ops is None and devices and all("CPU" in d.upper() for d in devices):
             cross_device_ops = tf.distribute.ReductionToOneDevice()
         super().__init__(devices, cross_device_ops)
-        self._init_options(options, OneProcess())
+        self._init_synchronous(options, OneProcess())
 
 
 def _check_devices(devices: Sequence[str]) -> None:

@@ -18,16 +18,13 @@ from tfdist.coordination import hooks
 from tfdist.coordination.files import CallbackFiles
 from tfdist.options import Options
 from tfdist.stages import exchange, weighting
-from tfdist.strategies import batches, keras_steps, shards
+from tfdist.strategies import batches, keras_steps, seeds, shards
 from tfdist.strategies.base import SynchronousStrategy
 from tfdist.strategies.processes import Processes
 from tfdist.validation import check_not_empty
 
 _UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 _INFINITE = int(tf.data.INFINITE_CARDINALITY)
-# What tf.compat.v1.random.get_seed answers for the global seed as long as nobody has set it.
-_UNSET_SEED = 87654321
-
 
 # The dtypes of predictions, and in which the engines exchange them.
 _EXCHANGED_AS = {
@@ -54,7 +51,7 @@ class MultiProcessStrategy(SynchronousStrategy):
     callback_files: list[CallbackFiles]
 
     def _init_processes(self, options: Options, processes: Processes, log_all_ranks: bool) -> None:
-        self._init_options(options, processes)
+        self._init_synchronous(options, processes)
         self.log_all_ranks = log_all_ranks
         self.callbacks_run = False
         self.callback_files = []
@@ -267,15 +264,15 @@ def _agree_on_seed(processes: Processes) -> None:
     """
     if processes.size == 1:
         return
-    own, _ = tf.compat.v1.random.get_seed(0)
-    rows = processes.all_gather([own, secrets.randbits(31)])
+    own = seeds.global_seed()
+    rows = processes.all_gather([-1 if own is None else own, secrets.randbits(31)])
     if len(set(rows[:, 0])) > 1:
         raise ValueError(
             "The processes must have one random seed, as a shuffled data set must have the same "
             "order in all of them. Call `keras.utils.set_random_seed` with the same number "
             f"everywhere, or nowhere. Received: seeds {rows[:, 0].tolist()} by rank"
         )
-    if own == _UNSET_SEED:
+    if own is None:
         tf.random.set_seed(int(rows[0, 1]))
 
 

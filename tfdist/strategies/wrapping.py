@@ -82,12 +82,7 @@ def compile_for_strategy(
     check_not_legacy(args[0] if args else kwargs.get("optimizer"))
     with strategy.scope():
         compile_model(*args, **kwargs)
-    if model.jit_compile and strategy.num_replicas_in_sync > 1:
-        raise ValueError(
-            "XLA cannot compile a step that exchanges gradients between replicas. Compile with "
-            "`jit_compile=False` or leave it out. Received: jit_compile=True with "
-            f"{strategy.num_replicas_in_sync} replicas"
-        )
+    strategy.check_compiled(model)
     if model.optimizer is not None and not isinstance(model.optimizer, DistributedOptimizer):
         _wrap_attribute(model, "optimizer")
 

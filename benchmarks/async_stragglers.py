@@ -1,0 +1,189 @@
+"""Asynchronous training where one worker is slow, and where there are many workers.
+
+Real processes on this machine, started by `tfdist run`, learn two small tasks: digits, dense layers
+of 128 and 10 units on scikit-learn's scans, and linear, a linear function of 8 inputs without
+noise. A gradient is of 16 samples. Two questions:
+
+- stragglers: 4 workers, of which one takes five times as long for a step, for good. How many
+  updates per second are made under each policy of `tfdist.staleness`, compared with what each
+  worker makes alone and with synchronous training, and how long does it take to a target loss?
+- divergence: 8 workers without delays, so that each update is about 7 updates old. At a learning
+  rate with which one worker learns, who still does?
+
+A step's time is a sleep in it, far longer than its computation, so that the few cores of this
+machine do not decide. Synchronous steps are of 4 gradients, with 4 times the learning rate.
+
+    python benchmarks/async_stragglers.py                 # about a quarter of an hour
+    python benchmarks/async_stragglers.py --quick         # a look at whether it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import async_stragglers_report as report
+import readme
+
+RANKS_SCRIPT = Path(__file__).with_name("async_stragglers_ranks.py")
+PAGE = readme.ROOT / "docs" / "asynchronous.md"
+IMAGES = readme.ROOT / "docs" / "images"
+
+Runs = list[dict[str, Any]]
+
+# The learning rate of one gradient, and the loss at which training ends.
+STRAGGLERS = {"digits": (0.2, 0.2), "linear": (0.05, 1e-3)}
+# The learning rate with many workers.
+DIVERGENCE = {"digits": 0.7, "linear": 0.2}
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="two workers, one seed, short delays")
+    parser.add_argument("--tasks", nargs="+", choices=STRAGGLERS, default=list(STRAGGLERS))
+    parser.add_argument("--policies", nargs="+", choices=report.POLICIES, metavar="POLICY")
+    parser.add_argument("--seeds", type=int, help="runs of each kind (default: 3)")
+    parser.add_argument("--seconds", type=float, help="delay of a step (default: 0.06)")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        nargs="?",
+        const=IMAGES,
+        metavar="FOLDER",
+        help=f"draw the pictures into FOLDER (default: {IMAGES.relative_to(readme.ROOT)})",
+    )
+    readme.add_output_options(parser, "--update", PAGE)
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    arguments.policies = arguments.policies or list(report.POLICIES)
+    arguments.seeds = arguments.seeds or (1 if quick else 3)
+    arguments.seconds = arguments.seconds or (0.01 if quick else 0.08)
+    fast = 1 if quick else 3
+    arguments.delays = [arguments.seconds] * fast + [5 * arguments.seconds]
+    arguments.crowd = 2 if quick else 8
+    arguments.batches = 40 if quick else 600
+    return arguments
+
+
+def run_job(engine: str, delays: list[float], runs: Runs) -> Runs:
+    """The results of `runs` on so many workers.
+
+    Args:
+        engine: "parameter_server", whose chief is one more process, or "multi_worker".
+        delays: the seconds of each worker's step.
+        runs: what `async_stragglers_ranks.py` runs, one after the other.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results.json")
+        servers = engine == "parameter_server"
+        command = [sys.executable, "-m", "tfdist", "run", "-n", str(len(delays) + servers)]
+        command += ["--strategy", engine, str(RANKS_SCRIPT), engine, "--runs", json.dumps(runs)]
+        command += ["--results", str(results), "--delays", *map(str, delays)]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
+        paths = [str(readme.ROOT), os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        job = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if job.returncode:
+            sys.exit(f"{' '.join(command)} failed:\n{job.stderr[-5000:]}")
+        return json.loads(results.read_text())
+
+
+def alone(arguments: argparse.Namespace) -> Runs:
+    """What each kind of worker does when it is the only one: ten seconds of the usual delays."""
+    measured = []
+    for delay in dict.fromkeys(arguments.delays):
+        batches = max(3, round(arguments.batches * arguments.seconds / delay / 5))
+        runs = [
+            {
+                "policy": "none",
+                "task": task,
+                "seed": 0,
+                "parts": 1,
+                "learning_rate": STRAGGLERS[task][0],
+                "target": 0.0,
+                "batches": batches,
+            }
+            for task in arguments.tasks
+        ]
+        results = run_job("parameter_server", [delay], runs)
+        measured += [result | {"kind": "alone", "delay": delay} for result in results]
+    return measured
+
+
+def stragglers(arguments: argparse.Namespace) -> Runs:
+    """What all workers do together, under each policy."""
+    measured = []
+    for engine, names in (
+        ("parameter_server", [p for p in arguments.policies if p != report.WITHOUT_SERVERS]),
+        ("multi_worker", [p for p in arguments.policies if p == report.WITHOUT_SERVERS]),
+    ):
+        runs = []
+        for seed, task, name in itertools.product(range(arguments.seeds), arguments.tasks, names):
+            learning_rate, target = STRAGGLERS[task]
+            parts = len(arguments.delays) if name in report.SYNCHRONOUS else 1
+            runs.append(
+                {
+                    "policy": name,
+                    "task": task,
+                    "seed": seed,
+                    "parts": parts,
+                    "learning_rate": parts * learning_rate,
+                    "target": target,
+                    "batches": max(3, arguments.batches // parts),
+                }
+            )
+        if runs:
+            results = run_job(engine, arguments.delays, runs)
+            measured += [result | {"kind": "stragglers"} for result in results]
+    return measured
+
+
+def divergence(arguments: argparse.Namespace) -> Runs:
+    """What many equally fast workers do under some policies, and what one does alone."""
+    measured: Runs = []
+    for workers, names in ((1, report.COMPARED[:1]), (arguments.crowd, report.COMPARED)):
+        runs = [
+            {
+                "policy": name,
+                "task": task,
+                "seed": seed,
+                "parts": 1,
+                "learning_rate": DIVERGENCE[task],
+                "target": 0.0,
+                "batches": arguments.batches,
+            }
+            for task in arguments.tasks
+            for name in names
+            for seed in range(arguments.seeds)
+        ]
+        results = run_job("parameter_server", [0.0] * workers, runs)
+        measured += [result | {"kind": "divergence", "workers": workers} for result in results]
+    return measured
+
+
+def main() -> None:
+    """Measures, prints the tables, and writes what was asked for."""
+    arguments = parse_arguments()
+    measured: Runs = []
+    for measure in (alone, stragglers, divergence):
+        measured += measure(arguments)
+        print(f"{measure.__name__}: done", file=sys.stderr, flush=True)
+    text = report.tables(measured, arguments.delays)
+    readme.publish(arguments, "stragglers", text, measured)
+    if arguments.plot:
+        arguments.plot.mkdir(parents=True, exist_ok=True)
+        report.plot(measured, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

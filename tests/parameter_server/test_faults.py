@@ -1,0 +1,117 @@
+"""Real processes are killed and stopped; the weights tell what was trained on, and how often."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.launching import all_end
+from tests.parameter_server.counting import BATCHES, SAMPLES
+from tfdist.cluster import Cluster
+from tfdist.cluster.addresses import reserved_ports
+
+ROOT = Path(__file__).parents[2]
+JOB = "tests.parameter_server.job"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the processes of a job as on several machines: with TF_CONFIG, and nobody looks on."""
+    started = []
+
+    def start(workers, ps, *arguments, **environ):
+        names = [("chief", 0), *(("worker", i) for i in range(workers))]
+        names += [("ps", i) for i in range(ps)]
+        with reserved_ports(len(names)) as ports:
+            addresses = collections.defaultdict(tuple)
+            for (job, _), port in zip(names, ports):
+                addresses[job] += (f"127.0.0.1:{port}",)
+        processes = {}
+        for job, index in names:
+            config = Cluster(addresses, job, index).to_tf_config()
+            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+            environ |= {"TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path}
+            with (tmp_path / f"{job}-{index}.log").open("ab") as log:
+                processes[job, index] = subprocess.Popen(
+                    [sys.executable, "-m", JOB, str(tmp_path), *arguments],
+                    env=os.environ | environ,
+                    stdout=log,
+                    stderr=log,
+                    cwd=ROOT,
+                )
+        started.extend(processes.values())
+        return processes, addresses
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def ended(processes, within=60):
+    """All exit statuses, once each process has ended by itself."""
+    return {name: process.wait(within) for name, process in processes.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "seconds"),
+    [
+        ("static", "2"),
+        pytest.param("dynamic", "20", marks=pytest.mark.full),
+        pytest.param("static", "20", marks=pytest.mark.full),
+    ],
+)
+def test_training_goes_on_without_a_worker_and_with_it_when_it_is_back(
+    start, tmp_path, source, seconds
+):
+    processes, addresses = start(3, 1, "workers", source, STOPPED_SECONDS=seconds)
+    assert processes["chief", 0].wait(300) == 0, (tmp_path / "chief-0.log").read_text()
+    facts = json.loads((tmp_path / "facts").read_text())
+    epochs = len(facts["counted"])
+    assert facts["seen"] == [epochs] * SAMPLES  # by whom ever
+    assert facts["updates"] == facts["iterations"] == epochs * BATCHES
+    assert facts["counted"] == [SAMPLES] * epochs
+    by_epoch = [
+        set(facts["workers"][first : first + BATCHES])
+        for first in range(0, epochs * BATCHES, BATCHES)
+    ]
+    assert by_epoch[0] == {0, 1, 2}
+    assert by_epoch[2] == {1, 2}
+    assert facts["meanwhile"] == 7  # while a worker was stopped
+    assert 0 in by_epoch[-1]
+    said = (tmp_path / "chief-0.log").read_text()
+    worker = f"tfdist: worker 0 ({addresses['worker'][0]}) is"
+    assert f"{worker} lost; training goes on with the others. (UnavailableError)" in said
+    assert f"{worker} back." in said
+    statuses = ended(processes)
+    assert statuses.pop(("worker", 0)) == -9
+    assert statuses == {("chief", 0): 0, ("worker", 1): 0, ("worker", 2): 0, ("ps", 0): 0}
+    assert all_end([json.loads((tmp_path / "pid-worker-0").read_text())], within=20)
+
+
+@pytest.mark.full
+def test_a_job_that_lost_its_chief_or_a_parameter_server_goes_on_from_its_backup(start, tmp_path):
+    processes, _ = start(1, 1, "servers")
+    assert ended(processes, 150) == {("chief", 0): -9, ("worker", 0): 0, ("ps", 0): 0}
+
+    processes, addresses = start(1, 1, "servers")
+    assert ended(processes, 150) == {("chief", 0): 1, ("worker", 0): 0, ("ps", 0): -9}
+    last = (tmp_path / "chief-0.log").read_text().splitlines()[-1]
+    assert last == (
+        f"ConnectionError: ps 0 ({addresses['ps'][0]}) is lost, and with it its part of the "
+        "weights. Start the job again; with a keras.callbacks.BackupAndRestore it goes on from the "
+        "last backup."
+    )
+
+    processes, _ = start(1, 1, "servers")
+    assert set(ended(processes, 150).values()) == {0}
+    facts = json.loads((tmp_path / "facts").read_text())
+    killed = [json.loads((tmp_path / f"killed-{name}").read_text()) for name in ("chief-0", "ps-0")]
+    assert killed == [BATCHES + 6, 2 * BATCHES + 6]
+    assert len(facts["counted"]) == 2  # the third and the fourth epoch
+    assert facts["seen"] == [4] * SAMPLES
+    assert facts["updates"] == facts["iterations"] == 4 * BATCHES

@@ -1,0 +1,97 @@
+"""Asynchronous training in Keras' `fit`, on real servers in one process."""
+
+import numpy as np
+import pytest
+
+from tests.parameter_server import scenarios
+
+pytestmark = pytest.mark.xdist_group("parameter_server")
+
+KINDS = [
+    "static",
+    "static, shuffled",
+    "static, unknown length",
+    "dynamic",
+    "dynamic, shuffled",
+    "own pipelines",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.scenario("samples")
+def test_each_sample_is_trained_once_per_epoch(found, kind):
+    assert found[kind] == [[1.0] * scenarios.ROWS] * 2
+
+
+@pytest.mark.parametrize("kind", ["static, endless", "dynamic, endless"])
+@pytest.mark.scenario("samples")
+def test_endless_data_go_on_in_the_next_epoch(found, kind):
+    first, second = np.array(found[kind])
+    assert first.sum() == second.sum() == 15
+    assert first.max() == 1
+    # With parts of its own, a worker that does more steps begins its part again earlier.
+    if kind == "dynamic, endless":
+        assert (first + second).tolist() == [1.0] * scenarios.ROWS
+
+
+@pytest.mark.scenario("counters")
+def test_counters_are_exact(found):
+    steps = 3 * scenarios.ROWS
+    assert found["version"] == found["iterations"] == found["updates"] == steps
+
+
+@pytest.mark.scenario("counters")
+def test_a_batch_ends_when_its_update_is_made(found):
+    assert found["versions"] == list(range(1, 3 * scenarios.ROWS + 1))
+
+
+@pytest.mark.scenario("counters")
+def test_logs_count_every_step_once(found):
+    """The weights do not move, so each epoch's logs are those of an evaluation."""
+    for name, value in found["one device"].items():
+        np.testing.assert_allclose(found["history"][name], value, rtol=1e-6)
+
+
+@pytest.mark.scenario("counters")
+def test_staleness_reaches_history_and_tensorboard(found):
+    assert len(found["history"]["staleness"]) == 3
+    assert max(found["history"]["staleness_max"]) == 1
+    assert found["tags"] == {"staleness/worker_0", "staleness/worker_1"}
+
+
+@pytest.mark.parametrize("name", ["evaluate", "evaluate, steps", "evaluate, generator", "predict"])
+@pytest.mark.scenario("evaluation")
+def test_evaluation_is_that_of_one_device(found, name):
+    np.testing.assert_allclose(found["ours"][name], found["one device"][name], rtol=1e-6)
+
+
+@pytest.mark.scenario("stopping")
+def test_training_stops_at_the_batch_where_it_is_stopped(found):
+    assert found["stopped"] == (3, 3)
+    assert found["next"] == [[1.0] * scenarios.ROWS]
+
+
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+@pytest.mark.scenario("predicting_within_training")
+def test_callbacks_may_predict_within_an_epoch(found, kind):
+    assert found[kind] == [[1.0] * scenarios.ROWS]
+
+
+@pytest.mark.scenario("dynamic_generator")
+def test_the_chief_reads_generators(found):
+    assert found == 5
+
+
+@pytest.mark.scenario("saving")
+def test_a_saved_model_goes_on_with_and_without_the_strategy(found):
+    for ours, plain in (found["weights"], found["moments"]):
+        assert len(ours) == len(plain) > 0
+        for one, other in zip(ours, plain):
+            np.testing.assert_array_equal(one, other)
+    assert found["iterations"] == [8, 8, 16]
+
+
+@pytest.mark.scenario("examples")
+def test_examples_in_docstrings_run(found):
+    assert set(found) == set(scenarios.EXAMPLES)
+    assert all(failed == 0 and attempted > 0 for failed, attempted in found.values())

@@ -1,0 +1,86 @@
+"""Trains under parameter servers with a record: job.py OPTIONS, a JSON object.
+
+Options: "weights", the file that the final weights are saved in; "cluster", true for one in this
+process; "fits", the number of epochs of each `fit`; others are those of the strategy, of which
+"staleness" is an expression.
+"""
+
+import contextlib
+import json
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+# So many products of matrices make a step of worker 1 several times as long as one of others.
+SLOW = 2500
+
+
+@keras.saving.register_keras_serializable("tests")
+class SlowOnWorker1(keras.layers.Layer):
+    """Takes its time there, and returns its inputs."""
+
+    def call(self, inputs):
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        rounds = tf.where(tf.equal(worker, 1), SLOW, 0)
+        one = tf.eye(32)
+        _, product = tf.while_loop(
+            lambda done, _: done < rounds, lambda done, m: (done + 1, m @ one), (0, one)
+        )
+        return inputs * tf.stop_gradient(product[0, 0])
+
+
+def build(width=32):
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            SlowOnWorker1(),
+            keras.layers.Dense(width, activation="relu"),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def data(samples=256):
+    x = np.random.normal(size=(samples, 8)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+
+
+def main(options):
+    weights, fits = options.pop("weights"), options.pop("fits")
+    policy = eval(options.pop("staleness"), vars(tfdist.staleness))  # of the tests' own
+    local = options.pop("cluster", False)
+    cluster = tfdist.cluster.local_cluster(2, 1) if local else contextlib.nullcontext()
+    with cluster as resolver:
+        if resolver is not None:
+            options["cluster_resolver"] = resolver
+        strategy = tfdist.Strategy("parameter_server", staleness=policy, **options)
+        keras.utils.set_random_seed(7)
+        x, y = data()
+        with strategy.scope():
+            model = build()
+            model.compile(keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
+        for epochs in fits:
+            model.fit(
+                x,
+                y,
+                batch_size=8,
+                epochs=epochs,
+                validation_data=(x[:20], y[:20]),
+                callbacks=strategy.callbacks(),
+                verbose=0,
+            )
+        values = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
+        np.savez(weights, *values)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,145 @@
+"""Recorded runs of real processes come to the same weights when they are replayed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.launching import Launcher
+from tfdist.replay.log import read
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "tests" / "replay" / "job.py"
+RUN = ("run", "-n", "3", "--ps", "1", "--timeout", "300")
+
+
+class Job:
+    """A script with options, in a directory of its own."""
+
+    def __init__(self, directory, **options):
+        self.directory = directory
+        self.options = {"record": str(directory / "run.log"), "fits": [2], **options}
+        self.environ = Launcher(directory / "job").environment(PYTHONPATH=str(ROOT))
+        self.environ.pop("TFDIST_REPLAY", None)
+
+    def start(self, *command, script=JOB, **options):
+        """Runs the script by a command, of `tfdist` if there is one; the outputs are text."""
+        tfdist = ["-m", "tfdist", *command] if command else []
+        program = [sys.executable, *tfdist, str(script), json.dumps(options)]
+        return subprocess.run(
+            program, env=self.environ, capture_output=True, text=True, timeout=400, check=False
+        )
+
+    def record(self, *command):
+        weights = str(self.directory / "recorded.npz")
+        finished = self.start(*command, weights=weights, **self.options)
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        return self
+
+    def replay(self):
+        weights = str(self.directory / "replayed.npz")
+        finished = self.start("replay", self.options["record"], weights=weights, **self.options)
+        assert finished.returncode == 0, finished.stderr[-3000:]
+        return finished.stderr.splitlines()[-1]
+
+    @property
+    def used(self):
+        """All entries of the record."""
+        fits = read(self.options["record"]).fits
+        return [used for fit in fits for run in fit.runs for used in run.used]
+
+    def difference(self):
+        """max |Δw| of what the script has saved."""
+        with (
+            np.load(self.directory / "recorded.npz") as recorded,
+            np.load(self.directory / "replayed.npz") as replayed,
+        ):
+            assert set(recorded) == set(replayed) and len(recorded) > 10
+            return max(
+                np.abs(recorded[name].astype("float64") - replayed[name]).max() for name in recorded
+            )
+
+
+def check(job):
+    """Replays a recorded job."""
+    before = Path(job.options["record"]).read_bytes()
+    line = job.replay()
+    assert job.difference() <= 1e-6
+    updates = sum(used.action == "update" for used in job.used)
+    assert line.startswith(f"tfdist replay: {updates} updates")
+    assert "bit for bit" in line
+    assert Path(job.options["record"]).read_bytes() == before
+
+
+@pytest.mark.full
+def test_a_run_of_processes_with_a_slow_worker(tmp_path):
+    job = Job(tmp_path, staleness="InverseLR()", fits=[2, 1]).record(*RUN)
+    staleness = {used.staleness for used in job.used}
+    assert len(staleness) > 1, staleness
+    assert {used.worker for used in job.used} == {0, 1}
+    check(job)
+
+
+@pytest.fixture(scope="module")
+def with_drops(tmp_path_factory):
+    """A run with dynamic input in which gradients were dropped."""
+    directory = tmp_path_factory.mktemp("drops")
+    job = Job(directory, staleness="Bounded(1)", input="dynamic", cluster=True).record()
+    assert {used.action for used in job.used} == {"update", "dropped"}
+    return job
+
+
+def test_drops_and_dynamic_input(with_drops):
+    check(with_drops)
+
+
+def test_a_script_that_is_not_the_recorded_one_is_told_what_differs(with_drops):
+    with_drops.environ["TFDIST_REPLAY"] = with_drops.options["record"]
+    script = ROOT / "tests" / "replay" / "mistakes.py"
+    finished = with_drops.start(script=script, input="dynamic")
+    with_drops.environ.pop("TFDIST_REPLAY")
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    errors = json.loads(finished.stdout.splitlines()[-1])
+    log = with_drops.options["record"]
+    for name, said in {
+        "policy": "staleness is [Bounded(max_staleness=2, on_exceed='drop')], then [Bounded(max_",
+        "accumulation": "accumulation_steps is 2, then 1",
+        "variables": "the variables with sequential/dense/kernel is float32 of shape [8, 16]",
+        "weights": "weights that differ by ",
+        "second strategy": "Received: a second one with it",
+        "data": "Received: another batch ",
+        "length": "Received: another batch ",
+    }.items():
+        assert errors[name] is not None and said in errors[name], (name, errors[name])
+        assert log in errors[name] or name in ("data", "length", "second strategy")
+
+
+def test_what_a_killed_chief_has_recorded_is_replayed(with_drops, tmp_path):
+    log = tmp_path / "cut.log"
+    lines = Path(with_drops.options["record"]).read_bytes().splitlines(keepends=True)
+    second = [place for place, line in enumerate(lines) if line.startswith(b'["run"')][1]
+    log.write_bytes(b"".join(lines[: second + 6]) + lines[second + 6][:20])
+    options = {**with_drops.options, "weights": str(tmp_path / "weights.npz")}
+    finished = with_drops.start("replay", str(log), **options)
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    updates = sum(line.startswith(b'["update"') for line in lines[: second + 6])
+    assert f"tfdist replay: {updates} updates" in finished.stderr
+    assert "to the place where the record is cut off" in finished.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"staleness": "[InverseLR(), DelayCompensated(adaptive=True)]", "accumulation_steps": 3},
+        {"staleness": "Bounded(1)", "input": "dynamic"},
+        {"staleness": "Bounded(1, on_exceed='wait')", "input": "static"},
+        {"staleness": "Synchronous()", "accumulation_steps": 2},
+    ],
+    ids=["compensated", "dropped", "waiting", "synchronous"],
+)
+def test_runs_of_processes_with_all_policies(tmp_path, options):
+    check(Job(tmp_path, **options).record(*RUN))

@@ -1,0 +1,79 @@
+"""The callback that shows how stale the gradients are."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+class StalenessMonitor(keras.callbacks.Callback):
+    """Logs in each epoch how stale the gradients were, and what was done about it.
+
+    `ParameterServerStrategy.callbacks()` contains it. These values come into the logs, and so into
+    History, TensorBoard, and CSVLogger if it comes later in the list of callbacks; all are of the
+    epoch's updates:
+
+    - `staleness` and `staleness_max`: mean and maximum of applied gradients, in updates;
+
+    and where the strategy has a policy:
+
+    - `dropped`: the number of gradients that were not applied;
+    - `waits`: how often a worker had to wait before a step;
+    - `effective_learning_rate`: the learning rate times the mean of what it was multiplied by.
+
+    `strategy.staleness_report()` has the histograms of each worker.
+
+    Args:
+        strategy: the `tfdist.ParameterServerStrategy`.
+        log_dir: a folder for TensorBoard, to which each worker's histogram of the epoch is written;
+            None for none.
+
+    Example:
+
+    >>> import keras, numpy as np, tfdist
+    >>> with tfdist.cluster.local_cluster(workers=2, ps=1) as resolver:
+    ...     strategy = tfdist.ParameterServerStrategy(resolver)
+    ...     with strategy.scope():
+    ...         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    ...         model.compile(optimizer="sgd", loss="mse")
+    ...     x, y = np.ones((32, 4)), np.ones((32, 1))
+    ...     history = model.fit(x, y, verbose=0, callbacks=strategy.callbacks())
+    >>> "staleness_max" in history.history
+    True
+    """
+
+    def __init__(self, strategy: Any, log_dir: str | os.PathLike | None = None) -> None:
+        super().__init__()
+        self._strategy = strategy
+        self._before = copy.deepcopy(strategy.staleness_report())
+        self._writer = None
+        if log_dir is not None:
+            folder = os.path.join(log_dir, "staleness")
+            self._writer = tf.summary.create_file_writer(folder)
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes what there was before."""
+        self._before = copy.deepcopy(self._strategy.staleness_report())
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Adds the epoch's values to `logs`, and writes the histograms."""
+        report = self._strategy.staleness_report().since(self._before)
+        if logs is not None:
+            logs["staleness"] = report.mean_staleness
+            logs["staleness_max"] = report.max_staleness
+            if self._strategy.policies.policies:
+                rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+                logs["dropped"] = report.drops
+                logs["waits"] = report.waits
+                logs["effective_learning_rate"] = rate * report.learning_rate_factor
+        if self._writer is not None:
+            with self._writer.as_default():
+                for index, own in sorted(report.workers.items()):
+                    values = np.array([*own.histogram.elements()], np.float32)
+                    tf.summary.histogram(f"staleness/worker_{index}", values, step=epoch)
+            self._writer.flush()

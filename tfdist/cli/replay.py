@@ -1,0 +1,79 @@
+"""`tfdist replay`: trains again what a record tells of, in one process."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+import click
+
+from tfdist.cluster.environments import RANK_VARIABLES
+from tfdist.replay import log
+
+_EXAMPLE = """\b
+Example:
+  tfdist run -n 3 --ps 1 train.py --epochs 3
+  tfdist replay run.log train.py --epochs 3
+  tfdist replay -m run.log pdb train.py --epochs 3
+"""
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    no_args_is_help=True,
+    epilog=_EXAMPLE,
+)
+@click.option(
+    "-m",
+    "--module",
+    is_flag=True,
+    help="SCRIPT is the name of a module, as with `python -m`.",
+)
+@click.argument("record", type=click.Path(exists=True, dir_okay=False))
+@click.argument(
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]..."
+)
+@click.pass_context
+def replay(context: click.Context, module: bool, record: str, command: tuple[str, ...]) -> int:
+    """Runs SCRIPT again, whose training under parameter servers wrote RECORD.
+
+    The script and its ARGS are those of the recorded run. Each step is computed on the batch, from
+    the weights and with the seeds that it had then, and the updates are made in their order, all in
+    this one process. The last line tells how near the final weights are to the recorded ones; the
+    exit status is 1 when they differ by more than 1e-6.
+    """
+    script, *_ = command
+    if not module and not os.path.exists(script):
+        context.fail(f"there is no such script. Received: {script!r}")
+    try:
+        header = log.read_header(record)
+    except ValueError as error:
+        context.fail(str(error))
+    for name in RANK_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ[log.VARIABLE] = os.path.abspath(record)
+    if header.threads is not None:
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", header.threads)
+    sys.argv = [*command]
+    if module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+        runpy.run_path(script, run_name="__main__")
+    return _report(context)
+
+
+def _report(context: click.Context) -> int:
+    """Prints the last line, and gives the exit status."""
+    from tfdist.replay.replayer import started
+
+    done = started()
+    if done is None:
+        context.fail(
+            "the script made no tfdist.ParameterServerStrategy with record=..., so there was "
+            f"nothing to replay. Received: {sys.argv[0]!r}"
+        )
+    click.echo(f"tfdist replay: {done.summary()}", err=True)
+    return 0 if done.problem() is None else 1

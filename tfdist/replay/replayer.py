@@ -1,0 +1,216 @@
+"""Trains again what a record tells of, and checks that it is the same."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.replay.journal import Journal
+from tfdist.replay.log import FitLog, Run, RunLog, Weights, read
+from tfdist.replay.recorder import description, header_of, used, variables_of
+from tfdist.replay.steps import Batches, ReplayedSteps
+from tfdist.replay.sums import difference, weights_of
+from tfdist.strategies.parameter_server.step import Step
+
+TOLERANCE = 1e-6
+"""How far numbers may be from the recorded ones, relative to those that are greater than 1."""
+
+
+_started: list[Replay] = []
+
+
+def replay(path: str, strategy: Any) -> Replay:
+    """Lets `strategy` follow a record; the arguments are those of `Replay`."""
+    if _started:
+        raise ValueError(
+            "A record is of one strategy, so a replay follows it with one: let one strategy of the "
+            "script have `record`. Received: a second one with it"
+        )
+    _started.append(Replay(path, strategy))
+    return _started[0]
+
+
+def started() -> Replay | None:
+    """The replay that runs in this process; None for none."""
+    return _started[0] if _started else None
+
+
+class Replay(Journal):
+    """Follows a record.
+
+    Args:
+        path: of its file.
+        strategy: the strategy, which must be as it was.
+
+    Attributes:
+        updates: the number of updates that were made.
+        dropped: the number of gradients that were dropped.
+        fits: the number of `fit`s that were followed to their end.
+        farthest: how far the weights were from the recorded ones when an epoch began or a `fit`
+            ended, by samples.
+        differs_since: when the weights were first seen not to be the recorded ones bit for bit;
+            None for never.
+
+    Raises:
+        ValueError: when the record is none or damaged, or tells of a strategy with other options.
+        OSError: when it cannot be read.
+    """
+
+    def __init__(self, path: str, strategy: Any):
+        self._path = path
+        self._log = read(path)
+        self._check(
+            "the options of the strategy", self._log.header.options, header_of(strategy).options
+        )
+        self.updates = self.dropped = self.fits = 0
+        self.farthest = 0.0
+        self.differs_since: str | None = None
+        self._broken_off: str | None = None
+        self._fit: FitLog | None = None
+        self._runs: collections.deque[RunLog] = collections.deque()
+        self._steps: ReplayedSteps | None = None
+        self._batches: tuple[Any, Batches] | None = None
+
+    @contextlib.contextmanager
+    def fit(self, function: Any) -> Iterator[None]:
+        """Checks that it ends as it did, and compares the weights."""
+        self._fit = self._steps = None  # one that failed has left them
+        yield
+        if self._fit is None:
+            return
+        self._end_run()
+        if self._runs:
+            raise self._other(f"a fit that ends before epoch {self._runs[0].run.epoch + 1}")
+        self.fits += 1
+        end = self._fit.end
+        if end is None:
+            self._broken_off = "where the record is cut off"
+        elif end.weights is None:
+            self._broken_off = f"where the recorded run ended with {end.error}"
+        else:
+            self._broken_off = None
+            now = weights_of(variables_of(function))
+            self._compare(end.weights, now, f"the end of fit {self.fits}")
+
+    def steps(
+        self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
+        """The recorded steps, which are made one after the other."""
+        del kind, options
+        self._end_run()
+        variables = variables_of(function)
+        if self._fit is None:
+            self._begin_fit(variables)
+        version = function.strategy.version
+        log = self._next_run(Run(function.epoch, version, weights_of(variables)))
+        _, source, compute = arguments
+        if self._batches is None or self._batches[0] is not source:
+            self._batches = source, Batches(source)
+        self._steps = ReplayedSteps(
+            log, self._batches[1], compute, lambda: self._end_of_record(log, function.model)
+        )
+        return self._steps
+
+    def note(self, action: str, steps: Sequence[Step], version: int, factor: float | None) -> None:
+        """Checks that the same was done as then."""
+        assert self._steps is not None
+        now = used(action, steps, version, factor)
+        place = f"step {self._steps.done + 1} of epoch {self._steps.log.run.epoch + 1}"
+        self._check(place, self._steps.expected._asdict(), now._asdict())
+        self._steps.done += 1
+        self.updates += action == "update"
+        self.dropped += action == "dropped"
+
+    def problem(self) -> str | None:
+        """What of the record was not followed; None for nothing."""
+        whole = len(self._log.fits)
+        if self.fits < whole:
+            return f"the script ended after {self.fits} of {whole} recorded fits"
+        if self.farthest > TOLERANCE:
+            return f"the weights are others since {self.differs_since}"
+        return None
+
+    def summary(self) -> str:
+        """What was done, and how near to the recorded weights it came."""
+        dropped = f" and {self.dropped} dropped gradients" if self.dropped else ""
+        text = f"{self.updates} updates{dropped} replayed"
+        if self._broken_off:
+            text += f" to the place {self._broken_off}; up to its last epoch"
+        if self.differs_since is None:
+            text += "; max |Δw| is 0: the weights are the recorded ones, bit for bit"
+        else:
+            text += (
+                f"; max |Δw| is {self.farthest:.2g} in samples of the weights, which are not the "
+                f"recorded ones bit for bit since {self.differs_since}"
+            )
+        problem = self.problem()
+        return text if problem is None else f"{text}; {problem}"
+
+    def _begin_fit(self, variables: Sequence[Any]) -> None:
+        if self.fits == len(self._log.fits):
+            raise self._other(f"a script that goes on with fit {self.fits + 1}")
+        self._fit = self._log.fits[self.fits]
+        self._runs = collections.deque(self._fit.runs)
+        then, now = (
+            {path: f"{dtype} of shape {shape}" for path, shape, dtype in all_of_them}
+            for all_of_them in (self._fit.fit.variables, description(variables))
+        )
+        self._check("the variables", then, now)
+
+    def _next_run(self, now: Run) -> RunLog:
+        assert self._fit is not None
+        if not self._runs:
+            if self._fit.is_whole:
+                raise self._other(f"a fit that goes on with epoch {now.epoch + 1}")
+            return RunLog(now)
+        log = self._runs.popleft()
+        then = log.run._replace(weights=now.weights)
+        self._check("the beginning of an epoch", then._asdict(), now._asdict())
+        apart = difference(log.run.weights, now.weights)
+        if apart > TOLERANCE and self.updates == 0:
+            raise ValueError(
+                "A replay begins with the weights that the recorded run began with: let "
+                "keras.utils.set_random_seed decide about them in the script, and load what it "
+                f"loaded. Received: weights that differ by {apart:.2g} from those of {self._path}"
+            )
+        self._compare(log.run.weights, now.weights, f"epoch {now.epoch + 1}")
+        return log
+
+    def _end_run(self) -> None:
+        steps, self._steps = self._steps, None
+        if steps is not None and steps.done < len(steps.log.used):
+            raise self._other(
+                f"an epoch {steps.log.run.epoch + 1} that ends after {steps.done} of "
+                f"{len(steps.log.used)} steps"
+            )
+
+    def _end_of_record(self, log: RunLog, model: Any) -> None:
+        """Ends training where the record ends; raises where the record goes on otherwise."""
+        assert self._fit is not None
+        if self._fit.is_whole or self._runs:
+            raise self._other(
+                f"an epoch {log.run.epoch + 1} that goes on after {len(log.used)} steps"
+            )
+        tf.get_logger().warning("tfdist: training is stopped, since the record ends here.")
+        model.stop_training = True
+
+    def _compare(self, then: Weights, now: Weights, when: str) -> None:
+        self.farthest = max(self.farthest, difference(then, now))
+        if then.checksum != now.checksum and self.differs_since is None:
+            self.differs_since = when
+
+    def _check(self, what: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        if names:
+            found = "; ".join(f"{n} is {now.get(n)}, then {then.get(n)}" for n in names[:5])
+            raise self._other(f"{what} with {found}")
+
+    def _other(self, what: str) -> ValueError:
+        return ValueError(
+            "A replay needs the script, the data and the options of the recorded run. "
+            f"Received: {what}, which is not as in {self._path}"
+        )

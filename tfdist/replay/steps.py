@@ -1,0 +1,142 @@
+"""The steps of a run as a record names them, made one after the other in the main thread."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import _compat
+from tfdist.replay.log import RunLog, Used
+from tfdist.replay.sums import checksum_of_batch
+from tfdist.strategies.parameter_server.data import Batch, PartsSource, Source
+from tfdist.strategies.parameter_server.step import Step
+
+# The one worker of the cluster that a replay runs on.
+_WORKER = "/job:worker/replica:0/task:0"
+
+
+class Batches:
+    """Finds batches by their places; those that are read before they are wanted are kept.
+
+    Args:
+        source: where they come from.
+    """
+
+    def __init__(self, source: Source):
+        self._source = source
+        self._early: dict[tuple[int, int, int], Batch] = {}
+
+    def get(self, shard: int, position: int, index: int, checksum: str) -> Batch:
+        """One batch, or part of one.
+
+        Args:
+            shard: the part of the data.
+            position: the place in it.
+            index: which part of a global batch; 0 for a whole one.
+            checksum: of its contents.
+
+        Raises:
+            ValueError: when there is none, or its contents are others.
+        """
+        place = shard, position, index
+        while place not in self._early:
+            batch = self._source.take(shard)
+            if batch is None:
+                raise ValueError(
+                    "A replay needs the data of the recorded run. Received: data that end before "
+                    f"batch {position + 1} of part {shard + 1}"
+                )
+            if batch.position < position and isinstance(self._source, PartsSource):
+                self._source.advance()
+            self._early[batch.shard, batch.position, batch.index] = batch
+        batch = self._early.pop(place)
+        batch.checksum = checksum_of_batch(batch.data)
+        if batch.checksum != checksum:
+            raise ValueError(
+                "A replay needs the data of the recorded run, in its order: let "
+                "keras.utils.set_random_seed decide about all random numbers in the script. "
+                f"Received: another batch {position + 1} of part {shard + 1}"
+            )
+        return batch
+
+
+class ReplayedSteps:
+    """Stands for `Steps`, as far as training uses it.
+
+    Args:
+        log: what happened in the run.
+        batches: finds its batches.
+        compute: called with a step and a function that would read the latest values; sets the
+            step's result.
+        at_end: called when there is no more in the log, which does not say that the run ended.
+
+    Attributes:
+        done: the number of entries of the log that have been used again.
+    """
+
+    def __init__(
+        self,
+        log: RunLog,
+        batches: Batches,
+        compute: Callable[[Step, Callable[[Step], None]], None],
+        at_end: Callable[[], None],
+    ):
+        self.log = log
+        self.done = 0
+        self._batches = batches
+        self._compute = compute
+        self._at_end = at_end
+        self._waiting: collections.deque[Step] = collections.deque()
+        self._values: dict[int, Any] = {}
+        self._last_use = {used.read: place for place, used in enumerate(log.used)}
+
+    @property
+    def expected(self) -> Used:
+        """The entry of the log that comes next."""
+        return self.log.used[self.done]
+
+    def start(self, coordinator: Any, current: tuple[int, Any]) -> None:
+        """Keeps the values that the run begins with."""
+        del coordinator
+        self._keep(current)
+
+    def next(self, may_use: Callable[[Sequence[Step]], bool], timeout: float) -> Step | None:
+        """Makes the next step; None for no more."""
+        del may_use, timeout
+        if not self._waiting:
+            if self.done == len(self.log.used):
+                if not self.log.exhausted:
+                    self._at_end()
+                return None
+            self._waiting.extend(self._steps_of(self.expected))
+        step = self._waiting.popleft()
+        with tf.device(_WORKER), _compat.as_worker(step.worker):
+            self._compute(step, lambda step: None)
+        return step
+
+    def _steps_of(self, used: Used) -> list[Step]:
+        with tf.device(_WORKER):
+            batches = [self._batches.get(*place) for place in used.batches]
+        values = self._values[used.read]
+        if batches[0].part is None:
+            return [Step(used.worker, batches, used.number, used.read, values)]
+        for batch in batches:
+            batch.number = used.number
+        return [Step(used.worker, [part], used.number, used.read, values) for part in batches]
+
+    def release(self, step: Step, current: tuple[int, Any]) -> None:
+        """Keeps the values after an update as long as later steps need them."""
+        del step
+        self._keep(current)
+
+    def _keep(self, current: tuple[int, Any]) -> None:
+        version, values = current
+        self._values[version] = values
+        for other in [v for v in self._values if self._last_use.get(v, -1) < self.done]:
+            del self._values[other]
+
+    def close(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,154 @@
+"""What a staleness policy is: answers to the questions that come up in an asynchronous step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class StalenessPolicy:
+    """Base class of the policies; their options are the fields. Alone it lets everything happen.
+
+    The staleness τ of a gradient is the number of updates between the reading of the weights that
+    it was computed from and its own update: 0 if there was none.
+    """
+
+    synchronous: ClassVar[bool] = False
+    """Whether the workers compute parts of one global batch and update together."""
+    compensates: ClassVar[bool] = False
+    """Whether `compensate` changes gradients."""
+
+    def may_start(self, ahead: int, under_way: int) -> bool:
+        """Whether a worker may start a step.
+
+        Args:
+            ahead: how many steps more than the slowest worker it has finished.
+            under_way: the number of steps of other workers that are not applied yet.
+        """
+        del ahead, under_way
+        return True
+
+    def may_update(self, others: Sequence[int]) -> bool:
+        """Whether an update may come before those of steps that are under way.
+
+        Args:
+            others: the staleness that their gradients would have, if they were then applied one
+                after the other, the oldest first.
+        """
+        del others
+        return True
+
+    def accepts(self, staleness: int) -> bool:
+        """Whether a gradient of this staleness is applied; otherwise it is dropped."""
+        del staleness
+        return True
+
+    def learning_rate_factor(self, staleness: int) -> float:
+        """What the learning rate of its update is multiplied by."""
+        del staleness
+        return 1.0
+
+    def init(self, variable: tf.Variable) -> Any:
+        """State for one variable, made in the strategy's scope; None for none."""
+        del variable
+
+    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: Any) -> tf.Tensor:
+        """A variable's gradient as it is applied.
+
+        Args:
+            gradient: as it was computed.
+            moved: how much the variable has changed since it was read.
+            state: what `init` made.
+        """
+        del moved, state
+        return gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Policies(StalenessPolicy):
+    """Several policies: what one of them forbids does not happen; factors are multiplied.
+
+    Args:
+        policies: the policies; those that change gradients do so in this order.
+
+    Raises:
+        ValueError: for policies that contradict each other.
+    """
+
+    policies: tuple[StalenessPolicy, ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds = [type(policy) for policy in self.policies]
+        if any(policy.synchronous for policy in self.policies) and len(kinds) > 1:
+            raise ValueError(
+                "With Synchronous no gradient is stale, so no other policy has anything to do: use "
+                f"it alone. Received: staleness={list(self.policies)}"
+            )
+        if len(set(kinds)) < len(kinds):
+            raise ValueError(
+                f"A kind of policy can be used once. Received: staleness={list(self.policies)}"
+            )
+
+    @classmethod
+    def of(cls, staleness: Any) -> Policies:
+        """What the option `staleness` means.
+
+        Args:
+            staleness: a policy, several of them, or None for none.
+
+        Raises:
+            ValueError: for something else, and for policies that contradict each other.
+        """
+        if isinstance(staleness, Policies):
+            return staleness
+        given = [] if staleness is None else staleness
+        several = list(given) if isinstance(given, Iterable) else [given]
+        if isinstance(staleness, str) or not all(isinstance(p, StalenessPolicy) for p in several):
+            raise ValueError(
+                "`staleness` must be a policy of `tfdist.staleness`, such as InverseLR(), or a "
+                f"list of them. Received: staleness={staleness!r}"
+            )
+        return cls(tuple(several))
+
+    @property
+    def synchronous(self) -> bool:  # type: ignore[override]
+        """Whether it is the one policy that is synchronous."""
+        return any(policy.synchronous for policy in self.policies)
+
+    @property
+    def compensates(self) -> bool:  # type: ignore[override]
+        """Whether one of them changes gradients."""
+        return any(policy.compensates for policy in self.policies)
+
+    def may_start(self, ahead: int, under_way: int) -> bool:
+        """Whether all agree."""
+        return all(policy.may_start(ahead, under_way) for policy in self.policies)
+
+    def may_update(self, others: Sequence[int]) -> bool:
+        """Whether all agree."""
+        return all(policy.may_update(others) for policy in self.policies)
+
+    def accepts(self, staleness: int) -> bool:
+        """Whether all agree."""
+        return all(policy.accepts(staleness) for policy in self.policies)
+
+    def learning_rate_factor(self, staleness: int) -> float:
+        """The product of theirs."""
+        product = 1.0
+        for policy in self.policies:
+            product *= policy.learning_rate_factor(staleness)
+        return product
+
+    def init(self, variable: tf.Variable) -> Any:
+        """Theirs, in a list."""
+        return [policy.init(variable) for policy in self.policies]
+
+    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: Any) -> tf.Tensor:
+        """One after the other."""
+        for policy, own in zip(self.policies, state):
+            gradient = policy.compensate(gradient, moved, own)
+        return gradient

@@ -1,0 +1,66 @@
+"""DelayCompensated: a stale gradient is corrected for what has changed since."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from tfdist.staleness.base import StalenessPolicy
+from tfdist.validation import check_number
+
+_DECAY = 0.95
+_EPSILON = 1e-7
+
+
+@dataclasses.dataclass(frozen=True)
+class DelayCompensated(StalenessPolicy):
+    """Adds lam · g ⊙ g ⊙ (w_now − w_read) to a gradient g: its change along the way, approximated.
+
+    Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017),
+    equation (10), algorithm 2. Sparse gradients are made dense for it.
+
+    Args:
+        lam: the factor λ, >= 0; the paper uses 0.04 (λ0 of DC-ASGD-c) and 2 (of DC-ASGD-a).
+        adaptive: divides λ by the root of a moving average (0.95) of the squared gradient
+            (DC-ASGD-a, equation 14), which takes one more variable for each.
+
+    Raises:
+        ValueError: for options out of range.
+
+    Example:
+
+    >>> from tfdist import staleness
+    >>> staleness.DelayCompensated(lam=2.0, adaptive=True).compensates
+    True
+    """
+
+    compensates: ClassVar[bool] = True
+
+    lam: float = 0.04
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("lam", self.lam, 0)
+        if not isinstance(self.adaptive, bool):
+            raise ValueError(
+                f"`adaptive` must be True or False. Received: adaptive={self.adaptive!r}"
+            )
+
+    def init(self, variable: tf.Variable) -> Any:
+        """The moving average of the squared gradient, where λ adapts."""
+        if not self.adaptive:
+            return None
+        with tf.device(variable.device):
+            return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+
+    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: Any) -> tf.Tensor:
+        """The corrected gradient."""
+        square = tf.square(gradient)
+        lam = tf.cast(self.lam, gradient.dtype)
+        if state is not None:
+            mean = _DECAY * tf.convert_to_tensor(state) + (1 - _DECAY) * square
+            state.assign(mean)
+            lam /= tf.sqrt(mean + _EPSILON)
+        return gradient + lam * square * moved

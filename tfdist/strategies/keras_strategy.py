@@ -1,0 +1,96 @@
+"""What all of tfdist's strategies share: models of theirs run in Keras' own methods."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import _compat
+from tfdist.optimizer import DistributedOptimizer
+from tfdist.options import Options
+from tfdist.strategies import end_of_data, wrapping
+
+
+class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # type: ignore[misc]
+    """Mixed in before a `tf.distribute.Strategy`.
+
+    Attributes:
+        options: the `tfdist.Options` that the strategy was made with.
+    """
+
+    options: Options
+    collects_gradients = False
+    """Whether optimizers hand their gradients to the strategy instead of applying them."""
+
+    def _init_options(self, options: Options) -> None:
+        self.options = options
+        self._batch_specs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[tf.distribute.Strategy]:
+        """A context in which models, optimizers and metrics are made for this strategy.
+
+        Raises:
+            RuntimeError: when the scope of another strategy is active.
+        """
+        active = tf.distribute.get_strategy() if tf.distribute.has_strategy() else self
+        if active is not self:
+            raise RuntimeError(
+                "The scope of another strategy is active; leave it first, as variables belong to "
+                f"one strategy. Received: {type(active).__name__} is active, and the scope of "
+                f"{type(self).__name__} was to be entered"
+            )
+        with super().scope():
+            yield self
+
+    def unwrap(self, model: keras.Model) -> keras.optimizers.Optimizer | None:
+        """The plain Keras optimizer that `model` was compiled with, with its present state."""
+        optimizer = model.optimizer
+        return optimizer.unwrap() if isinstance(optimizer, DistributedOptimizer) else optimizer
+
+    def check_compiled(self, model: keras.Model) -> None:
+        """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
+        if model.jit_compile and self.num_replicas_in_sync > 1:
+            raise ValueError(
+                "XLA cannot compile a step that exchanges gradients between replicas. Compile with "
+                "`jit_compile=False` or leave it out. Received: jit_compile=True with "
+                f"{self.num_replicas_in_sync} replicas"
+            )
+
+    def batch_spec(self, dataset: Any) -> Any:
+        """The type specs of a batch of `dataset`, if this strategy distributed it; else None."""
+        return self._batch_specs.get(dataset)
+
+    def reduce_per_replica(self, values: Any, reduction: str) -> Any:
+        """What Keras' trainer gets of a step's results `values`; None for Keras' own reduction.
+
+        Args:
+            values: a structure of what `run` returned.
+            reduction: "auto" for logs, "concat" for predictions.
+        """
+        return None
+
+
+def _is_ours(strategy: Any) -> bool:
+    return isinstance(strategy, KerasStrategy)
+
+
+def _reduce_per_replica(strategy: Any, values: Any, reduction: str) -> Any:
+    return strategy.reduce_per_replica(values, reduction) if _is_ours(strategy) else None
+
+
+_compat.install()
+_compat.hook_reduce_per_replica(_reduce_per_replica)
+_compat.hook_runs(end_of_data.of_run)
+_compat.hook_end_of_data(end_of_data.advance)
+_compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
+_compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
+_compat.hook_symbolic_build(
+    lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None
+)

@@ -1,0 +1,58 @@
+"""Errors of workers and parameter servers, as users should see them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfdist import _compat
+from tfdist.strategies.parameter_server.steps import WorkersLostError
+
+
+def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> None:
+    """Logs that a worker is lost, or with None that it is back."""
+    name = f"worker {worker} ({workers[worker]})"
+    if error is None:
+        tf.get_logger().warning("tfdist: %s is back.", name)
+    else:
+        tf.get_logger().warning(
+            "tfdist: %s is lost; training goes on with the others. (%s)",
+            name,
+            type(error).__name__,
+        )
+
+
+def explained(
+    error: Exception, addresses: Mapping[str, Sequence[str]], timeout: float
+) -> Exception:
+    """An error in `fit`, `evaluate` or `predict` as the user should see it.
+
+    Args:
+        error: what was raised; with the attribute `worker`, the index, where it is of a worker.
+        addresses: the addresses of workers and parameter servers.
+        timeout: the seconds that lost workers were waited for.
+
+    Returns:
+        A ConnectionError that names the parameter server or the workers that are lost; else the
+        error itself, with a note that names the worker.
+    """
+    if isinstance(error, WorkersLostError):
+        names = ", ".join(f"worker {n} ({a})" for n, a in enumerate(addresses["worker"]))
+        return ConnectionError(
+            f"All workers are lost for more than {timeout:g} s: {names}. Start them again, look "
+            "for the reason in what they printed, or set `worker_timeout` to wait longer. "
+            f"Received: worker_timeout={timeout:g}"
+        )
+    if _compat.is_lost_ps(error):
+        found = sorted({int(n) for n in re.findall(r"/job:ps/replica:0/task:(\d+)", str(error))})
+        names = ", ".join(f"ps {n} ({addresses['ps'][n]})" for n in found) or "a parameter server"
+        return ConnectionError(
+            f"{names} is lost, and with it its part of the weights. Start the job again; with a "
+            "keras.callbacks.BackupAndRestore it goes on from the last backup."
+        )
+    worker = error.__dict__.pop("worker", None)
+    if worker is not None:
+        error.add_note(f"This happened on worker {worker} ({addresses['worker'][worker]}).")
+    return error

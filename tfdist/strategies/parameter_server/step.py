@@ -1,0 +1,33 @@
+"""A step of one worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tfdist.strategies.parameter_server.data import Batch
+
+
+@dataclasses.dataclass
+class Step:
+    """What a worker does between two of its updates.
+
+    Attributes:
+        worker: the index of the worker.
+        batches: what it trains on.
+        number: the number of batches that were begun before in this run.
+        version: the number of updates before the values were read; -1 as long as they are not.
+        values: what was read.
+        result: what the worker sent.
+        states: what its compressors keep when the result is used.
+        released: whether the worker may go on.
+    """
+
+    worker: int
+    batches: list[Batch]
+    number: int
+    version: int = -1
+    values: Any = None
+    result: Any = None
+    states: Any = None
+    released: bool = False

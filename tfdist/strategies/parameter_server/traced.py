@@ -1,0 +1,44 @@
+"""Functions of TensorFlow that any worker can run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+class Traced:
+    """A function that is traced once for each type of arguments, and not for a device.
+
+    It runs on the worker whose device is the present one, called by that worker's thread.
+
+    Args:
+        function: takes structures of tensors; bools and ints are known when it is traced.
+    """
+
+    def __init__(self, function: Callable):
+        self._function = tf.function(function, autograph=False, reduce_retracing=True)
+        self._traced: dict[tuple, Any] = {}
+        self._lock = threading.Lock()
+
+    def prepare(self, *arguments: Any) -> Any:
+        """The function for these arguments, or `tf.TypeSpec`s of such."""
+        types = [_type_of(a) for a in tf.nest.flatten(arguments, expand_composites=False)]
+        key = (*types, *(argument is None for argument in arguments))
+        with self._lock, tf.device(None):
+            if key not in self._traced:
+                self._traced[key] = self._function.get_concrete_function(*arguments)
+            return self._traced[key]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs it on the present device."""
+        return self.prepare(*arguments)(*arguments)
+
+
+def _type_of(leaf: Any) -> Any:
+    """What functions are traced for: the type of a tensor or spec, or a plain value."""
+    if isinstance(leaf, (tf.TypeSpec, int)):
+        return leaf
+    return tf.type_spec_from_value(leaf)
