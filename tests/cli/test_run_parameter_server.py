@@ -15,18 +15,15 @@ from tfdist.cluster.launcher import ranks
 
 # What workers and parameter servers do in scripts that need no TensorFlow.
 SERVES = """
-def chief_runs():
-    try:
-        stat = Path(f"/proc/{(here / 'pid-0').read_text()}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(") ")[2][0] != "Z"
+def wait_for_end(name):
+    wait_for(f"pid-{name}")
+    stat = Path(f"/proc/{(here / f'pid-{name}').read_text()}/stat")
+    while stat.read_text().rpartition(") ")[2][0] != "Z":  # the launcher keeps it so
+        time.sleep(0.02)
 
 
 def serve():
-    wait_for("pid-0")
-    while chief_runs():
-        time.sleep(0.02)
+    wait_for_end(0)
     time.sleep(0.3)
     note(f"ended-{rank}")
     sys.exit()
@@ -139,13 +136,13 @@ def test_training_goes_on_without_workers_that_are_lost(launcher):
         print("1/2", end="", flush=True)
         kill(2, signal.SIGKILL)
         note("killed")
-        wait_for("failed")
+        wait_for_end(2)
+        wait_for_end(3)
         time.sleep(2)  # as long as a failure would take to end the job
         print(" 2/2")
         sys.exit()
     if rank == 3:
         wait_for("killed")
-        note("failed")
         sys.exit("out of memory")
     serve()
     """
@@ -253,9 +250,7 @@ def test_a_chief_that_ends_well_has_done_its_job_whatever_the_others_do(launcher
         kill("ps-0", signal.SIGKILL)
         time.sleep(0.5)
         sys.exit()
-    wait_for("pid-0")
-    while chief_runs():
-        time.sleep(0.02)
+    wait_for_end(0)
     time.sleep(rank)
     sys.exit(1)
     """

@@ -131,7 +131,7 @@ def coordinate():
     for _ in range(10):
         coordinator.schedule(add)
     coordinator.join()
-    print("total", float(total), flush=True)
+    print(f"total {float(total)}", flush=True)
     time.sleep(600)
 
 
