@@ -20,7 +20,9 @@ from tfdist.cluster.local import local_cluster
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies
 from tfdist.strategies.parameter_server.functional import FunctionalStep
 from tfdist.strategies.parameter_server.report import StalenessReport
+from tfdist.strategies.parameter_server.step import Step
 from tfdist.strategies.parameter_server.updates import Updates
+from tfdist.strategies.parameter_server.worker import Pushed
 
 ROWS = 30
 _RANDOM = np.random.default_rng(0)
@@ -285,6 +287,23 @@ def bounds(resolver, folder) -> dict[str, StalenessReport]:
         strategy = tfdist.ParameterServerStrategy(resolver, staleness=policy)
         _linear(strategy).fit(X, Y, batch_size=1, epochs=2, verbose=0)
         found[name] = strategy.staleness_report()
+    return found
+
+
+def leftovers(resolver, folder) -> dict[str, tuple[float, StalenessReport]]:
+    """The way of a weight, by gradients 1, 10, 100 with two to an update; the first is older."""
+    found = {}
+    for name, policy in {"bounded": Bounded(1), "any": None}.items():
+        strategy = tfdist.ParameterServerStrategy(resolver, staleness=policy, accumulation_steps=2)
+        model = _linear(strategy, lambda: keras.optimizers.SGD(1.0))
+        model.fit(X, Y, batch_size=ROWS // 2, verbose=0)
+        model.set_weights([np.zeros((4, 1)), np.zeros(1)])
+        before = strategy.version
+        for gradient, version in [(1.0, before), (10.0, before + 2), (100.0, before + 2)]:
+            strategy.version = max(version, strategy.version)
+            result = Pushed({"0": {"0": tf.fill((4, 1), gradient)}}, {}, {}, None)
+            model.train_function._use([Step(0, [], 0, version)], result, 1)
+        found[name] = -float(model.get_weights()[0][0, 0]), strategy.staleness_report()
     return found
 
 

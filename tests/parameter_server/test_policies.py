@@ -28,6 +28,22 @@ def test_one_step_at_a_time_is_never_stale(found):
     assert found.max_staleness == 0
 
 
+@pytest.mark.scenario("leftovers")
+def test_gradients_that_an_epoch_left_are_as_stale_as_the_oldest_of_them(found):
+    way, report = found["any"]
+    assert way == 1 + 10
+    assert report.max_staleness == 2
+    assert report.drops == 0
+
+
+@pytest.mark.scenario("leftovers")
+def test_gradients_that_an_epoch_left_are_dropped_when_they_are_too_stale(found):
+    way, report = found["bounded"]
+    assert way == 10 + 100
+    assert report.max_staleness <= 1
+    assert report.drops == 1
+
+
 @pytest.mark.scenario("bounds")
 def test_no_gradient_beyond_the_bound_is_applied(found):
     assert found["drop"].max_staleness == 0

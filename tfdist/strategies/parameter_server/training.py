@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -14,6 +14,22 @@ from tfdist.strategies.parameter_server.step import Step
 from tfdist.strategies.parameter_server.steps import Steps
 from tfdist.strategies.parameter_server.updates import Gradients
 from tfdist.strategies.parameter_server.worker import Pushed
+
+
+class Kept(NamedTuple):
+    """Gradients that wait for more, at the end of an epoch of accumulation.
+
+    Attributes:
+        gradients: their sum.
+        worker: the one that computed the last of them.
+        version: of the oldest values that they were computed from.
+        batches: of how many batches they are.
+    """
+
+    gradients: Gradients
+    worker: int
+    version: int
+    batches: int
 
 
 class TrainFunction(Run):
@@ -40,8 +56,7 @@ class TrainFunction(Run):
         self._logs: dict[str, Any] = {}
         self._collected: list[Step] = []
         self._push: CompressedPush | None = None
-        self._kept: Gradients | None = None
-        self._summed = 0
+        self._kept: Kept | None = None
         self._watched = 0
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
@@ -67,13 +82,14 @@ class TrainFunction(Run):
         self._source = iterator.training_source()
         self._uncounted = 0
         self._collected = []
+        kept = self._kept.batches if self._kept else 0
         self.begin(
             iterator,
             self._source,
             may_start=self.strategy.policies.may_start,
             budget=None if self.batches is None else self.batches * max(self._parts, 1),
             per_step=1 if self._parts else self._accumulates,
-            first_step=1 if self._parts else self._accumulates - self._summed,
+            first_step=1 if self._parts else self._accumulates - kept,
             max_pending=self.strategy.max_pending,
             on_wait=self.strategy.note_wait,
         )
@@ -175,9 +191,9 @@ class TrainFunction(Run):
             if not finite:
                 findings.append((number, path, step.worker))
 
-    def _accepts(self, step: Step) -> bool:
-        """Whether the step is not dropped."""
-        return self.strategy.policies.accepts(self.strategy.version - step.version)
+    def _accepts(self, gradients: Step | Kept) -> bool:
+        """Whether gradients are not dropped."""
+        return self.strategy.policies.accepts(self.strategy.version - gradients.version)
 
     def _release(self, step: Step) -> None:
         assert self.steps is not None
@@ -192,20 +208,20 @@ class TrainFunction(Run):
             batches: the number of batches, of the `accumulation_steps` of an update.
         """
         strategy, step = self.strategy, steps[-1]
-        staleness = strategy.version - step.version
         action, factor = "update", None
         if not self._accepts(step):
             action = "dropped"
             logs = self.updates.count(result.changes)
-            strategy.report.add(step.worker, staleness, None)
-        elif (gradients := self._enough(result.gradients, batches)) is None:
+            strategy.report.add(step.worker, strategy.version - step.version, None)
+        elif (whole := self._enough(step, result.gradients, batches)) is None:
             action = "kept"
             logs = self.updates.change(result.changes, result.assigned)
         else:
+            staleness = strategy.version - whole.version
             factor = strategy.policies.learning_rate_factor(staleness)
             read = step.values if strategy.policies.compensates else []
             logs = self.updates.update(
-                gradients, result.changes, result.assigned, tf.constant(factor), read
+                whole.gradients, result.changes, result.assigned, tf.constant(factor), read
             )
             self.values = self.updates.values()
             strategy.version += 1
@@ -214,27 +230,31 @@ class TrainFunction(Run):
         self._logs = self.completed(result.logs, logs)
         self._uncounted += batches
 
-    def _enough(self, gradients: Gradients, batches: int) -> Gradients | None:
+    def _enough(self, step: Step, gradients: Gradients, batches: int) -> Kept | None:
         """The gradients of an update; None if these are kept until there are more.
 
         Those of a whole number of `accumulation_steps` are an update by themselves, also while
         others are kept, which the last batches of an epoch left.
         """
+        now = Kept(gradients, step.worker, step.version, batches)
         if batches == self._accumulates:
-            return gradients
+            return now
         if not self.updates.are_finite(gradients):
             self.updates.note_overflow()
             return None
-        if self._kept is not None:
-            gradients, _ = self.updates.add([(self._kept, {}), (gradients, {})])
-        self._kept = gradients
-        self._summed += batches
-        if self._summed < self._accumulates:
+        kept, self._kept = self._kept, None
+        if kept is not None and not self._accepts(kept):
+            self.strategy.report.add(kept.worker, self.strategy.version - kept.version, None)
+            kept = None
+        if kept is not None:
+            total, _ = self.updates.add([(kept.gradients, {}), (gradients, {})])
+            now = Kept(total, step.worker, min(kept.version, step.version), kept.batches + batches)
+        if now.batches < self._accumulates:
             self.updates.note_finite()
+            self._kept = now
             return None
-        mean = self.updates.scaled(gradients, self._accumulates / self._summed)
-        self._kept, self._summed = None, 0
-        return mean
+        mean = self.updates.scaled(now.gradients, self._accumulates / now.batches)
+        return now._replace(gradients=mean)
 
 
 def _sum_of_logs(parts: Sequence[Any]) -> Any:
