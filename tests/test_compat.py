@@ -90,6 +90,7 @@ NEEDED |= {
 NEEDED |= {
     f"tensorflow.python.distribute.{place}": arguments
     for place, arguments in {
+        "coordinator.cluster_coordinator:ClusterCoordinator.__del__": ["self"],
         "coordinator.coordinator_context:with_dispatch_context": ["worker_obj"],
         "distribute_utils:regroup": ["values", "wrap_class", "always_wrap"],
         "input_lib:_calculate_replicas_with_values": ["strategy", "input_workers", "optional_list"],

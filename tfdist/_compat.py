@@ -693,18 +693,17 @@ def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times
         coordinator._cluster.schedule(on_worker, (), {})
 
 
-_coordinators: list[Any] = []
-
-
-def make_coordinator(strategy: tf.distribute.Strategy) -> Any:
+class Coordinator(tf.distribute.coordinator.ClusterCoordinator):
     """A `ClusterCoordinator` that stays until the process ends.
 
-    Why: when it is collected as garbage, it takes locks that the very thread may hold in which
-    garbage is collected, which then waits forever. TensorFlow 2.20-2.21; a public way to stop it
-    would replace this.
+    Why: TensorFlow's stops its threads when it is collected as garbage, and waits for locks: one
+    that the very thread may hold in which garbage is collected, or one that is held while a lost
+    worker is waited for, so that Python does not end. TensorFlow 2.20-2.21; a public way to stop
+    it would replace this.
     """
-    _coordinators.append(tf.distribute.coordinator.ClusterCoordinator(strategy))
-    return _coordinators[-1]
+
+    def __del__(self) -> None:
+        """Leaves the threads, which end with the process."""
 
 
 @contextlib.contextmanager

@@ -275,6 +275,14 @@ def pending(resolver, folder) -> StalenessReport:
     return strategy.staleness_report()
 
 
+def collected(resolver, folder) -> int:
+    """The updates of a run after what Python does when it ends, or collects the coordinator."""
+    strategy = tfdist.ParameterServerStrategy(resolver)
+    strategy.coordinator.__del__()
+    _linear(strategy).fit(X, Y, batch_size=ROWS // 2, verbose=0)
+    return strategy.version
+
+
 def bounds(resolver, folder) -> dict[str, StalenessReport]:
     """Reports of runs with policies that bound staleness."""
     found = {}

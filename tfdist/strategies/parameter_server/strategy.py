@@ -143,7 +143,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         self.num_workers = number_of_workers(self.addresses)
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
-        self.coordinator = _compat.make_coordinator(self)
+        self.coordinator = _compat.Coordinator(self)
         self.lost: set[int] = set()
         self.version = 0
         self.report = StalenessReport()
