@@ -16,7 +16,7 @@ class Bounded(StalenessPolicy):
 
     Bounded delay, after Agarwal and Duchi, "Distributed Delayed Stochastic Optimization" (NIPS
     2011), and Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI
-    2014), section 3.4.
+    2014), "Flexible Consistency".
 
     Args:
         max_staleness: the bound on τ, >= 0.

@@ -19,12 +19,12 @@ class DelayCompensated(StalenessPolicy):
     """Adds lam · g ⊙ g ⊙ (w_now − w_read) to a gradient g: its change along the way, approximated.
 
     Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017),
-    equation (10), algorithm 2. Sparse gradients are made dense for it.
+    algorithm 2 (what the parameter server does). Sparse gradients are made dense for it.
 
     Args:
         lam: the factor λ, >= 0; the paper uses 0.04 (λ0 of DC-ASGD-c) and 2 (of DC-ASGD-a).
         adaptive: divides λ by the root of a moving average (0.95) of the squared gradient
-            (DC-ASGD-a, equation 14), which takes one more variable for each.
+            (DC-ASGD-a there), which takes one more variable for each.
 
     Raises:
         ValueError: for options out of range.

@@ -12,10 +12,10 @@ from tfdist.validation import check_number
 class InverseLR(StalenessPolicy):
     """The learning rate of an update is divided by max(τ, 1)^power.
 
-    Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), equation
-    (6), where power is 1. It is the learning rate that is divided, not the gradient, which Adam
-    would scale back. What it costs: with a small learning rate, at which stale gradients do no
-    harm, training takes longer than without it.
+    Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), the
+    learning rate α/τ, where power is 1. It is the learning rate that is divided, not the gradient,
+    which Adam would scale back. What it costs: with a small learning rate, at which stale gradients
+    do no harm, training takes longer than without it.
 
     Args:
         power: the exponent, >= 0; 0 has no effect.
