@@ -72,7 +72,8 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
 
 
 def _check_devices(devices: Sequence[str]) -> None:
-    if isinstance(devices, str) or not devices or not all(isinstance(d, str) for d in devices):
+    is_list = isinstance(devices, (list, tuple)) and len(devices) > 0
+    if not is_list or not all(isinstance(device, str) for device in devices):
         raise ValueError(
             '`devices` must be a list of device names such as ["CPU:0", "CPU:1"]. '
             f"Received: devices={devices!r}"

@@ -77,7 +77,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             `tfdist replay` can train again in the same order; see the guide "Record and replay".
             None for no record.
         accumulation_steps: number of batches whose gradients a worker averages before one update.
-        bucket_bytes: gradients are packed into buckets of at most this many bytes.
+        bucket_bytes: gradients are compressed in buckets of at most this many bytes; without
+            `compression` each variable's goes to its parameter server by itself.
         compression: how gradients are compressed on their way to the parameter servers: a
             `tfdist.compression.Compressor`, its name such as "topk", or a dict of patterns of
             variables' paths and these. None for not at all. What is left unsent is not saved.
