@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if not item.get_closest_marker(FULL)]
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.full)])
 def strategy(request):
     """A strategy on several devices."""
     return tfdist.MirroredStrategy(DEVICES[: request.param])

@@ -49,6 +49,7 @@ def outputs(tmp_path_factory):
     return printed, json.loads(result.read_text()), readme.read_text()
 
 
+@pytest.mark.full
 @shares_run
 def test_step_overhead_prints_a_table_with_the_versions(outputs):
     printed, _, _ = outputs
@@ -59,6 +60,7 @@ def test_step_overhead_prints_a_table_with_the_versions(outputs):
         assert name in printed.splitlines()[0]
 
 
+@pytest.mark.full
 @shares_run
 def test_step_overhead_writes_every_quantity_of_both_strategies(outputs):
     _, result, _ = outputs
@@ -70,6 +72,7 @@ def test_step_overhead_writes_every_quantity_of_both_strategies(outputs):
         assert measured["peak_bytes"] > 0
 
 
+@pytest.mark.full
 @shares_run
 def test_step_overhead_says_where_the_peer_crashes(outputs):
     printed, result, _ = outputs
@@ -77,6 +80,7 @@ def test_step_overhead_says_where_the_peer_crashes(outputs):
     assert ("| crashes |" in printed) == crashes
 
 
+@pytest.mark.full
 @shares_run
 def test_step_overhead_replaces_only_its_part_of_the_readme(outputs):
     printed, _, content = outputs

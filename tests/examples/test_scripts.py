@@ -89,6 +89,7 @@ def test_digits_with_accumulation_equal_one_large_batch(tmp_path):
     assert predictions(tmp_path / "here", np.zeros((3, 8, 8, 1), "float32")).shape == (3, 10)
 
 
+@pytest.mark.full
 def test_char_lm_on_two_devices_equals_one(tmp_path):
     options = "--devices 2 --epochs 2 --steps-per-epoch 5 --global-batch-size 8 --compare".split()
     result = run("char_lm.py", *options, cwd=tmp_path)

@@ -51,8 +51,13 @@ FAULTS = [
 ]
 # Files are written by the same code with every backend.
 WHILE_WRITING = [("kill_weights", 0, "SIGKILL", 137), ("kill_between", 0, "SIGKILL", 137)]
-# What the launcher sees of these is the same as of others with the same backend.
-SELDOM = [("horovod", "kill_trace"), ("horovod", "data"), ("multi_worker", "kill_weights")]
+# What the launcher sees of others is the same as of one of these.
+USUAL = [
+    ("multi_worker", "kill_step"),
+    ("multi_worker", "stop"),
+    ("multi_worker", "kill_between"),
+    ("horovod", "kill_step"),
+]
 
 
 def _cases():
@@ -60,7 +65,7 @@ def _cases():
     for backend in BACKENDS:
         for fault in FAULTS + (WHILE_WRITING if backend == "multi_worker" else []):
             marks = [pytest.mark.xdist_group(f"faults {backend}")]
-            if (backend, fault[0]) in SELDOM:
+            if (backend, fault[0]) not in USUAL:
                 marks.append(pytest.mark.full)
             yield pytest.param(backend, backend, *fault, marks=marks, id=f"{fault[0]}-{backend}")
 

@@ -26,6 +26,8 @@ PAIRS = ("multi_worker-2", "horovod-2")
 MULTI_WORKER = ("multi_worker-2",)
 ALL = tuple(JOBS)
 HOROVOD = ("horovod-2", "horovod-3")
+# What is the same code with either engine, the default suite tests with one.
+_USUAL = {"decisions": ("horovod-2",), "files": ("multi_worker-2",)}
 
 
 class Wanted(NamedTuple):
@@ -38,18 +40,24 @@ class Wanted(NamedTuple):
 def scenario(function: Callable, jobs: tuple[str, ...] = PAIRS) -> pytest.MarkDecorator:
     """Gives a test as `found` what the ranks of each of `jobs` found out in `function`.
 
+    Jobs of more processes or devices than two, and some of a second engine, are marked `full`.
+
     Args:
         function: one of the folder `scenarios`.
         jobs: names out of `JOBS`.
     """
-    return pytest.mark.parametrize(
-        "found", [_param(name, function) for name in jobs], indirect=True
-    )
+    usual = _USUAL.get(module_of(function), PAIRS)
+    if not set(usual) & set(jobs):
+        usual = jobs[:1]
+    parameters = [_param(job, function, job in usual) for job in jobs]
+    return pytest.mark.parametrize("found", parameters, indirect=True)
 
 
-def _param(job: str, function: Callable):
+def _param(job: str, function: Callable, is_usual: bool):
     # One process of pytest-xdist has a job.
     marks = [pytest.mark.xdist_group(f"multi_process-{job}")]
+    if not is_usual:
+        marks.append(pytest.mark.full)
     if JOBS[job].launcher == "horovod":
         marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
     return pytest.param(Wanted(job, name_of(function)), marks=marks, id=job)
@@ -57,4 +65,9 @@ def _param(job: str, function: Callable):
 
 def name_of(function: Callable) -> str:
     """What a scenario is called: its module and its function."""
-    return f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+    return f"{module_of(function)}.{function.__name__}"
+
+
+def module_of(function: Callable) -> str:
+    """The name of the file of the folder `scenarios` that `function` is in."""
+    return function.__module__.rpartition(".")[2]
