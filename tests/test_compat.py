@@ -122,6 +122,8 @@ def test_private_attributes_of_instances_exist():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert model._distribute_strategy is None
     assert model._initial_epoch is None
+    model.compile(loss="mse", metrics=["mae"])
+    assert (model._compile_loss.built, model._compile_metrics.built) == (False, False)
     assert keras.callbacks.CallbackList()._async_train in (True, False)
     optimizer = keras.optimizers.SGD()
     optimizer.build(model.trainable_variables)

@@ -111,13 +111,16 @@ def hook_compile(hook: Callable[..., None]) -> None:
     keras_trainer.Trainer.compile = compile_with_hook
 
 
-def hook_symbolic_build(batch_spec: Callable[[Any, Any], Any]) -> None:
+def hook_symbolic_build(
+    batch_spec: Callable[[Any, Any], Any], build_by_step: Callable[[Any, keras.Model, Any], None]
+) -> None:
     """Makes Keras build models from `batch_spec(strategy, data set)` instead of from a batch.
 
     `batch_spec` returns the structure of one batch as type specs, or None for Keras' own way. Why:
     Keras takes a batch from the data (which a generator never gives again) and averages it over
-    the replicas, which fails for strings, sparse tensors and uneven parts. Keras 3.10-3.15. A
-    trainer that builds from `element_spec` would replace it.
+    the replicas, which fails for strings, sparse tensors and uneven parts. It cannot build the loss
+    and metrics of batches without targets, which `build_by_step(strategy, model, spec)` does.
+    Keras 3.10-3.15. A trainer that builds from `element_spec` would replace it.
     """
     trainer = keras_tf_trainer.TensorFlowTrainer
     original = trainer._maybe_symbolic_build
@@ -129,12 +132,33 @@ def hook_symbolic_build(batch_spec: Callable[[Any, Any], Any]) -> None:
             if any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(spec)):
                 return
             if spec is not None:
-                with self._distribute_strategy.scope():
+                unbuilt = _unbuilt_without_targets(self, spec)
+                with self._distribute_strategy.scope(), _taken_as_built(unbuilt):
                     self._symbolic_build(data_batch=spec)
+                if unbuilt:
+                    build_by_step(self._distribute_strategy, self, spec)
                 return
         original(self, iterator=iterator, data_batch=data_batch)
 
     trainer._maybe_symbolic_build = _maybe_symbolic_build
+
+
+def _unbuilt_without_targets(model: keras.Model, batch_spec: Any) -> list[Any]:
+    """The loss and metrics that Keras cannot build: its batches have no targets."""
+    _, targets, _ = keras.utils.unpack_x_y_sample_weight(batch_spec)
+    parts = [model._compile_loss, model._compile_metrics] if targets is None else []
+    return [part for part in parts if part is not None and not part.built]
+
+
+@contextlib.contextmanager
+def _taken_as_built(parts: list[Any]) -> Iterator[None]:
+    for part in parts:
+        part.built = True
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.built = False
 
 
 def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import pathlib
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.parameter_server.push_scenarios import push_kept as push_kept
 from tests.parameter_server.push_scenarios import push_overflow as push_overflow
 from tests.parameter_server.push_scenarios import push_partitioned as push_partitioned
 from tests.parameter_server.push_scenarios import push_synchronous as push_synchronous
-from tfdist.cluster.local import local_cluster
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies
 from tfdist.strategies.parameter_server.functional import FunctionalStep
 from tfdist.strategies.parameter_server.report import StalenessReport
@@ -390,22 +388,3 @@ def dynamic_generator(resolver, folder) -> int:
 
     _linear(strategy).fit(generator(), verbose=0)
     return strategy.version
-
-
-EXAMPLES = {
-    "ParameterServerStrategy": tfdist.ParameterServerStrategy,
-    "StalenessMonitor": tfdist.callbacks.StalenessMonitor,
-    "local_cluster": local_cluster,
-}
-
-
-def examples(resolver, folder) -> dict[str, tuple[int, int]]:
-    """The numbers of examples in docstrings that failed and that were tried."""
-    found = {}
-    for name, thing in EXAMPLES.items():
-        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-        for test in doctest.DocTestFinder(recurse=False).find(thing, name, globs={}):
-            runner.run(test)
-        results = runner.summarize(verbose=False)
-        found[name] = (results.failed, results.attempted)
-    return found

@@ -91,12 +91,6 @@ def test_a_saved_model_goes_on_with_and_without_the_strategy(found):
     assert found["iterations"] == [8, 8, 16]
 
 
-@pytest.mark.scenario("examples")
-def test_examples_in_docstrings_run(found):
-    assert set(found) == set(scenarios.EXAMPLES)
-    assert all(failed == 0 and attempted > 0 for failed, attempted in found.values())
-
-
 @pytest.mark.scenario("collected")
 def test_the_end_of_a_coordinator_waits_for_nothing(found):
     """TensorFlow's stops its threads, for which it waits until no lost worker is waited for."""

@@ -23,7 +23,7 @@ def main() -> None:
     """Runs the scenarios of the description in their order, until one fails."""
     path, rank = pathlib.Path(sys.argv[1]), sys.argv[2]
     description = json.loads(path.read_text())
-    faulthandler.register(signal.SIGUSR1)
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
     threading.Thread(target=_end_with_the_tests, daemon=True).start()
     warnings.filterwarnings("error", module=r"tfdist(\.|$)")
 

@@ -15,6 +15,7 @@ from tfdist import _compat
 from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.strategies import end_of_data, wrapping
+from tfdist.strategies.building import build_by_step
 
 
 class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -92,5 +93,6 @@ _compat.hook_end_of_data(end_of_data.advance)
 _compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
 _compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
 _compat.hook_symbolic_build(
-    lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None
+    lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None,
+    build_by_step,
 )

@@ -96,6 +96,39 @@ class Tracked(Subclassed):
         return {"tracked": self.tracker.result()}
 
 
+class Autoencoder(keras.Model):
+    """Its data have no targets: the step takes the inputs as such."""
+
+    def __init__(self):
+        super().__init__()
+        self.code = keras.layers.Dense(3, activation="tanh")
+        self.out = keras.layers.Dense(8)
+
+    def call(self, inputs):
+        return self.out(self.code(inputs))
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            decoded = self(data, training=True)
+            loss = self.compute_loss(data, data, decoded)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return self.compute_metrics(data, data, decoded)
+
+
+def _autoencoder() -> keras.Model:
+    model = Autoencoder()
+    model.compile(optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+
+
+def _fit_autoencoder(model: keras.Model) -> Outcome:
+    x, _ = default_data(67)
+    dataset = tf.data.Dataset.from_tensor_slices(x).batch(32)
+    history = model.fit(dataset, epochs=2, verbose=0)
+    return Outcome.of(model, history.history)
+
+
 class Adversarial(keras.Model):
     """Two networks with an optimizer each, trained in turn within one step."""
 
@@ -275,6 +308,7 @@ FEATURES = [
         history=False,
         note="the step reports its own micro-batch",
     ),
+    Feature("own train_step, data without targets", _autoencoder, _fit_autoencoder),
     Feature("two optimizers (GAN)", _adversarial, functools.partial(_fit_adversarial, samples=64)),
     Feature(
         "two optimizers (GAN), last batch of 3",
