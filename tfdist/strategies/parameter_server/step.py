@@ -20,6 +20,7 @@ class Step:
         values: what was read.
         result: what the worker sent.
         states: what its compressors keep when the result is used.
+        held_back: whether others had to be used first, when the result was there.
         released: whether the worker may go on.
     """
 
@@ -30,4 +31,5 @@ class Step:
     values: Any = None
     result: Any = None
     states: Any = None
+    held_back: bool = False
     released: bool = False

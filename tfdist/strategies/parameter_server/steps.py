@@ -10,7 +10,7 @@ import collections
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfdist import _compat
@@ -41,7 +41,8 @@ class Steps:
         lost: the workers that are lost already; kept up to date, for the next run.
         on_change: called when a worker is lost, with its index and the error, or is back, with its
             index and None.
-        on_wait: called when a worker has to wait before a step, with its index.
+        on_wait: called with a worker's index when it has to wait before a step, and when the result
+            of its step is held back.
     """
 
     def __init__(
@@ -121,6 +122,9 @@ class Steps:
                         self._ready.remove(step)
                         self._updating = True
                         return step
+                    if not step.held_back:
+                        step.held_back = True
+                        self._on_wait(step.worker)
                 if len(self._lost) < self._workers:
                     end = None
                     if self._under_way == 0 and self._nothing_left():
@@ -170,10 +174,10 @@ class Steps:
         del device
         with self._changed:
             if worker in self._lost:
+                self._level([worker])
                 self._lost.discard(worker)
                 self._without_data.discard(worker)
                 self._on_change(worker, None)
-            self._finished[worker] = max(self._finished[worker], self._slowest())
         step = None
         try:
             while wanted := self._wait_for_turn(worker):
@@ -190,6 +194,21 @@ class Steps:
         absent = self._lost | self._without_data
         there = [count for worker, count in self._finished.items() if worker not in absent]
         return min(there, default=max(self._finished.values()))
+
+    def _level(self, absent: Iterable[int]) -> None:
+        """Lets workers that come back count as level with the slowest of those that are there.
+
+        Else all others would have to wait until they have made as many steps.
+        """
+        slowest = self._slowest()
+        for worker in absent:
+            self._finished[worker] = max(self._finished[worker], slowest)
+
+    def _let_all_ask(self) -> None:
+        """Lets workers ask for data that found none before."""
+        self._returns += 1
+        self._level(self._without_data)
+        self._without_data.clear()
 
     def _wait_for_turn(self, worker: int) -> int:
         """How many batches the worker may take; 0 when the run has ended."""
@@ -249,8 +268,7 @@ class Steps:
             if self._left is not None:
                 self._left += count
             if batches:
-                self._returns += 1
-                self._without_data.clear()
+                self._let_all_ask()
             self._changed.notify_all()
 
     def read(self, step: Step) -> None:
@@ -273,8 +291,7 @@ class Steps:
             self._losses[worker] += 1
             if is_lost and self._losses[worker] <= _MOST_LOSSES:
                 self._lost.add(worker)
-                self._returns += 1
-                self._without_data.clear()
+                self._let_all_ask()
                 self._on_change(worker, error)
             elif not self._closed:
                 self._error = self._error or error

@@ -1,0 +1,204 @@
+"""Who does the next step, and who waits; threads stand for the workers."""
+
+import itertools
+import threading
+
+import pytest
+import tensorflow as tf
+
+from tfdist import _compat
+from tfdist.staleness import SSP
+from tfdist.strategies.parameter_server.data import Batch
+from tfdist.strategies.parameter_server.steps import Steps
+
+SECONDS = 20  # until a test gives up
+SLACK = 1
+
+
+class LostError(tf.errors.UnavailableError):
+    """As TensorFlow raises it."""
+
+    def __init__(self, worker):
+        super().__init__(None, None, f"Connection reset: /job:worker/replica:0/task:{worker}")
+
+
+class Numbers:
+    """Batches without end; counts those that are with workers."""
+
+    on_workers = False
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.position = 0
+        self.held = 0
+        self.most_held = 0
+
+    def take(self, worker):
+        with self.lock:
+            self.position += 1
+            self.held += 1
+            self.most_held = max(self.held, self.most_held)
+            return Batch(0, self.position, None)
+
+    def give_back(self, batch):
+        with self.lock:
+            self.held -= 1
+
+    def leave(self, worker):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Starts steps whose workers are threads; all end with the test."""
+    started, threads, backs = [], [], []
+
+    def run_on_workers(back, work, workers):
+        """A worker that is lost begins anew when `back` is set."""
+        backs.append(back)
+
+        def whole_life(worker):
+            while True:
+                try:
+                    return work(worker, "")
+                except LostError:
+                    assert back.wait(SECONDS)
+
+        for worker in range(workers):
+            threads.append(threading.Thread(target=whole_life, args=[worker]))
+            threads[-1].start()
+
+    monkeypatch.setattr(_compat, "run_on_workers", run_on_workers)
+
+    def run(workers, compute, back=None, **options):
+        defaults = {
+            "source": Numbers(),
+            "may_start": lambda ahead, under_way: True,
+            "budget": None,
+            "per_step": 1,
+            "first_step": 1,
+            "max_pending": workers,
+            "lost": set(),
+            "on_change": lambda worker, error: None,
+            "on_wait": lambda worker: None,
+        }
+        steps = Steps(workers, compute=compute, **(defaults | options))
+        started.append(steps)
+        steps.start(back or threading.Event(), (0, None))
+        return steps
+
+    yield run
+    for steps, back in zip(started, backs):
+        steps.close()
+        back.set()
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def used(steps, count=None, may_use=lambda others: True):
+    """The workers of the next steps, which are used."""
+    workers = []
+    while (count is None or len(workers) < count) and (step := steps.next(may_use, SECONDS)):
+        workers.append(step.worker)
+        steps.release(step, steps.current)
+    return workers
+
+
+def longest_alone(workers, worker):
+    """How many steps `worker` has made at most while no other made one."""
+    return max(len(list(steps)) for one, steps in itertools.groupby(workers) if one == worker)
+
+
+def test_a_worker_that_is_back_is_level_with_the_slowest(run):
+    """Worker 0 is lost after a step, and is back when the others have made 30 each."""
+    back, noted = threading.Event(), {"lost": threading.Event(), "back": threading.Event()}
+
+    def compute(step, read):
+        read(step)
+        if step.worker == 0 and step.number >= 3 and not noted["lost"].is_set():
+            raise LostError(0)
+
+    def on_change(worker, error):
+        noted["back" if error is None else "lost"].set()
+
+    may_start = SSP(SLACK).may_start
+    steps = run(3, compute, back, may_start=may_start, budget=120, on_change=on_change)
+    while not noted["lost"].is_set():
+        used(steps, 1)
+    used(steps, 60)
+    back.set()
+    assert noted["back"].wait(SECONDS)
+    assert longest_alone(used(steps), 0) <= 2 * (SLACK + 1)
+
+
+def test_a_worker_that_gets_data_again_is_level_with_the_slowest(run):
+    """Worker 0 finds none after some steps, until worker 2 is lost and gives its batch back."""
+    is_due = threading.Event()
+
+    class Shards(Numbers):
+        returned = False
+
+        def take(self, worker):
+            ended = worker == 0 and self.position > 6 and not self.returned
+            return None if ended else super().take(worker)
+
+        def give_back(self, batch):
+            self.returned = True
+
+    def compute(step, read):
+        read(step)
+        if step.worker == 2 and is_due.is_set():
+            raise LostError(2)
+
+    steps = run(3, compute, source=Shards(), may_start=SSP(SLACK).may_start, budget=120)
+    used(steps, 60)
+    is_due.set()
+    assert longest_alone(used(steps), 0) <= 2 * (SLACK + 1)
+
+
+def test_a_step_that_is_held_back_counts_as_one_wait(run):
+    """The result of worker 0 is there, but that of worker 1 has to be used first."""
+    both_read, waited = threading.Barrier(2), threading.Event()
+    waits = []
+
+    def compute(step, read):
+        read(step)
+        both_read.wait(SECONDS)
+        if step.worker == 1:
+            waited.wait(SECONDS / 4)
+
+    def on_wait(worker):
+        waits.append(worker)
+        waited.set()
+
+    steps = run(2, compute, budget=2, on_wait=on_wait)
+
+    def may_use(others):
+        return all(other.worker == 0 for other in others)
+
+    assert used(steps, may_use=may_use) == [1, 0]
+    assert waits == [0]
+
+
+@pytest.mark.parametrize("most", [2, 9])
+def test_no_more_steps_are_under_way_than_may_be(run, most):
+    """Nor than there are workers: each has one at a time."""
+    source, workers = Numbers(), 4
+    all_begun = threading.Barrier(min(most, workers))
+
+    def compute(step, read):
+        read(step)
+        if step.number < all_begun.parties:
+            all_begun.wait(SECONDS)
+
+    steps = run(workers, compute, source=source, budget=100, max_pending=most)
+    for _ in range(100):
+        step = steps.next(lambda others: True, SECONDS)
+        source.give_back(None)
+        steps.release(step, steps.current)
+    assert steps.next(lambda others: True, SECONDS) is None
+    assert source.most_held == all_begun.parties
