@@ -23,7 +23,8 @@ class StalenessMonitor(keras.callbacks.Callback):
     and where the strategy has a policy:
 
     - `dropped`: the number of gradients that were not applied;
-    - `waits`: how often a worker had to wait before a step;
+    - `waits`: how often a worker had to wait, to begin a step or because others had to be applied
+      before its gradient;
     - `effective_learning_rate`: the learning rate times the mean of what it was multiplied by.
 
     `strategy.staleness_report()` has the histograms of each worker.

@@ -13,7 +13,8 @@ class WorkerReport:
     Attributes:
         histogram: the number of applied gradients by their staleness τ.
         dropped: the same of those that were not applied.
-        waits: how often it had to wait before a step.
+        waits: how often it had to wait: to begin a step, or because others had to be applied before
+            its gradient. That all wait for each other with `Synchronous` does not count.
         learning_rate_factors: the sum of what the learning rates were multiplied by.
     """
 
@@ -91,7 +92,7 @@ class StalenessReport:
 
     @property
     def waits(self) -> int:
-        """How often workers had to wait before a step."""
+        """How often workers had to wait; see `WorkerReport`."""
         return sum(own.waits for own in self.workers.values())
 
     @property

@@ -71,7 +71,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             a worker gets the next batch when it is ready, so that a slow worker gets fewer. With
             `staleness.Synchronous()` the chief always reads it. Data for `evaluate` and `predict`
             is read by the chief.
-        max_pending: the number of steps that are under way at a time; None for one per worker.
+        max_pending: the number of steps that may be under way at a time; None for one per worker.
+            More has no effect, as a worker has one at a time.
         worker_timeout: seconds after which it is an error that all workers are lost.
         record: the path of a file in which the chief records what each update was made of, so that
             `tfdist replay` can train again in the same order; see the guide "Record and replay".
@@ -300,7 +301,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         errors.log_change(self.addresses["worker"], worker, error)
 
     def note_wait(self, worker: int) -> None:
-        """Counts that a worker has to wait before a step of training."""
+        """Counts that a worker has to wait, before a step of training or with the result of it."""
         self.report.worker(worker).waits += 1
 
 
