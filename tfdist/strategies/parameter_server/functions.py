@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -178,14 +178,41 @@ class Run:
         return self._results.pop(self._position - 1)
 
 
+class _OfKeras:
+    """Keras' own function of a model, for the single batch that the chief computes by itself.
+
+    Args:
+        model: the model.
+        kind: "test" or "predict".
+    """
+
+    def __init__(self, model: keras.Model, kind: str):
+        self._model = model
+        self._kind = kind
+        self._function: Callable | None = None
+
+    def __call__(self, data: Any) -> Any:
+        """Calls it; it is made at the first call."""
+        if self._function is None:
+            attribute = f"{self._kind}_function"
+            ours = getattr(self._model, attribute)
+            getattr(self._model, f"make_{attribute}")(force=True)
+            self._function = getattr(self._model, attribute)
+            setattr(self._model, attribute, ours)
+        return self._function(data)
+
+
 class TestFunction(Run):
     """Keras' test function: each batch counts once, whichever worker takes it."""
 
     def __init__(self, strategy: Any, model: keras.Model):
         super().__init__(strategy, model, "test_step")
+        self._of_keras = _OfKeras(model, "test")
 
     def __call__(self, iterator: Any) -> dict[str, tf.Tensor]:
         """Counts the next batches, in their order: sums are those of one device."""
+        if not hasattr(iterator, "source"):
+            return self._of_keras(iterator)  # test_on_batch
         logs = None
         for _ in range(self.model.steps_per_execution):
             result = self.in_order(iterator)
@@ -195,6 +222,12 @@ class TestFunction(Run):
         if logs is None:
             raise StopIteration
         return logs
+
+
+class _Predicted(NamedTuple):
+    """Predictions for a batch, in the place of its data."""
+
+    predictions: Any
 
 
 class PredictFunction(Run):
@@ -207,17 +240,21 @@ class PredictFunction(Run):
     def __init__(self, strategy: Any, model: keras.Model):
         super().__init__(strategy, model, "predict_step")
         self._metrics = ["only logs are left out"]
+        self._of_keras = _OfKeras(model, "predict")
 
-    def __call__(self, predictions: list) -> Any:
+    def __call__(self, data: list) -> Any:
         """Joins what `predictions_of` gave."""
-        return tf.nest.map_structure(lambda *parts: _joined(parts), *predictions)
+        if not isinstance(data[0], _Predicted):
+            return self._of_keras(data)  # predict_on_batch
+        found = [predicted.predictions for predicted in data]
+        return tf.nest.map_structure(lambda *parts: _joined(parts), *found)
 
-    def predictions_of(self, iterator: Any) -> Any:
+    def predictions_of(self, iterator: Any) -> _Predicted:
         """Those for the next batch; raises StopIteration at the end."""
         result = self.in_order(iterator)
         if result is None:
             raise StopIteration
-        return result.logs
+        return _Predicted(result.logs)
 
 
 def _joined(parts: tuple) -> Any:

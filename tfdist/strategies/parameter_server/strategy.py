@@ -232,13 +232,13 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         """Runs `fn`; see `tf.distribute.Strategy.run`.
 
         Raises:
-            ValueError: for Keras' own steps, which run on workers in `fit`, `evaluate`, `predict`.
+            ValueError: for Keras' own step of training, which runs on workers in `fit`.
         """
-        if _compat.keras_step(fn) is not None:
+        _, step = _compat.keras_step(fn) or (None, None)
+        if step == "train_step":
             raise ValueError(
-                "Under a parameter server use `fit`, `evaluate` and `predict`, which divide their "
-                "data among the workers. Received: a step on one batch (train_on_batch, "
-                "test_on_batch or predict_on_batch)"
+                "Under a parameter server a model is trained with `fit`, which keeps all workers "
+                "busy. Received: a call of train_on_batch"
             )
         return super().run(fn, args=args, kwargs=kwargs, options=options)
 
