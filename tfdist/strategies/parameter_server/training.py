@@ -66,6 +66,8 @@ class TrainFunction(Run):
                 "Under a parameter server a model is trained with `fit`, which keeps all workers "
                 "busy. Received: a call of train_on_batch"
             )
+        if iterator is not self._iterator:
+            self._uncounted = 0
         if iterator is not self._iterator or self.steps is None:
             self._start(iterator)
         done = 0
@@ -80,14 +82,14 @@ class TrainFunction(Run):
 
     def _start(self, iterator: Any) -> None:
         self._source = iterator.training_source()
-        self._uncounted = 0
+        left = None if self.batches is None else self.batches - self._uncounted
         self._collected = []
         kept = self._kept.batches if self._kept else 0
         self.begin(
             iterator,
             self._source,
             may_start=self.strategy.policies.may_start,
-            budget=None if self.batches is None else self.batches * max(self._parts, 1),
+            budget=None if left is None else left * max(self._parts, 1),
             per_step=1 if self._parts else self._accumulates,
             first_step=1 if self._parts else self._accumulates - kept,
             max_pending=self.strategy.max_pending,
