@@ -6,8 +6,10 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tfdist
+from tests.parameter_server.counting import Counting, sleep
 
 _RANDOM = np.random.default_rng(1)
 _X = _RANDOM.normal(size=(30, 4)).astype("float32")
@@ -72,3 +74,103 @@ def single_batches(resolver, folder) -> dict[str, dict[str, Any]]:
             "train_on_batch": _refusal(lambda model=model: model.train_on_batch(_X, _Y)),
         }
     return found
+
+
+class _PredictsOnce(keras.callbacks.Callback):
+    """Predicts in each epoch, after its first batch; counts the batches that have ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.ended = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ended += 1
+        if batch == 0:
+            self.model.predict(_X, verbose=0)
+
+
+class Seeing(Counting):
+    """Can predict as well."""
+
+    def call(self, x):
+        return x
+
+
+def predicting_within_accumulation(resolver, folder) -> dict[str, Any]:
+    """What two epochs with two batches to an update were made of, with `predict` in each."""
+    tfdist.ParameterServerStrategy(resolver)  # data sets are made in its cluster
+    found = {}
+    batches = tf.data.Dataset.range(48).batch(4)
+    cases = {
+        "finite": ("dynamic", batches, None),
+        "finite, static": ("static", batches, None),
+        "unknown length": ("dynamic", batches.filter(lambda batch: True), None),
+        "endless": ("dynamic", batches.repeat(), 12),
+        "finite, some steps": ("dynamic", batches, 6),
+    }
+    for name, (kind, data, steps) in cases.items():
+        strategy = tfdist.ParameterServerStrategy(resolver, input=kind, accumulation_steps=2)
+        with strategy.scope():
+            model = Seeing([0.0, 0.0])
+            model.compile("sgd")
+        model.built = True
+        once = _PredictsOnce()
+        history = model.fit(data, epochs=2, steps_per_epoch=steps, verbose=0, callbacks=[once])
+        found[name] = {
+            "updates": strategy.version,
+            "samples": history.history["counted"],
+            "batches": once.ended,
+        }
+    return found
+
+
+class _PredictsWithin(keras.callbacks.Callback):
+    """Predicts in the middle of an evaluation."""
+
+    def on_test_batch_end(self, batch, logs=None):
+        if batch in (2, 3):
+            self.model.predict(_X, verbose=0)
+
+
+def predicting_within_evaluation(resolver, folder) -> list[list[float]]:
+    """What `evaluate` gives without and with a callback that predicts."""
+    model = _linear(tfdist.ParameterServerStrategy(resolver))
+    return [
+        model.evaluate(_X, _Y, batch_size=3, verbose=0, callbacks=callbacks)
+        for callbacks in ([], [_PredictsWithin()])
+    ]
+
+
+class _SlowOnOne(keras.Model):
+    """Predicts; on worker 0 that takes some time."""
+
+    def predict_step(self, data):
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        return data + tf.cast(sleep(tf.where(tf.equal(worker, 0), 0.2, 0.0)), data.dtype)
+
+
+class _ReadAhead(keras.callbacks.Callback):
+    """Notes how many batches are read that no call has asked for."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+        self.most = 0
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.most = max(self.most, int(self.read) - (batch + 1))
+
+
+def reading_ahead(resolver, folder) -> dict[str, Any]:
+    """How far workers read ahead, of which one is slow, and their predictions."""
+    strategy = tfdist.ParameterServerStrategy(resolver)
+    read = tf.Variable(0, dtype=tf.int64)
+    with strategy.scope():
+        model = _SlowOnOne()
+        model.compile()
+    data = tf.data.Dataset.range(1000).map(lambda number: read.assign_add(1)[None] - 1)
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    data, ahead = data.with_options(options), _ReadAhead(read)
+    predicted = model.predict(data, steps=12, verbose=0, callbacks=[ahead])
+    return {"ahead": ahead.most, "predicted": predicted.tolist()}

@@ -184,6 +184,20 @@ def test_a_step_that_is_held_back_counts_as_one_wait(run):
     assert waits == [0]
 
 
+def test_a_worker_starts_when_it_is_to_ask_again_and_may(run):
+    waits, may, computed = threading.Event(), threading.Event(), threading.Event()
+    steps = run(
+        1,
+        lambda step, read: computed.set(),
+        may_start=lambda ahead, under_way: may.is_set(),
+        on_wait=lambda worker: waits.set(),
+    )
+    assert waits.wait(SECONDS)
+    may.set()
+    steps.ask_again()
+    assert computed.wait(SECONDS / 4)
+
+
 @pytest.mark.parametrize("most", [2, 9])
 def test_no_more_steps_are_under_way_than_may_be(run, most):
     """Nor than there are workers: each has one at a time."""

@@ -77,6 +77,24 @@ def test_callbacks_may_predict_within_an_epoch(found, kind):
     assert found[kind] == [[1.0] * scenarios.ROWS]
 
 
+@pytest.mark.scenario("predicting_within_accumulation")
+def test_batches_that_no_call_has_counted_stay_counted_when_a_callback_predicts(found):
+    whole = {"updates": 12, "samples": [48, 48], "batches": 24}
+    assert found.pop("finite, some steps") == {"updates": 6, "samples": [24, 24], "batches": 12}
+    assert found == dict.fromkeys(found, whole)
+
+
+@pytest.mark.scenario("predicting_within_evaluation")
+def test_callbacks_may_predict_within_an_evaluation(found):
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+@pytest.mark.scenario("reading_ahead")
+def test_predicting_reads_no_more_than_two_batches_per_worker_ahead(found):
+    assert found["predicted"] == list(range(12))
+    assert found["ahead"] <= 4
+
+
 @pytest.mark.scenario("dynamic_generator")
 def test_the_chief_reads_generators(found):
     assert found == 5
@@ -95,3 +113,10 @@ def test_a_saved_model_goes_on_with_and_without_the_strategy(found):
 def test_the_end_of_a_coordinator_waits_for_nothing(found):
     """TensorFlow's stops its threads, for which it waits until no lost worker is waited for."""
     assert found == 2
+
+
+# The last one: examples start clusters of their own, after which the first one may not start again.
+@pytest.mark.scenario("examples")
+def test_examples_in_docstrings_run(found):
+    assert set(found) == set(scenarios.EXAMPLES)
+    assert all(failed == 0 and attempted > 0 for failed, attempted in found.values())

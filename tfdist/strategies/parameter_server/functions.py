@@ -17,6 +17,9 @@ from tfdist.strategies.parameter_server.steps import Steps
 from tfdist.strategies.parameter_server.updates import Updates
 from tfdist.strategies.parameter_server.worker import Pushed, WorkerFunctions
 
+# Batches per worker that testing and predicting begin before they are asked for their results.
+_AHEAD = 2
+
 
 class Run:
     """A run of a model's steps on the workers: what training, testing and predicting share.
@@ -43,7 +46,7 @@ class Run:
         self.values: list[tf.Tensor] = []
         self._seeds: list[np.ndarray] = []
         self._metrics: list[str] = []
-        self._results: dict[int, Pushed] = {}
+        self._done: dict[int, Step] = {}
         self._position = 0
 
     def begin(self, iterator: Any, source: Any, **options: Any) -> Steps:
@@ -152,30 +155,36 @@ class Run:
     def in_order(self, iterator: Any) -> Pushed | None:
         """The result of the next batch of `iterator`; None when there are no more.
 
-        A worker goes on when its result has arrived, also if that of an earlier batch has not.
+        A worker goes on when its result has arrived, also if that of an earlier batch has not; but
+        no more than some are begun before they are asked for.
         """
+        if iterator is not self._iterator:
+            self._done, self._position = {}, 0
         if iterator is not self._iterator or self.steps is None:
-            self._results, self._position = {}, 0
+            most = _AHEAD * self.strategy.num_workers
             self.begin(
                 iterator,
                 iterator.source(),
-                may_start=lambda ahead, under_way: True,
+                may_start=lambda ahead, under_way: under_way + len(self._done) < most,
                 budget=None,
                 per_step=1,
                 first_step=1,
                 on_wait=lambda worker: None,
                 max_pending=self.strategy.num_workers,
             )
-        while self._position not in self._results:
+        while self._position not in self._done:
             step = self.next()
             if step is None:
                 self.close()
                 return None
             assert self.steps is not None
-            self._results[step.batches[0].position] = step.result
+            self._done[step.batches[0].position] = step
             self.steps.release(step, self.steps.current)
+        assert self.steps is not None
+        result = self._done.pop(self._position).result
         self._position += 1
-        return self._results.pop(self._position - 1)
+        self.steps.ask_again()
+        return result
 
 
 class _OfKeras:

@@ -156,6 +156,11 @@ class Steps:
             step.released = True
             self._changed.notify_all()
 
+    def ask_again(self) -> None:
+        """Lets workers ask again whether they may start, as that has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Ends the run; what workers still compute is not used, and its batches are given back."""
         self._source.close()
