@@ -24,6 +24,7 @@ from tests.parameter_server.steps_scenarios import (
 from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahead
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies
+from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies, Synchronous
 from tfdist.strategies.parameter_server.functional import FunctionalStep
 from tfdist.strategies.parameter_server.report import StalenessReport
 from tfdist.strategies.parameter_server.step import Step
@@ -266,8 +267,13 @@ class _Evaluates(keras.callbacks.Callback):
 def predicting_within_training(resolver, folder) -> dict[str, Any]:
     """The samples of an epoch in the middle of which a callback predicts."""
     found = {}
-    for kind in ("static", "dynamic"):
-        strategy = tfdist.ParameterServerStrategy(resolver, input=kind)
+    options: dict[str, dict] = {
+        "static": {"input": "static"},
+        "dynamic": {"input": "dynamic"},
+        "synchronous": {"staleness": Synchronous()},
+    }
+    for kind in options:
+        strategy = tfdist.ParameterServerStrategy(resolver, **options[kind])
         model, counts = _identified(strategy), _Counts()
         model.fit(_numbered(2), verbose=0, callbacks=[_Evaluates(), counts])
         found[kind] = counts.epochs

@@ -71,7 +71,7 @@ def test_training_stops_at_the_batch_where_it_is_stopped(found):
     assert found["next"] == [[1.0] * scenarios.ROWS]
 
 
-@pytest.mark.parametrize("kind", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", ["static", "dynamic", "synchronous"])
 @pytest.mark.scenario("predicting_within_training")
 def test_callbacks_may_predict_within_an_epoch(found, kind):
     assert found[kind] == [[1.0] * scenarios.ROWS]

@@ -237,6 +237,7 @@ class PartsSource(_Source):
                 for place, batch in enumerate(self._waiting):
                     if self._is_for(worker, batch):
                         del self._waiting[place]
+                        batch.number = batch.position - self._begun
                         return batch
                 if self._waiting:
                     self._changed.wait()
@@ -266,8 +267,8 @@ class PartsSource(_Source):
                 size = batch_size(data)
                 for index in range(self._parts):
                     own = batches.part(data, size, index, self._parts)
-                    part, number = _part(own, index, size), self._position - self._begun
-                    self._waiting.append(Batch(0, self._position, own, part, index, number))
+                    part = _part(own, index, size)
+                    self._waiting.append(Batch(0, self._position, own, part, index))
                 self._position += 1
         self._changed.notify_all()
 
@@ -284,12 +285,12 @@ class PartsSource(_Source):
             self._changed.notify_all()
 
     def open(self) -> PartsSource:
-        """Begins a run with the next global batch."""
+        """Begins a run with the next global batch: one whose parts the last run has given back."""
         with self._changed:
-            self._waiting.clear()
             self._there.clear()
-            self._begun = self._position
-            self._is_due, self._closed = True, False
+            is_divided = not self._is_due and not self._ended
+            self._begun = self._position - is_divided
+            self._closed = False
         return self
 
     def close(self) -> None:
