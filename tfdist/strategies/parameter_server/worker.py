@@ -81,7 +81,8 @@ class WorkerFunctions:
         """
         running = self._replica_step(part)
         outcome = self._step(self._started(values, before), seeds, batch, running)
-        gradients, changes, logs = outcome.gradients, outcome.changes, outcome.logs
+        gradients, changes = outcome.gradients, outcome.changes
+        assigned, logs = outcome.assigned, outcome.logs
         if self._micro_batches > 1:
             gradients = self._dense(gradients)
         if part is not None:
@@ -93,11 +94,13 @@ class WorkerFunctions:
         if push:
             if not self._compresses:
                 gradients = {key: self._sent(key, of) for key, of in gradients.items()}
-            changes = {
-                key: on_its_device(self._step.changed[int(key)], change)
-                for key, change in changes.items()
-            }
-        return Pushed(gradients, changes, outcome.assigned, logs)
+            changes, assigned = self._on_their_devices(changes), self._on_their_devices(assigned)
+        return Pushed(gradients, changes, assigned, logs)
+
+    def _on_their_devices(self, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """What variables are changed by or assigned, where these are: the worker may die."""
+        changed = self._step.changed
+        return {key: on_its_device(changed[int(key)], value) for key, value in values.items()}
 
     def _dense(self, gradients: dict[str, dict[str, Any]]) -> dict[str, dict[str, tf.Tensor]]:
         """Dense gradients for all variables, as the mean over batches has."""
