@@ -203,17 +203,21 @@ class DistributedOptimizer(OptimizerWrapper):
             gradients = [None if g is None else weigh(g, weight) for g in gradients]
         collected.applied.append((self, gradients))
 
-    def apply_collected(self, gradients: list, variables: list[keras.Variable]) -> None:
+    def apply_collected(self, gradients: list, variables: list[keras.Variable]) -> tf.Tensor | None:
         """Applies gradients that `collection.collect` got; in replica context.
 
         Args:
             gradients: one per variable; None for none.
             variables: those that the optimizer was built for, or in the place of one its parts.
+
+        Returns:
+            A bool scalar, whether they were finite, as others are not applied where the loss is
+            scaled; None where it is not.
         """
         scaler, updater = self._loss_scaler(), self._updater()
         if scaler is None:
             update.apply_reduced(updater, gradients, variables)
-            return
+            return None
         finite = loss_scale.all_finite([g for g in gradients if g is not None])
 
         def in_cross_replica_context(strategy: tf.distribute.Strategy) -> None:
@@ -225,6 +229,7 @@ class DistributedOptimizer(OptimizerWrapper):
             tf.cond(finite, finite_step, lambda: loss_scale.after_overflow(scaler))
 
         tf.distribute.get_replica_context().merge_call(in_cross_replica_context)
+        return finite
 
     def _note_counted(self) -> None:
         """Notes that the step counts an update, whatever the data."""

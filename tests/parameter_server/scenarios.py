@@ -15,6 +15,9 @@ from tests.parameter_server.push_scenarios import push_kept as push_kept
 from tests.parameter_server.push_scenarios import push_overflow as push_overflow
 from tests.parameter_server.push_scenarios import push_partitioned as push_partitioned
 from tests.parameter_server.push_scenarios import push_synchronous as push_synchronous
+from tests.parameter_server.steps_scenarios import assigning as assigning
+from tests.parameter_server.steps_scenarios import logged as logged
+from tests.parameter_server.steps_scenarios import overflow as overflow
 from tests.parameter_server.steps_scenarios import (
     predicting_within_accumulation as predicting_within_accumulation,
 )
@@ -22,6 +25,7 @@ from tests.parameter_server.steps_scenarios import (
     predicting_within_evaluation as predicting_within_evaluation,
 )
 from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahead
+from tests.parameter_server.steps_scenarios import shares as shares
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies, Synchronous

@@ -10,6 +10,9 @@ import tensorflow as tf
 
 import tfdist
 from tests.parameter_server.counting import Counting, sleep
+from tfdist.replay.log import read
+from tfdist.staleness import Bounded, StalenessPolicy
+from tfdist.strategies.parameter_server.data import Batch
 
 _RANDOM = np.random.default_rng(1)
 _X = _RANDOM.normal(size=(30, 4)).astype("float32")
@@ -174,3 +177,107 @@ def reading_ahead(resolver, folder) -> dict[str, Any]:
     data, ahead = data.with_options(options), _ReadAhead(read)
     predicted = model.predict(data, steps=12, verbose=0, callbacks=[ahead])
     return {"ahead": ahead.most, "predicted": predicted.tolist()}
+
+
+def overflow(resolver, folder) -> dict[str, int]:
+    """What was counted, and recorded, of a training whose first steps overflow."""
+    record = folder / "record"
+    strategy = tfdist.ParameterServerStrategy(resolver, record=record)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            inner = keras.optimizers.SGD(0.01)
+            model.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**24), "mse")
+        model.fit(_X, _Y, batch_size=2, epochs=2, verbose=0)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    used = [used for fit in read(record).fits for run in fit.runs for used in run.used]
+    return {
+        "steps": len(used),
+        "recorded": sum(one.action == "update" for one in used),
+        "recorded version": used[-1].version,
+        "version": strategy.version,
+        "reported": strategy.staleness_report().updates,
+        "iterations": int(model.optimizer.iterations.numpy()),
+    }
+
+
+class Assigning(keras.Model):
+    """Assigns to a variable that is no number."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.flag = self.add_weight(shape=(), dtype="bool", initializer="zeros", trainable=False)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        self.flag.assign(tf.constant(True))
+        return super().train_step(data)
+
+
+def assigning(resolver, folder) -> dict[str, Any]:
+    """Where what a worker assigns is, once its step is done, and the variable in the end."""
+    strategy = tfdist.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        model = Assigning()
+        model.compile("sgd", "mse")
+    model.fit(_X, _Y, batch_size=5, verbose=0)
+    function = model.train_function
+    batch = Batch(0, 0, (tf.constant(_X[:5]), tf.constant(_Y[:5])))
+    with tf.device("/job:worker/replica:0/task:0"):
+        seeds = [seed.numpy() for seed in function.step.seeds]
+        pushed = function._worker(function.values, seeds, batch, None, True)
+    places = [value.device for value in pushed.assigned.values()]
+    return {"places": places, "variable": model.flag.value.device, "value": bool(model.flag.value)}
+
+
+class _Halves(StalenessPolicy):
+    """Halves all learning rates."""
+
+    def learning_rate_factor(self, staleness):
+        return 0.5
+
+
+def logged(resolver, folder) -> dict[str, Any]:
+    """What comes into History and TensorBoard, and the reports, by policy."""
+    found = {}
+    policies = {"drop": [Bounded(0), _Halves()], "wait": [Bounded(2, "wait"), _Halves()]}
+    for name, policy in policies.items():
+        strategy = tfdist.ParameterServerStrategy(resolver, staleness=policy, input="dynamic")
+        with strategy.scope():
+            model = Counting([0.3, 0.0])
+            model.compile(keras.optimizers.SGD(0.25))
+        model.built = True
+        board = keras.callbacks.TensorBoard(folder / name)
+        callbacks = [*strategy.callbacks(), board]
+        data = tf.data.Dataset.range(48).batch(4)
+        history = model.fit(data, verbose=0, callbacks=callbacks).history
+        (events,) = (folder / name / "train").glob("events*v2")
+        scalars = {
+            value.tag.removeprefix("epoch_"): float(tf.make_ndarray(value.tensor))
+            for event in tf.compat.v1.train.summary_iterator(str(events))
+            for value in event.summary.value
+            if value.tensor.dtype == tf.float32.as_datatype_enum
+        }
+        found[name] = {name: values[-1] for name, values in history.items()}, scalars
+        found[f"{name}, report"] = strategy.staleness_report()
+    return found
+
+
+def shares(resolver, folder) -> dict[str, list[int]]:
+    """How many steps a slow and a fast worker make, by who reads the data."""
+    found = {}
+    for kind in ("static", "dynamic"):
+        strategy = tfdist.ParameterServerStrategy(resolver, input=kind)
+        with strategy.scope():
+            model = Counting([0.3, 0.0])
+            model.compile("sgd")
+        model.built = True
+        model.fit(tf.data.Dataset.range(48).batch(4), verbose=0)
+        workers = strategy.staleness_report().workers
+        found[kind] = [workers[worker].histogram.total() for worker in (0, 1)]
+    return found

@@ -54,3 +54,26 @@ def test_no_gradient_beyond_the_bound_is_applied(found):
     assert found["wait"].updates == 60
     assert found["wait and divide"].max_staleness <= 1
     assert found["wait and divide"].updates == 60
+
+
+@pytest.mark.parametrize("policy", ["drop", "wait"])
+@pytest.mark.scenario("logged")
+def test_what_policies_do_reaches_history_and_tensorboard(found, policy):
+    report = found[f"{policy}, report"]
+    expected = {
+        "staleness": report.mean_staleness,
+        "staleness_max": report.max_staleness,
+        "dropped": report.drops,
+        "waits": report.waits,
+        "effective_learning_rate": 0.25 / 2,
+    }
+    for logs in found[policy]:
+        assert {name: logs[name] for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.scenario("logged")
+def test_dropped_gradients_and_those_that_are_held_back_are_counted(found):
+    assert found["drop, report"].drops > 0
+    assert found["drop, report"].waits == 0
+    assert found["wait, report"].drops == 0
+    assert found["wait, report"].waits > 0

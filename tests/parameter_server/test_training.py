@@ -59,6 +59,29 @@ def test_staleness_reaches_history_and_tensorboard(found):
     assert found["tags"] == {"staleness/worker_0", "staleness/worker_1"}
 
 
+@pytest.mark.scenario("overflow")
+def test_updates_that_loss_scaling_skips_are_not_counted(found):
+    assert found.pop("steps") == 30
+    (updates,) = set(found.values())
+    assert 0 < updates < 30
+
+
+@pytest.mark.scenario("assigning")
+def test_what_a_worker_assigns_is_where_the_variable_is(found):
+    """A worker may die when its step is done."""
+    assert found["places"] == [found["variable"]]
+    assert "/job:ps" in found["variable"]
+    assert found["value"]
+
+
+@pytest.mark.scenario("shares")
+def test_a_slow_worker_gets_less_where_the_chief_reads(found):
+    assert found["static"] == [6, 6]
+    slow, fast = found["dynamic"]
+    assert 0 < slow < fast
+    assert slow + fast == 12
+
+
 @pytest.mark.parametrize("name", ["evaluate", "evaluate, steps", "evaluate, generator", "predict"])
 @pytest.mark.scenario("evaluation")
 def test_evaluation_is_that_of_one_device(found, name):

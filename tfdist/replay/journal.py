@@ -40,7 +40,7 @@ class Journal:
         """Called when gradients were used.
 
         Args:
-            action: "update", "kept" or "dropped".
+            action: "update", "kept", "dropped" or "skipped".
             steps: whose gradients they were: one, or for a global batch those of all parts.
             version: the number of updates then.
             factor: what the learning rate was multiplied by; None where nothing was updated.

@@ -82,7 +82,8 @@ class Used(NamedTuple):
     """The gradient of a worker's step was used.
 
     Attributes:
-        action: "update", "kept" until there are enough for an update, or "dropped".
+        action: "update", "kept" until there are enough for an update, "dropped" as too stale, or
+            "skipped" by loss scaling.
         worker: the index of the worker; with Synchronous, of the one that had the last part.
         read: the version that the gradient was computed from: the number of updates before.
         version: the version after.
@@ -120,7 +121,7 @@ class End(NamedTuple):
 
 
 Event = Fit | Run | Used | Exhausted | End
-_ACTIONS = ("update", "kept", "dropped")
+_ACTIONS = ("update", "kept", "dropped", "skipped")
 _KINDS = {"fit": Fit, "run": Run, "exhausted": Exhausted, "end": End}
 
 

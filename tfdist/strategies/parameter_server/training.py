@@ -204,6 +204,8 @@ class TrainFunction(Run):
     def _use(self, steps: Sequence[Step], result: Pushed, batches: int) -> None:
         """Updates with gradients, adds them to those that wait for more, or drops them.
 
+        Loss scaling skips an update with gradients that are not finite: it counts nowhere.
+
         Args:
             steps: whose gradients they are: one step, or those of all parts of a global batch.
             result: the gradients and changes.
@@ -222,12 +224,15 @@ class TrainFunction(Run):
             staleness = strategy.version - whole.version
             factor = strategy.policies.learning_rate_factor(staleness)
             read = step.values if strategy.policies.compensates else []
-            logs = self.updates.update(
+            logs, applied = self.updates.update(
                 whole.gradients, result.changes, result.assigned, tf.constant(factor), read
             )
-            self.values = self.updates.values()
-            strategy.version += 1
-            strategy.report.add(step.worker, staleness, factor)
+            if applied is None or applied:
+                self.values = self.updates.values()
+                strategy.version += 1
+                strategy.report.add(step.worker, staleness, factor)
+            else:
+                action, factor = "skipped", None
         strategy.journal.note(action, steps, strategy.version, factor)
         self._logs = self.completed(result.logs, logs)
         self._uncounted += batches

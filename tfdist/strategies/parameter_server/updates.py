@@ -107,8 +107,10 @@ class Updates:
         assigned: Changes,
         factor: tf.Tensor,
         read: Sequence[tf.Tensor],
-    ) -> dict[str, tf.Tensor]:
-        """One update; gives the results of the metrics.
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+        """One update; gives the results of the metrics, and whether any gradients were applied.
+
+        The latter is None where they always are, as no loss is scaled.
 
         Args:
             gradients: as in `Outcome`.
@@ -118,7 +120,8 @@ class Updates:
             read: the values that the gradients were computed from; empty where no policy asks.
         """
 
-        def in_replica() -> None:
+        def in_replica() -> list[tf.Tensor]:
+            finite = []
             with tf.compat.v1.device(where_the_largest_input_is):
                 for key, by_variable in gradients.items():
                     optimizer = self._step.optimizers[int(key)]
@@ -132,14 +135,16 @@ class Updates:
                         for i, variable in enumerate(parts)
                     ]
                     with _compat.scaled_learning_rate(factor):
-                        optimizer.apply_collected(ordered, parts)
+                        finite.append(optimizer.apply_collected(ordered, parts))
                     partitions.constrain(optimizer.built_for)
                 self._change(changes, assigned)
+            return finite
 
         if self._policies.compensates:
             self._make_states(gradients)
-        self._strategy.run(in_replica)
-        return self._step.model.get_metrics_result()
+        finite = self._strategy.run(in_replica)
+        applied = None if None in finite else tf.reduce_any(finite)
+        return self._step.model.get_metrics_result(), applied
 
     def _change_only(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
         """Makes the changes of a step without its gradients; gives the metrics' results."""
