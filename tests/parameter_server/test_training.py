@@ -55,7 +55,7 @@ def test_logs_count_every_step_once(found):
 @pytest.mark.scenario("counters")
 def test_staleness_reaches_history_and_tensorboard(found):
     assert len(found["history"]["staleness"]) == 3
-    assert max(found["history"]["staleness_max"]) == 1
+    assert max(found["history"]["staleness_max"]) >= 1  # more, where a worker is held up
     assert found["tags"] == {"staleness/worker_0", "staleness/worker_1"}
 
 
