@@ -27,7 +27,6 @@ from tests.parameter_server.steps_scenarios import (
 from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahead
 from tests.parameter_server.steps_scenarios import shares as shares
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
-from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies, Synchronous
 from tfdist.strategies.parameter_server.functional import FunctionalStep
 from tfdist.strategies.parameter_server.report import StalenessReport

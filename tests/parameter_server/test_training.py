@@ -136,10 +136,3 @@ def test_a_saved_model_goes_on_with_and_without_the_strategy(found):
 def test_the_end_of_a_coordinator_waits_for_nothing(found):
     """TensorFlow's stops its threads, for which it waits until no lost worker is waited for."""
     assert found == 2
-
-
-# The last one: examples start clusters of their own, after which the first one may not start again.
-@pytest.mark.scenario("examples")
-def test_examples_in_docstrings_run(found):
-    assert set(found) == set(scenarios.EXAMPLES)
-    assert all(failed == 0 and attempted > 0 for failed, attempted in found.values())
