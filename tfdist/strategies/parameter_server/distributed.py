@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.data import ChiefSource, PartsSource, ShardedSource
+from tfdist.strategies.parameter_server.data import ChiefSource, PartsSource
+from tfdist.strategies.parameter_server.shards import ShardedSource
 
 # Operations that only the process can run which made the data set.
 _LOCAL_OPERATIONS = {"PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorDataset"}
@@ -69,8 +70,15 @@ class DataIterator:
             self._source = ChiefSource(self._chief)
         return self._source
 
-    def training_source(self) -> ChiefSource | PartsSource | ShardedSource:
-        """Gives the rest of the batches to workers that train."""
+    def training_source(
+        self, epoch: int, batches: int | None
+    ) -> ChiefSource | PartsSource | ShardedSource:
+        """Gives the rest of the batches to workers that train.
+
+        Args:
+            epoch: the number of the epoch.
+            batches: how many batches are left of it; None for as many as there are.
+        """
         strategy = self._data.strategy
         if strategy.policies.synchronous:
             # What compression leaves of a part follows it, which is to be seldom to another worker.
@@ -86,7 +94,7 @@ class DataIterator:
         if self._sharded is None:
             self._data.passes += 1
             self._sharded = ShardedSource(shards, self._data.passes)
-        return self._sharded
+        return self._sharded.begin(epoch, batches)
 
 
 def _opened(dataset: tf.data.Dataset) -> Iterator[Any]:
@@ -115,6 +123,8 @@ class SerializedDataset:
     Raises:
         ValueError: for data that only the process can read which made the data set.
     """
+
+    in_turn = True
 
     def __init__(self, dataset: tf.data.Dataset, shards: int):
         self.count = shards
@@ -149,6 +159,8 @@ class OwnPipelines:
         dataset_fn: called with a `tf.distribute.InputContext`; returns the worker's data set.
         shards: the number of workers.
     """
+
+    in_turn = False
 
     def __init__(
         self, dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset], shards: int
