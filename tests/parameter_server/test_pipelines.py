@@ -7,6 +7,8 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from tfdist.strategies.parameter_server.pipelines import OwnPipelines, SerializedDataset
 
+# In this process, a copy would use the state of the original as long as that exists: here none is
+# kept. On workers it has its own in any case.
 ROWS = 24
 IDS = np.arange(ROWS)
 
@@ -73,9 +75,12 @@ def test_without_a_seed_each_training_has_another_order():
     assert orders[0] != orders[1]
 
 
+def ordered_once():
+    return numbers().shuffle(ROWS, reshuffle_each_iteration=False).batch(2)
+
+
 def test_one_order_for_all_passes_stays_one():
-    data = numbers().shuffle(ROWS, reshuffle_each_iteration=False).batch(2)
-    parts = SerializedDataset(data, 2)
+    parts = SerializedDataset(ordered_once(), 2)
     one, other = (read(parts.open(worker, worker, 0, 1)) for worker in (0, 1))
     assert sorted(one + other) == IDS.tolist()
     assert read(parts.open(0, 0, 0, 2)) == one
@@ -86,8 +91,7 @@ def test_a_seed_decides_about_the_order(name, seed):
     orders = []
     for _ in range(2):
         seed(5)
-        data = SHUFFLED[name]()
-        expected = read(data)
+        expected = read(SHUFFLED[name]())
         seed(5)
         parts = SerializedDataset(SHUFFLED[name](), 1)
         orders.append([read(parts.open(0, 0, 0, number)) for number in (1, 2)])
@@ -95,9 +99,12 @@ def test_a_seed_decides_about_the_order(name, seed):
     assert orders[0] == orders[1]
 
 
+def randomly_cached():
+    return numbers().map(lambda x: tf.random.uniform([])).cache().shuffle(ROWS)
+
+
 def test_what_a_worker_has_cached_is_kept():
-    data = numbers().map(lambda x: tf.random.uniform([])).cache().shuffle(ROWS)
-    parts = SerializedDataset(data, 1)
+    parts = SerializedDataset(randomly_cached(), 1)
     first, second = (read(parts.open(0, 0, 0, number)) for number in (1, 2))
     assert first != second and sorted(first) == sorted(second)
 

@@ -85,7 +85,8 @@ def test_workers_have_the_same_share_of_an_epoch_of_endless_data(batches):
 
 
 def test_the_share_of_a_lost_worker_goes_to_others_until_it_is_back():
-    source = ShardedSource(Numbers(total=10**9), 1).begin(0, 8)
+    shards = Numbers(total=10**9)
+    source = ShardedSource(shards, 1).begin(0, 8)
     batch = source.take(0)
     source.give_back(batch)
     source.leave(0)
@@ -93,6 +94,7 @@ def test_the_share_of_a_lost_worker_goes_to_others_until_it_is_back():
     assert source.take(0) is None
     source.begin(1, 4)
     assert taken(source, 0) == [8, 10]
+    assert shards.opened[-1] == (0, 0, 4), "on the worker that reads it now"
     assert taken(source, 1) == [9, 11]
 
 
