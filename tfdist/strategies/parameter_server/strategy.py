@@ -63,7 +63,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             only: divides them by rows among the parameter servers.
         staleness: a policy of `tfdist.staleness`, or several in a list; None for none.
         input: who reads the training data. "static": each worker reads all of it and takes every
-            n-th batch, so that all workers have the same share. "dynamic": the chief reads it, and
+            n-th batch, so that all workers have the same share; the data must have one order, for
+            which shuffling gets seeds where you have set none. "dynamic": the chief reads it, and
             a worker gets the next batch when it is ready, so that a slow worker gets fewer. With
             `staleness.Synchronous()` the chief always reads it. Data for `evaluate` and `predict`
             is read by the chief.
