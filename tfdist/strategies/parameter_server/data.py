@@ -1,4 +1,4 @@
-"""Where workers get their batches: from the chief, who reads the data, or each from its own part.
+"""Where workers get their batches: here from the chief, who reads the data.
 
 A batch is named by its shard and its position in it, and can be given back, when a worker is lost
 before it has trained on it: another one takes it then.
@@ -79,29 +79,7 @@ class Source(Protocol):
         """Called at the end of a run: nobody waits for batches any longer."""
 
 
-class Shards(Protocol):
-    """The parts of a data set, which workers read themselves."""
-
-    count: int
-
-    def following(self, iterator: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
-        """Whether an iterator has one more batch, and that batch."""
-
-    def open(self, worker: int, shard: int, skip: int, number: int) -> Any:
-        """An iterator over a part, on the worker whose device is the present one.
-
-        Args:
-            worker: the index of that worker.
-            shard: which part.
-            skip: how many of its batches to leave out.
-            number: which pass over the data it is, from 1.
-        """
-
-    def leave(self, worker: int) -> None:
-        """Called when a worker is lost."""
-
-
-class _Source:
+class SourceBase:
     """What sources need not do."""
 
     on_workers = False
@@ -113,7 +91,7 @@ class _Source:
         """Nobody waits."""
 
 
-class ChiefSource(_Source):
+class ChiefSource(SourceBase):
     """The chief reads the data; a worker gets the next batch when it is ready for one.
 
     Args:
@@ -145,67 +123,7 @@ class ChiefSource(_Source):
             self._returned.append(batch)
 
 
-class ShardedSource(_Source):
-    """Each worker reads its own part of the data.
-
-    The part of a worker that is lost is free for others, from the place where it was left.
-
-    Args:
-        shards: the parts.
-        number: which pass over the data it is, from 1.
-    """
-
-    on_workers = True
-
-    def __init__(self, shards: Shards, number: int):
-        self._lock = threading.Lock()
-        self._shards = shards
-        self._number = number
-        self._owners: dict[int, int | None] = {shard: shard for shard in range(shards.count)}
-        self._positions = dict.fromkeys(range(shards.count), 0)
-        self._iterators: dict[int, Any] = {}
-
-    def take(self, worker: int) -> Batch | None:
-        """The next batch of the worker's part or, after its end, of a part that nobody reads."""
-        while (shard := self._shard_of(worker)) is not None:
-            if shard not in self._iterators:
-                self._iterators[shard] = self._shards.open(
-                    worker, shard, self._positions[shard], self._number
-                )
-            there_is_one, following = self._shards.following(self._iterators[shard])
-            if there_is_one:
-                self._positions[shard] += 1
-                return Batch(shard, self._positions[shard] - 1, following.get_value())
-            with self._lock:
-                del self._owners[shard]
-        return None
-
-    def _shard_of(self, worker: int) -> int | None:
-        with self._lock:
-            for wanted in (worker, None):
-                for shard, owner in self._owners.items():
-                    if owner == wanted:
-                        self._owners[shard] = worker
-                        return shard
-        return None
-
-    def give_back(self, batch: Batch) -> None:
-        """Leaves the part to others, who begin with this batch."""
-        with self._lock:
-            self._positions[batch.shard] = min(self._positions[batch.shard], batch.position)
-            self._iterators.pop(batch.shard, None)
-
-    def leave(self, worker: int) -> None:
-        """Frees the parts of a worker that is lost."""
-        self._shards.leave(worker)
-        with self._lock:
-            for shard, owner in self._owners.items():
-                if owner == worker:
-                    self._owners[shard] = None
-                    self._iterators.pop(shard, None)
-
-
-class PartsSource(_Source):
+class PartsSource(SourceBase):
     """The chief reads global batches and divides each into parts, one after the other.
 
     No part of the next one is given before `advance` was called.
@@ -224,6 +142,7 @@ class PartsSource(_Source):
         self._there: set[int] = set()
         self._changed = threading.Condition()
         self._position = self._begun = 0
+        self._present: list[Batch] = []
         self._waiting: collections.deque[Batch] = collections.deque()
         self._is_due = True
         self._ended = False
@@ -237,7 +156,6 @@ class PartsSource(_Source):
                 for place, batch in enumerate(self._waiting):
                     if self._is_for(worker, batch):
                         del self._waiting[place]
-                        batch.number = batch.position - self._begun
                         return batch
                 if self._waiting:
                     self._changed.wait()
@@ -267,30 +185,34 @@ class PartsSource(_Source):
                 size = batch_size(data)
                 for index in range(self._parts):
                     own = batches.part(data, size, index, self._parts)
-                    part = _part(own, index, size)
-                    self._waiting.append(Batch(0, self._position, own, part, index))
+                    part, number = _part(own, index, size), self._position - self._begun
+                    self._present.append(Batch(0, self._position, own, part, index, number))
+                self._waiting.extend(self._present)
                 self._position += 1
         self._changed.notify_all()
 
     def advance(self) -> None:
-        """Lets the next batch be read."""
+        """Lets the next batch be read: all parts of the present one were used."""
         with self._changed:
+            self._present = []
             self._is_due = True
             self._changed.notify_all()
 
     def give_back(self, batch: Batch) -> None:
-        """Keeps the part for the next worker that asks."""
+        """Keeps the part for the next worker that asks; one of an earlier run is offered again."""
         with self._changed:
-            self._waiting.appendleft(batch)
-            self._changed.notify_all()
+            if any(batch is part for part in self._present):
+                self._waiting.appendleft(batch)
+                self._changed.notify_all()
 
     def open(self) -> PartsSource:
-        """Begins a run with the next global batch: one whose parts the last run has given back."""
+        """Begins a run with the global batch that was not used whole, or else the next one."""
         with self._changed:
+            self._present = [dataclasses.replace(part, number=0) for part in self._present]
+            self._waiting = collections.deque(self._present)
             self._there.clear()
-            is_divided = not self._is_due and not self._ended
-            self._begun = self._position - is_divided
-            self._closed = False
+            self._begun = self._position - bool(self._present)
+            self._is_due, self._closed = not self._present, False
         return self
 
     def close(self) -> None:

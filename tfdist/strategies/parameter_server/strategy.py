@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -20,17 +19,14 @@ from tfdist.options import Compression, Options
 from tfdist.replay.journal import open_journal
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.staleness import Policies
-from tfdist.strategies import keras_steps, seeds, wrapping
+from tfdist.strategies import keras_steps, wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.strategies.parameter_server import errors, hooks
 from tfdist.strategies.parameter_server.connecting import connect, number_of_workers
-from tfdist.strategies.parameter_server.distributed import (
-    DistributedData,
-    OwnPipelines,
-    SerializedDataset,
-)
+from tfdist.strategies.parameter_server.distributed import DistributedData
 from tfdist.strategies.parameter_server.functions import PredictFunction, Run, TestFunction
 from tfdist.strategies.parameter_server.partitions import PartitioningExtended, check_optimizer
+from tfdist.strategies.parameter_server.pipelines import OwnPipelines, SerializedDataset
 from tfdist.strategies.parameter_server.report import StalenessReport
 from tfdist.strategies.parameter_server.training import TrainFunction
 from tfdist.validation import (
@@ -67,7 +63,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             only: divides them by rows among the parameter servers.
         staleness: a policy of `tfdist.staleness`, or several in a list; None for none.
         input: who reads the training data. "static": each worker reads all of it and takes every
-            n-th batch, so that all workers have the same share. "dynamic": the chief reads it, and
+            n-th batch, so that all workers have the same share; the data must have one order, for
+            which shuffling gets seeds where you have set none. "dynamic": the chief reads it, and
             a worker gets the next batch when it is ready, so that a slow worker gets fewer. With
             `staleness.Synchronous()` the chief always reads it. Data for `evaluate` and `predict`
             is read by the chief.
@@ -133,9 +130,6 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             self, PartitioningExtended(self, resolver, variable_partitioner)
         )
         _compat.allow_functions_of_coordinator(self)
-        if seeds.global_seed() is None:
-            # Each worker has a copy of shuffled data, which must have one order.
-            tf.random.set_seed(secrets.randbits(31))
         self._init_options(options)
         self.addresses = resolver.cluster_spec().as_dict()
         self.ps_devices = [

@@ -81,7 +81,7 @@ class TrainFunction(Run):
         return self._logs
 
     def _start(self, iterator: Any) -> None:
-        self._source = iterator.training_source()
+        self._source = iterator.training_source(self.epoch, self.batches)
         left = None if self.batches is None else self.batches - self._uncounted
         self._collected = []
         kept = self._kept.batches if self._kept else 0

@@ -1,0 +1,189 @@
+"""A data set as a graph of which every copy, on whichever worker, has the same order."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+# Operations that only the process can run which made the data set.
+_LOCAL = {"PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorDataset"}
+# Data sets with two seeds among their inputs, and the place of the first of these.
+_SEED_INPUTS = {
+    "ShuffleDataset": 2,
+    "ShuffleDatasetV3": 2,
+    "ShuffleAndRepeatDataset": 2,
+    "ShuffleAndRepeatDatasetV2": 2,
+    "RandomDataset": 0,
+    "RandomDatasetV2": 0,
+}
+_VARIES = ("reshuffle_each_iteration", "rerandomize_each_iteration")
+_CACHES = {"CacheDataset", "CacheDatasetV2"}
+_OTHERWISE = (
+    'Let the chief read it, with `tfdist.ParameterServerStrategy(..., input="dynamic")`, or hand '
+    "in a function that makes each worker's part with `strategy.distribute_datasets_from_function`."
+)
+
+
+class PipelineGraph:
+    """A data set as a graph.
+
+    Seeds that the user has not set are drawn here, once for all copies. Random numbers that are
+    other ones in each pass on one device have seeds of their own for each pass. So a copy that is
+    made late, or again, has the order that others have in that pass.
+
+    What a copy has cached would be lost with it. So where there is a cache, copies are kept, and
+    it is they who go on to another order.
+
+    Args:
+        dataset: the data set.
+
+    Raises:
+        ValueError: for data that only the process can read which made them, or whose order depends
+            on which of several threads is first.
+
+    Attributes:
+        whole: the part of the graph, as a string, that is the same in each pass.
+        is_renewed: whether each pass needs a new copy.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset):
+        definition = _definition(dataset)
+        _check(dataset, definition)
+        operations = {node.op for node in _nodes(definition)}
+        self._lock = threading.Lock()
+        self._base = secrets.randbits(30)
+        self._seeded = _take_seeded(definition)
+        self._seeds = [*_seeds_of(self._seeded.node)]
+        for function in self._seeded.library.function:
+            self._seeds += _seeds_of(function.node_def)
+        varies = any(seeds.varies for seeds in self._seeds)
+        self.is_renewed = varies and not operations & _CACHES
+        self.whole = definition.SerializeToString()
+
+    def of_pass(self, number: int) -> bytes:
+        """The other part, whose string follows that of `whole`.
+
+        Args:
+            number: which pass over the data it is, from 1.
+        """
+        with self._lock:
+            for place, seeds in enumerate(self._seeds, 1):
+                shift = number - 1 if seeds.varies else 0
+                if seeds.first == seeds.second == 0:
+                    seeds.write(self._base + shift, place)
+                else:
+                    seeds.write(seeds.first + shift, seeds.second)
+            return self._seeded.SerializeToString()
+
+
+class _Seeds(NamedTuple):
+    """Two seeds in a graph.
+
+    Attributes:
+        first: the first one; both are 0 where the user has set none.
+        second: the second one.
+        varies: whether random numbers are other ones in each pass.
+        nodes: the operation that has them as attributes, or the two constants.
+    """
+
+    first: int
+    second: int
+    varies: bool
+    nodes: list[Any]
+
+    def write(self, first: int, second: int) -> None:
+        """Puts other seeds into the graph."""
+        if len(self.nodes) == 1:
+            self.nodes[0].attr["seed"].i = first
+            self.nodes[0].attr["seed2"].i = second
+            return
+        for node, seed in zip(self.nodes, (first, second)):
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(seed, tf.int64))
+
+
+def _seeds_of(nodes: Iterable[Any]) -> Iterator[_Seeds]:
+    by_name = {node.name: node for node in nodes}
+    for node in by_name.values():
+        if node.op in _SEED_INPUTS:
+            place = _SEED_INPUTS[node.op]
+            names = [name.split(":")[0] for name in node.input[place : place + 2]]
+            inputs = [by_name[name] for name in names if name in by_name]
+            if [given.op for given in inputs] != ["Const", "Const"]:
+                continue  # computed in a function
+            first, second = (int(tf.make_ndarray(given.attr["value"].tensor)) for given in inputs)
+            named = [node.attr[name].b for name in _VARIES if name in node.attr]
+            varies = named[0] if named else first == second == 0
+            yield _Seeds(first, second, varies, inputs)
+        elif "seed" in node.attr and "seed2" in node.attr:
+            first, second = node.attr["seed"].i, node.attr["seed2"].i
+            yield _Seeds(first, second, first == second == 0, [node])
+
+
+def _take_seeded(definition: Any) -> Any:
+    """Takes operations with seeds out of a graph, and functions that have some."""
+    seeded = tf.compat.v1.GraphDef()
+    nodes = definition.node
+    names = {node.name for seeds in _seeds_of(nodes) for node in seeds.nodes}
+    names |= {node.name for node in nodes if node.op in _SEED_INPUTS}
+    _move(nodes, seeded.node, lambda node: node.name in names)
+    functions = definition.library.function
+    _move(functions, seeded.library.function, lambda function: any(_seeds_of(function.node_def)))
+    return seeded
+
+
+def _move(source: Any, target: Any, is_wanted: Any) -> None:
+    """Moves elements of a list of a protocol buffer to another one."""
+    for place in reversed(range(len(source))):
+        if is_wanted(source[place]):
+            target.add().CopyFrom(source[place])
+            del source[place]
+
+
+def _nodes(definition: Any) -> Iterator[Any]:
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
+
+
+def _definition(dataset: tf.data.Dataset) -> Any:
+    try:
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            external_state_policy=1,
+            strip_device_assignment=True,
+        )
+    except tf.errors.OpError as error:
+        raise _cannot(str(error.message).splitlines()[0], dataset) from error
+    return tf.compat.v1.GraphDef.FromString(graph.numpy())
+
+
+def _check(dataset: tf.data.Dataset, definition: Any) -> None:
+    nodes = [*_nodes(definition)]
+    found = sorted({node.op for node in nodes} & _LOCAL)
+    if found:
+        raise _cannot(f"it calls Python ({', '.join(found)})", dataset)
+    free = {node.op for node in nodes if _in_any_order(node.attr)}
+    if dataset.options().deterministic is False:
+        free.add("options.deterministic")
+    if free:
+        raise ValueError(
+            "Batches go to the workers in turn, so all of them must read the data in one order, "
+            f"and with deterministic=False ({', '.join(sorted(free))}) each has another one. Leave "
+            f"that out. {_OTHERWISE} Received: {dataset}"
+        )
+
+
+def _in_any_order(attributes: Any) -> bool:
+    if "deterministic" in attributes:  # what is asked for in a message's map is in it then
+        return attributes["deterministic"].s == b"false"
+    return "sloppy" in attributes and attributes["sloppy"].b
+
+
+def _cannot(problem: str, dataset: tf.data.Dataset) -> ValueError:
+    return ValueError(
+        f"Workers cannot make this data set themselves: {problem}. {_OTHERWISE} Received: {dataset}"
+    )
