@@ -83,4 +83,4 @@ def main(options):
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    sys.exit(main(json.loads(sys.argv[1])))
