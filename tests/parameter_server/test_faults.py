@@ -16,6 +16,7 @@ from tfdist.cluster.addresses import reserved_ports
 
 ROOT = Path(__file__).parents[2]
 JOB = "tests.parameter_server.job"
+LOST = "tests.parameter_server.lost"
 
 
 @pytest.fixture
@@ -23,21 +24,21 @@ def start(tmp_path):
     """Starts the processes of a job as on several machines: with TF_CONFIG, and nobody looks on."""
     started = []
 
-    def start(workers, ps, *arguments, **environ):
+    def start(workers, ps, *arguments, job=JOB, **environ):
         names = [("chief", 0), *(("worker", i) for i in range(workers))]
         names += [("ps", i) for i in range(ps)]
         with reserved_ports(len(names)) as ports:
             addresses = collections.defaultdict(tuple)
-            for (job, _), port in zip(names, ports):
-                addresses[job] += (f"127.0.0.1:{port}",)
+            for (kind, _), port in zip(names, ports):
+                addresses[kind] += (f"127.0.0.1:{port}",)
         processes = {}
-        for job, index in names:
-            config = Cluster(addresses, job, index).to_tf_config()
+        for kind, index in names:
+            config = Cluster(addresses, kind, index).to_tf_config()
             path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
             environ |= {"TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path}
-            with (tmp_path / f"{job}-{index}.log").open("ab") as log:
-                processes[job, index] = subprocess.Popen(
-                    [sys.executable, "-m", JOB, str(tmp_path), *arguments],
+            with (tmp_path / f"{kind}-{index}.log").open("ab") as log:
+                processes[kind, index] = subprocess.Popen(
+                    [sys.executable, "-m", job, str(tmp_path), *arguments],
                     env=os.environ | environ,
                     stdout=log,
                     stderr=log,
@@ -91,6 +92,26 @@ def test_training_goes_on_without_a_worker_and_with_it_when_it_is_back(
     assert statuses.pop(("worker", 0)) == -9
     assert statuses == {("chief", 0): 0, ("worker", 1): 0, ("worker", 2): 0, ("ps", 0): 0}
     assert all_end([json.loads((tmp_path / "pid-worker-0").read_text())], within=20)
+
+
+@pytest.mark.full
+def test_the_parameter_server_that_is_lost_is_named(start, tmp_path):
+    processes, addresses = start(1, 2, "ps-1", job=LOST)
+    statuses = ended(processes)
+    assert statuses == {("chief", 0): 1, ("worker", 0): 0, ("ps", 0): 0, ("ps", 1): -9}
+    last = (tmp_path / "chief-0.log").read_text().splitlines()[-1]
+    assert last.startswith(f"ConnectionError: ps 1 ({addresses['ps'][1]}) is lost, and with it")
+
+
+@pytest.mark.full
+def test_when_all_workers_are_lost_they_are_named_after_the_timeout(start, tmp_path):
+    processes, addresses = start(2, 1, "worker-0", "worker-1", job=LOST)
+    killed = {("worker", 0): -9, ("worker", 1): -9}
+    assert ended(processes) == {("chief", 0): 1, ("ps", 0): 0, **killed}
+    said = (tmp_path / "chief-0.log").read_text()
+    names = ", ".join(f"worker {n} ({address})" for n, address in enumerate(addresses["worker"]))
+    assert f"ConnectionError: All workers are lost for more than 1 s: {names}. Start" in said
+    assert said.endswith("Received: worker_timeout=1\n")
 
 
 @pytest.mark.full
