@@ -718,6 +718,8 @@ def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times
 
     def on_worker() -> None:
         worker = coordinator_context.get_current_dispatch_context().worker
+        # What came to nothing when it was lost, as tensors were freed there, would fail again.
+        worker.executor.clear_error()
         function(worker.worker_index, worker.device_name)
 
     for _ in range(times):

@@ -7,15 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.launching import all_end
 from tests.parameter_server.counting import BATCHES, SAMPLES
 from tfdist.cluster import Cluster
 from tfdist.cluster.addresses import reserved_ports
+from tfdist.replay.log import read
 
 ROOT = Path(__file__).parents[2]
 JOB = "tests.parameter_server.job"
+LOSING = "tests.parameter_server.losing"
 LOST = "tests.parameter_server.lost"
 
 
@@ -92,6 +95,34 @@ def test_training_goes_on_without_a_worker_and_with_it_when_it_is_back(
     assert statuses.pop(("worker", 0)) == -9
     assert statuses == {("chief", 0): 0, ("worker", 1): 0, ("worker", 2): 0, ("ps", 0): 0}
     assert all_end([json.loads((tmp_path / "pid-worker-0").read_text())], within=20)
+
+
+@pytest.mark.full
+def test_compression_begins_anew_with_a_worker_that_is_back_and_so_does_a_replay(start, tmp_path):
+    processes, _ = start(2, 1, "recorded", job=LOSING)
+    said = tmp_path / "chief-0.log"
+    assert processes["chief", 0].wait(200) == 0, said.read_text()
+    assert "tfdist: what compression had left unsent on worker 0 is lost." in said.read_text()
+    (fit,) = read(str(tmp_path / "run.log")).fits
+    used = [used for run in fit.runs for used in run.used]
+    assert [one.worker for one in used if one.anew] == [0]
+    weights = np.load(tmp_path / "recorded.npz")
+    assert all(np.isfinite(weights[name]).all() for name in weights)
+
+    replay = ["replay", "-m", str(tmp_path / "run.log"), LOSING, str(tmp_path), "replayed"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "tfdist", *replay],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "bit for bit" in finished.stderr.splitlines()[-1]
+    replayed = np.load(tmp_path / "replayed.npz")
+    for name in weights:
+        np.testing.assert_array_equal(weights[name], replayed[name])
 
 
 @pytest.mark.full

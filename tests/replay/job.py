@@ -44,7 +44,7 @@ def build(width=32):
             keras.Input((8,)),
             SlowOnWorker1(),
             keras.layers.Dense(width, activation="relu"),
-            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.3),
             keras.layers.Dense(1),
         ]
