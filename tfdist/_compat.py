@@ -394,7 +394,7 @@ def applying_reduced_gradients() -> Iterator[None]:
 
 
 def hook_unwrapped_optimizer(hook: Callable[[keras.optimizers.Optimizer], None]) -> None:
-    """Calls `hook(optimizer)` when an optimizer reduces gradients itself in a tfdist step."""
+    """Calls `hook(optimizer)` when one that would reduce gradients is applied in a tfdist step."""
     _unwrapped_optimizer_hooks.append(hook)
 
 
@@ -428,6 +428,7 @@ def variables_to_build(optimizer: keras.optimizers.Optimizer) -> list[keras.Vari
 
 def _wrap_optimizer() -> None:
     optimizer_class = keras_tf_optimizer.TFOptimizer
+    apply = keras_base_optimizer.BaseOptimizer.apply
     reduce_gradients = optimizer_class._all_reduce_sum_gradients
     overwrite = optimizer_class._overwrite_model_variables_with_average_value
     overwrite_locally = (
@@ -438,10 +439,15 @@ def _wrap_optimizer() -> None:
     def _all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
         if getattr(_applying, "active", False):
             return list(grads_and_vars)
-        if replica.current() is not None:
+        return reduce_gradients(self, grads_and_vars)
+
+    # The first thing: in a step that runs as a function, what follows fails in other ways.
+    @functools.wraps(apply)
+    def apply_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if replica.current() is not None and not getattr(_applying, "active", False):
             for hook in _unwrapped_optimizer_hooks:
                 hook(self)
-        return reduce_gradients(self, grads_and_vars)
+        return apply(self, *args, **kwargs)
 
     # Keras' TensorFlow version updates all replicas at once, which TensorFlow forbids inside the
     # condition that Keras puts around it; the base class updates the running replica's copy.
@@ -452,6 +458,7 @@ def _wrap_optimizer() -> None:
         else:
             overwrite(self, variables)
 
+    keras_base_optimizer.BaseOptimizer.apply = apply_with_hooks
     optimizer_class._all_reduce_sum_gradients = _all_reduce_sum_gradients
     optimizer_class._overwrite_model_variables_with_average_value = (
         _overwrite_model_variables_with_average_value
@@ -711,6 +718,8 @@ def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times
 
     def on_worker() -> None:
         worker = coordinator_context.get_current_dispatch_context().worker
+        # What came to nothing when it was lost, as tensors were freed there, would fail again.
+        worker.executor.clear_error()
         function(worker.worker_index, worker.device_name)
 
     for _ in range(times):

@@ -117,13 +117,15 @@ def push_kept(resolver, folder):
     push.begin_run(0)
     gradient = {"0": {"0": tf.constant([1.0, 2.0, 3.0, 4.0])}}
 
-    def send(worker, sender):
+    def send(worker, sender, **options):
         with tf.device(f"/job:worker/replica:0/task:{worker}/device:CPU:0"):
-            arrived, states = push(gradient, worker, sender, version=0)
+            arrived, states, anew = push(gradient, worker, sender, version=0, **options)
+        begun_anew.append(anew)
         assert "/job:ps" in arrived["0"]["0"].device
         return arrived["0"]["0"].numpy().tolist(), states
 
-    found = {}
+    found: dict = {}
+    begun_anew: list[bool] = []
     found["first"], states = send(0, 0)
     found["not used, and repeated"], states = send(0, 0)
     push.keep(0, 0, states)
@@ -141,7 +143,13 @@ def push_kept(resolver, folder):
     push.forget(1)
     log.removeHandler(handler)
     found["log"] = logged
-    found["lost"], _ = send(0, 0)
+    begun_anew.clear()
+    found["lost"], states = send(0, 0)
+    found["lost, and repeated"], states = send(0, 0)
+    push.keep(0, 0, states)
+    found["after the loss"], _ = send(0, 0)
+    found["taken as lost"], _ = send(0, 0, anew=True)
+    found["begun anew"] = begun_anew
     return found
 
 

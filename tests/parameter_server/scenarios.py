@@ -59,6 +59,27 @@ class Seen(keras.metrics.Metric):
         return keras.ops.max(self.counts)
 
 
+class InList(keras.Model):
+    """A linear model that trains with the only optimizer of a list."""
+
+    def __init__(self, optimizer):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.optimizers = [optimizer]
+        self.compile()
+        self(X)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(data[0]))
+        variables = self.trainable_variables
+        self.optimizers[0].apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
 class _Counts(keras.callbacks.Callback):
     """Notes how often each sample was seen in each epoch."""
 
@@ -388,6 +409,18 @@ def errors(resolver, folder) -> dict[str, str]:
         _linear(strategy, make).fit(X, Y, verbose=0)
 
     note("options of the optimizer", wrapped)
+
+    def in_list(make_optimizer):
+        partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+        in_parts = tfdist.ParameterServerStrategy(resolver, partitioner)
+        with in_parts.scope():
+            model = InList(make_optimizer())
+        model.fit(X, Y, verbose=0)
+
+    wrap, sgd = tfdist.DistributedOptimizer, keras.optimizers.SGD
+    note("plain in a list", lambda: in_list(sgd))
+    note("clipnorm in a list", lambda: in_list(lambda: wrap(sgd(clipnorm=1.0))))
+    note("options in a list", lambda: in_list(lambda: wrap(sgd(), accumulation_steps=2)))
 
     def outside():
         other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])

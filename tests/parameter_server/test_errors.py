@@ -17,6 +17,9 @@ MESSAGES = {
     "staleness": "ValueError: `staleness` must be a policy.*Received: staleness='inverse_lr'",
     "worker_timeout": "ValueError: `worker_timeout` must be a number > 0",
     "options of the optimizer": "ValueError: .*options.*are the strategy's.*Received: ",
+    "plain in a list": "ValueError: .* not wrapped.*not items of a list.*Received: SGD named",
+    "clipnorm in a list": "ValueError: `clipnorm` needs.*Received: SGD with clipnorm=1.0",
+    "options in a list": "ValueError: .*options.*are the strategy's.*Received: ",
     "outside of the scope": "ValueError: The model was not built in the scope",
 }
 

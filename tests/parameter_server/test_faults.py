@@ -7,15 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.launching import all_end
 from tests.parameter_server.counting import BATCHES, SAMPLES
 from tfdist.cluster import Cluster
 from tfdist.cluster.addresses import reserved_ports
+from tfdist.replay.log import read
 
 ROOT = Path(__file__).parents[2]
 JOB = "tests.parameter_server.job"
+LOSING = "tests.parameter_server.losing"
+LOST = "tests.parameter_server.lost"
 
 
 @pytest.fixture
@@ -23,21 +27,21 @@ def start(tmp_path):
     """Starts the processes of a job as on several machines: with TF_CONFIG, and nobody looks on."""
     started = []
 
-    def start(workers, ps, *arguments, **environ):
+    def start(workers, ps, *arguments, job=JOB, **environ):
         names = [("chief", 0), *(("worker", i) for i in range(workers))]
         names += [("ps", i) for i in range(ps)]
         with reserved_ports(len(names)) as ports:
             addresses = collections.defaultdict(tuple)
-            for (job, _), port in zip(names, ports):
-                addresses[job] += (f"127.0.0.1:{port}",)
+            for (kind, _), port in zip(names, ports):
+                addresses[kind] += (f"127.0.0.1:{port}",)
         processes = {}
-        for job, index in names:
-            config = Cluster(addresses, job, index).to_tf_config()
+        for kind, index in names:
+            config = Cluster(addresses, kind, index).to_tf_config()
             path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
             environ |= {"TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path}
-            with (tmp_path / f"{job}-{index}.log").open("ab") as log:
-                processes[job, index] = subprocess.Popen(
-                    [sys.executable, "-m", JOB, str(tmp_path), *arguments],
+            with (tmp_path / f"{kind}-{index}.log").open("ab") as log:
+                processes[kind, index] = subprocess.Popen(
+                    [sys.executable, "-m", job, str(tmp_path), *arguments],
                     env=os.environ | environ,
                     stdout=log,
                     stderr=log,
@@ -91,6 +95,54 @@ def test_training_goes_on_without_a_worker_and_with_it_when_it_is_back(
     assert statuses.pop(("worker", 0)) == -9
     assert statuses == {("chief", 0): 0, ("worker", 1): 0, ("worker", 2): 0, ("ps", 0): 0}
     assert all_end([json.loads((tmp_path / "pid-worker-0").read_text())], within=20)
+
+
+@pytest.mark.full
+def test_compression_begins_anew_with_a_worker_that_is_back_and_so_does_a_replay(start, tmp_path):
+    processes, _ = start(2, 1, "recorded", job=LOSING)
+    said = tmp_path / "chief-0.log"
+    assert processes["chief", 0].wait(200) == 0, said.read_text()
+    assert "tfdist: what compression had left unsent on worker 0 is lost." in said.read_text()
+    (fit,) = read(str(tmp_path / "run.log")).fits
+    used = [used for run in fit.runs for used in run.used]
+    assert [one.worker for one in used if one.anew] == [0]
+    weights = np.load(tmp_path / "recorded.npz")
+    assert all(np.isfinite(weights[name]).all() for name in weights)
+
+    replay = ["replay", "-m", str(tmp_path / "run.log"), LOSING, str(tmp_path), "replayed"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "tfdist", *replay],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "bit for bit" in finished.stderr.splitlines()[-1]
+    replayed = np.load(tmp_path / "replayed.npz")
+    for name in weights:
+        np.testing.assert_array_equal(weights[name], replayed[name])
+
+
+@pytest.mark.full
+def test_the_parameter_server_that_is_lost_is_named(start, tmp_path):
+    processes, addresses = start(1, 2, "ps-1", job=LOST)
+    statuses = ended(processes)
+    assert statuses == {("chief", 0): 1, ("worker", 0): 0, ("ps", 0): 0, ("ps", 1): -9}
+    last = (tmp_path / "chief-0.log").read_text().splitlines()[-1]
+    assert last.startswith(f"ConnectionError: ps 1 ({addresses['ps'][1]}) is lost, and with it")
+
+
+@pytest.mark.full
+def test_when_all_workers_are_lost_they_are_named_after_the_timeout(start, tmp_path):
+    processes, addresses = start(2, 1, "worker-0", "worker-1", job=LOST)
+    killed = {("worker", 0): -9, ("worker", 1): -9}
+    assert ended(processes) == {("chief", 0): 1, ("ps", 0): 0, **killed}
+    said = (tmp_path / "chief-0.log").read_text()
+    names = ", ".join(f"worker {n} ({address})" for n, address in enumerate(addresses["worker"]))
+    assert f"ConnectionError: All workers are lost for more than 1 s: {names}. Start" in said
+    assert said.endswith("Received: worker_timeout=1\n")
 
 
 @pytest.mark.full

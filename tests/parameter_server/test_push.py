@@ -57,7 +57,10 @@ def test_each_sender_has_a_state_of_its_own_which_follows_it(found):
 @pytest.mark.scenario("push_kept")
 def test_what_is_unsent_is_lost_with_the_worker_that_has_it(found):
     assert found["on that worker, which is not lost"] == [0, 0, 0, 8]
-    assert found["lost"] == found["first"]
+    assert found["lost"] == found["lost, and repeated"] == found["first"]
+    assert found["after the loss"] == found["used"]
+    assert found["taken as lost"] == found["first"]
+    assert found["begun anew"] == [True, True, False, True]
     assert found["log"] == ["tfdist: what compression had left unsent on worker 1 is lost."]
 
 

@@ -17,7 +17,7 @@ EVENTS = [
     USED._replace(action="dropped", factor=None),
     Exhausted(),
     Run(1, 5, WEIGHTS),
-    USED._replace(action="kept", factor=None),
+    USED._replace(action="kept", factor=None, anew=[0]),
     End(None, WEIGHTS),
     Fit([]),
     End("KeyboardInterrupt", None),
@@ -46,7 +46,7 @@ def test_what_was_written_is_read(path):
 
 
 def test_an_update_takes_a_few_bytes(path):
-    (line,) = (line for line in path.read_bytes().splitlines() if line.startswith(b'["update"'))
+    line, *_ = (line for line in path.read_bytes().splitlines() if line.startswith(b'["update"'))
     assert len(line) < 64
 
 

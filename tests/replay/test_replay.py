@@ -74,6 +74,15 @@ def check(job):
     assert Path(job.options["record"]).read_bytes() == before
 
 
+EVERYTHING = {
+    "staleness": "Bounded(1)",
+    "input": "dynamic",
+    "accumulation_steps": 2,  # an epoch of 31 batches leaves one
+    "compression": "TopK(0.2, min_bytes=0)",
+    "parts": 2,
+}
+
+
 @pytest.mark.full
 def test_a_run_of_processes_with_a_slow_worker(tmp_path):
     job = Job(tmp_path, staleness="InverseLR()", fits=[2, 1]).record(*RUN)
@@ -85,28 +94,30 @@ def test_a_run_of_processes_with_a_slow_worker(tmp_path):
 
 @pytest.fixture(scope="module")
 def with_drops(tmp_path_factory):
-    """A run with dynamic input in which gradients were dropped."""
+    """A run with all of that, in which gradients were dropped."""
     directory = tmp_path_factory.mktemp("drops")
-    job = Job(directory, staleness="Bounded(1)", input="dynamic", cluster=True).record()
-    assert {used.action for used in job.used} == {"update", "dropped"}
+    job = Job(directory, cluster=True, **EVERYTHING).record()
+    assert {used.action for used in job.used} == {"update", "dropped", "kept"}
+    assert {used.staleness for used in job.used if used.action == "update"} == {0, 1}
+    assert any(used.anew for used in job.used)
     return job
 
 
-def test_drops_and_dynamic_input(with_drops):
+def test_drops_what_is_kept_parts_and_compression(with_drops):
     check(with_drops)
 
 
 def test_a_script_that_is_not_the_recorded_one_is_told_what_differs(with_drops):
     with_drops.environ["TFDIST_REPLAY"] = with_drops.options["record"]
     script = ROOT / "tests" / "replay" / "mistakes.py"
-    finished = with_drops.start(script=script, input="dynamic")
+    finished = with_drops.start(script=script, **EVERYTHING)
     with_drops.environ.pop("TFDIST_REPLAY")
     assert finished.returncode == 0, finished.stderr[-3000:]
     errors = json.loads(finished.stdout.splitlines()[-1])
     log = with_drops.options["record"]
     for name, said in {
         "policy": "staleness is [Bounded(max_staleness=2, on_exceed='drop')], then [Bounded(max_",
-        "accumulation": "accumulation_steps is 2, then 1",
+        "accumulation": "accumulation_steps is 1, then 2",
         "variables": "the variables with sequential/dense/kernel is float32 of shape [8, 16]",
         "weights": "weights that differ by ",
         "second strategy": "Received: a second one with it",
@@ -138,8 +149,20 @@ def test_what_a_killed_chief_has_recorded_is_replayed(with_drops, tmp_path):
         {"staleness": "Bounded(1)", "input": "dynamic"},
         {"staleness": "Bounded(1, on_exceed='wait')", "input": "static"},
         {"staleness": "Synchronous()", "accumulation_steps": 2},
+        {"staleness": "Synchronous()", "compression": "RandomK(0.2, min_bytes=0)"},
+        {"compression": "DGC(0.1, momentum=0.0, min_bytes=0)", "input": "dynamic"},
+        {"staleness": "DelayCompensated()", "parts": 2},
     ],
-    ids=["compensated", "dropped", "waiting", "synchronous"],
+    ids=[
+        "compensated",
+        "dropped",
+        "waiting",
+        "synchronous",
+        "synchronous, compressed",
+        "compressed",
+        "in parts",
+    ],
 )
 def test_runs_of_processes_with_all_policies(tmp_path, options):
-    check(Job(tmp_path, **options).record(*RUN))
+    run = [*RUN[:-3], str(options.get("parts", 1)), *RUN[-2:]]
+    check(Job(tmp_path, **options).record(*run))

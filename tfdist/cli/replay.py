@@ -17,6 +17,10 @@ Example:
   tfdist replay run.log train.py --epochs 3
   tfdist replay -m run.log pdb train.py --epochs 3
 """
+_NOTHING = (
+    "the script made no tfdist.ParameterServerStrategy with record=..., so there was nothing to "
+    "replay"
+)
 
 
 @click.command(
@@ -41,7 +45,7 @@ def replay(context: click.Context, module: bool, record: str, command: tuple[str
     The script and its ARGS are those of the recorded run. Each step is computed on the batch, from
     the weights and with the seeds that it had then, and the updates are made in their order, all in
     this one process. The last line tells how near the final weights are to the recorded ones; the
-    exit status is 1 when they differ by more than 1e-6.
+    exit status is 1 when they differ by more than 1e-6, and that of the script when this is not 0.
     """
     script, *_ = command
     if not module and not os.path.exists(script):
@@ -56,24 +60,40 @@ def replay(context: click.Context, module: bool, record: str, command: tuple[str
     if header.threads is not None:
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", header.threads)
     sys.argv = [*command]
-    if module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-        runpy.run_path(script, run_name="__main__")
-    return _report(context)
+    try:
+        status = _run(script, module)
+    except BaseException:  # what was replayed until then helps to find the reason
+        _report()
+        raise
+    problem = _report()
+    if problem == _NOTHING and not status:
+        context.fail(f"{_NOTHING}. Received: {sys.argv[0]!r}")
+    return status or int(problem is not None)
 
 
-def _report(context: click.Context) -> int:
-    """Prints the last line, and gives the exit status."""
+def _run(script: str, module: bool) -> int:
+    """Runs the script, or the module of this name; gives the exit status that Python would."""
+    try:
+        if module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        click.echo(end.code, err=True)
+        return 1
+    return 0
+
+
+def _report() -> str | None:
+    """Prints how the replay went, if there was one; gives what was wrong; None for nothing."""
     from tfdist.replay.replayer import started
 
     done = started()
     if done is None:
-        context.fail(
-            "the script made no tfdist.ParameterServerStrategy with record=..., so there was "
-            f"nothing to replay. Received: {sys.argv[0]!r}"
-        )
+        return _NOTHING
     click.echo(f"tfdist replay: {done.summary()}", err=True)
-    return 0 if done.problem() is None else 1
+    return done.problem()

@@ -92,6 +92,8 @@ class Used(NamedTuple):
         number: what the seeds derive from: the number of batches before in this run.
         batches: for each batch, or each part of a global one: shard, position, index of the part
             and checksum.
+        anew: which of its steps, by part of a global batch, had lost what compression had left
+            unsent, with a worker; None for none.
     """
 
     action: str
@@ -102,6 +104,7 @@ class Used(NamedTuple):
     factor: float | None
     number: int
     batches: list[list]
+    anew: list[int] | None = None
 
 
 class Exhausted(NamedTuple):
@@ -176,7 +179,7 @@ class Writer:
     def write(self, event: Event) -> None:
         """Writes a line."""
         if isinstance(event, Used):
-            self._write(event)
+            self._write(event if event.anew else event[:-1])
         else:
             self._write((type(event).__name__.lower(), *event))
 

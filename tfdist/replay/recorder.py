@@ -112,6 +112,7 @@ def used(action: str, steps: Sequence[Step], version: int, factor: float | None)
         factor,
         batches[0].number if is_divided else last.number,
         [[batch.shard, batch.position, batch.index, batch.checksum] for batch in batches],
+        [place for place, step in enumerate(steps) if step.anew] or None,
     )
 
 

@@ -79,20 +79,20 @@ class Replay(Journal):
     def fit(self, function: Any) -> Iterator[None]:
         """Checks that it ends as it did, and compares the weights."""
         self._fit = self._steps = None  # one that failed has left them
-        yield
+        try:
+            yield
+        except BaseException as error:
+            if self._ended_with(error):
+                self._end_fit()
+            raise
         if self._fit is None:
             return
         self._end_run()
         if self._runs:
             raise self._other(f"a fit that ends before epoch {self._runs[0].run.epoch + 1}")
-        self.fits += 1
+        self._end_fit()
         end = self._fit.end
-        if end is None:
-            self._broken_off = "where the record is cut off"
-        elif end.weights is None:
-            self._broken_off = f"where the recorded run ended with {end.error}"
-        else:
-            self._broken_off = None
+        if end is not None and end.weights is not None:
             now = weights_of(variables_of(function))
             self._compare(end.weights, now, f"the end of fit {self.fits}")
 
@@ -179,6 +179,23 @@ class Replay(Journal):
             )
         self._compare(log.run.weights, now.weights, f"epoch {now.epoch + 1}")
         return log
+
+    def _ended_with(self, error: BaseException) -> bool:
+        """Whether the recorded `fit` was ended by such an error, after the same steps."""
+        fit, steps = self._fit, self._steps
+        if fit is None or fit.end is None or self._runs or steps is None:
+            return False
+        return fit.end.error == type(error).__name__ and steps.done == len(steps.log.used)
+
+    def _end_fit(self) -> None:
+        """Counts a `fit` that was followed to its end, or that of the record."""
+        assert self._fit is not None
+        self.fits += 1
+        end, self._broken_off = self._fit.end, None
+        if end is None:
+            self._broken_off = "where the record is cut off"
+        elif end.error is not None:
+            self._broken_off = f"where the recorded run ended with {end.error}"
 
     def _end_run(self) -> None:
         steps, self._steps = self._steps, None

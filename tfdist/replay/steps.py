@@ -121,11 +121,13 @@ class ReplayedSteps:
         with tf.device(_WORKER):
             batches = [self._batches.get(*place) for place in used.batches]
         values = self._values[used.read]
-        if batches[0].part is None:
-            return [Step(used.worker, batches, used.number, used.read, values)]
-        for batch in batches:
-            batch.number = used.number
-        return [Step(used.worker, [part], used.number, used.read, values) for part in batches]
+        parts = [batches] if batches[0].part is None else [[part] for part in batches]
+        for part in parts:
+            part[0].number = used.number
+        steps = [Step(used.worker, part, used.number, used.read, values) for part in parts]
+        for place in used.anew or ():
+            steps[place].anew = True
+        return steps
 
     def release(self, step: Step, current: tuple[int, Any]) -> None:
         """Keeps the values after an update as long as later steps need them."""

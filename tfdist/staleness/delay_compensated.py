@@ -21,6 +21,10 @@ class DelayCompensated(StalenessPolicy):
     Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017),
     algorithm 2 (what the parameter server does). Sparse gradients are made dense for it.
 
+    The moving averages of `adaptive` are in no checkpoint: resumed training begins them anew. With
+    accumulation, w_read of gradients that were kept over the end of an epoch is that of the
+    newest step.
+
     Args:
         lam: the factor λ, >= 0; the paper uses 0.04 (λ0 of DC-ASGD-c) and 2 (of DC-ASGD-a).
         adaptive: divides λ by the root of a moving average (0.95) of the squared gradient

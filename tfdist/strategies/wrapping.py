@@ -103,6 +103,6 @@ def refuse_unwrapped(optimizer: keras.optimizers.Optimizer) -> None:
         "This optimizer is not wrapped, so it would clip each replica's gradient instead of the "
         "global one, or ignore the strategy's options. Wrap it: "
         "`tfdist.DistributedOptimizer(optimizer)`. (A model's own optimizers are wrapped by "
-        "themselves when they are attributes of the model.) "
+        "themselves when they are attributes of the model, not items of a list or dict.) "
         f"Received: {type(optimizer).__name__} named {optimizer.name!r}"
     )

@@ -46,7 +46,7 @@ def explained(
             f"Received: worker_timeout={timeout:g}"
         )
     if _compat.is_lost_ps(error):
-        found = sorted({int(n) for n in re.findall(r"/job:ps/replica:0/task:(\d+)", str(error))})
+        found = _lost_ps(str(error))
         names = ", ".join(f"ps {n} ({addresses['ps'][n]})" for n in found) or "a parameter server"
         return ConnectionError(
             f"{names} is lost, and with it its part of the weights. Start the job again; with a "
@@ -56,3 +56,11 @@ def explained(
     if worker is not None:
         error.add_note(f"This happened on worker {worker} ({addresses['worker'][worker]}).")
     return error
+
+
+def _lost_ps(text: str) -> list[int]:
+    """The indices of the parameter servers that an error is about."""
+    place = r"/job:ps/replica:0/task:(\d+)"
+    # Those that did not answer; an operation's device may name one that is well.
+    named = re.findall(f"remote target {place}", text) or re.findall(place, text)
+    return sorted({int(index) for index in named})

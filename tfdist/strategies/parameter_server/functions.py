@@ -63,6 +63,7 @@ class Run:
         self._metrics = self._metrics or list(self.model.get_metrics_result())
         self._seeds = [seed.numpy() for seed in self.step.seeds]
         self._worker.prepare(self.values, self._seeds, iterator.element_spec)
+        self.strategy.check_applied(self.step.optimizers)
         self._prepare_push()
         self._iterator = iterator
         steps = self._make_steps(

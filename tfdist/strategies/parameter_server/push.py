@@ -50,6 +50,7 @@ class CompressedPush:
         self._begin = Traced(self._first_states)
         self._send = Traced(self._compress)
         self._states: dict[int, tuple[int, States]] = {}  # by sender, with the worker that has them
+        self._lost: set[int] = set()  # senders whose states are lost, until they have new ones
         self._before: dict[str, int] = {}
 
     def begin_run(self, version: int) -> None:
@@ -63,8 +64,8 @@ class CompressedPush:
             self._before[key] = made - version
 
     def __call__(
-        self, gradients: Gradients, worker: int, sender: int, version: int
-    ) -> tuple[Gradients, States]:
+        self, gradients: Gradients, worker: int, sender: int, version: int, anew: bool = False
+    ) -> tuple[Gradients, States, bool]:
         """Sends gradients from the worker whose device is the present one; in its thread.
 
         Args:
@@ -73,12 +74,15 @@ class CompressedPush:
             sender: whose part of the work it is: what was left unsent of it follows it to another
                 worker.
             version: the number of updates of the strategy that it has read.
+            anew: whether what was left unsent of it is to be taken as lost.
 
         Returns:
-            The gradients as they have arrived, on the variables' parameter servers; and what
-            `keep` is to be given when they are used.
+            The gradients as they have arrived, on the variables' parameter servers; what `keep` is
+            to be given when they are used; and whether what was left unsent is lost.
         """
-        states = self._states_for(worker, sender)
+        states = None if anew else self._states_for(worker, sender)
+        if states is None:
+            states, anew = self._begin(), anew or sender in self._lost
         numbers = {key: version + before for key, before in self._before.items()}
         starts = {
             key: max(start for start in starts_of_stages(self._units[key]) if start <= number)
@@ -86,14 +90,12 @@ class CompressedPush:
         }
         counts = {key: np.array(number, np.int64) for key, number in numbers.items()}
         sender_id = np.array(sender, np.int32)
-        return self._send(gradients, states, counts, starts, sender_id)
+        return *self._send(gradients, states, counts, starts, sender_id), anew
 
-    def _states_for(self, worker: int, sender: int) -> States:
-        """What the sender has left unsent, on this worker or the chief; the begin of it if none."""
+    def _states_for(self, worker: int, sender: int) -> States | None:
+        """What the sender has left unsent, on this worker or the chief; None for nothing."""
         holder, states = self._states.get(sender, (worker, None))
-        if states is None:
-            return self._begin()
-        if holder == worker:
+        if states is None or holder == worker:
             return states
         try:
             with tf.device(CHIEF):  # workers cannot send each other anything
@@ -102,16 +104,18 @@ class CompressedPush:
             if not _compat.is_lost_worker(error):
                 raise
             self.forget(holder)
-            return self._begin()
+            return None
 
     def keep(self, worker: int, sender: int, states: States) -> None:
         """Keeps what a sender has left unsent on a worker, as its gradients are used."""
         self._states[sender] = worker, states
+        self._lost.discard(sender)
 
     def forget(self, worker: int) -> None:
         """Called when a worker is lost, and with it what is left unsent on it."""
         for sender, (holder, states) in list(self._states.items()):
             if holder == worker:
+                self._lost.add(sender)
                 del self._states[sender]
                 if tf.nest.flatten(states):
                     message = "tfdist: what compression had left unsent on worker %s is lost."

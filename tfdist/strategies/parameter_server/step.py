@@ -20,6 +20,7 @@ class Step:
         values: what was read.
         result: what the worker sent.
         states: what its compressors keep when the result is used.
+        anew: whether they began anew, as what was unsent is lost with a worker.
         held_back: whether others had to be used first, when the result was there.
         released: whether the worker may go on.
     """
@@ -31,5 +32,6 @@ class Step:
     values: Any = None
     result: Any = None
     states: Any = None
+    anew: bool = False
     held_back: bool = False
     released: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import keras
@@ -263,21 +263,22 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         """Checks and completes what the scope and `compile` could not yet see."""
         check_model_scope(model, self)
         wrapping.wrap_optimizers(model)
-        for optimizer in vars(model).values():
-            if not isinstance(optimizer, DistributedOptimizer):
-                continue
-            check_optimizer(optimizer.unwrap(), model.trainable_variables)
+        if self.policies.synchronous and self.num_workers > 1:
+            layers = _compat.flatten_layers(model)
+            check_layers(layers, self.num_workers)
+            check_no_synchronized_layers(layers)
+            keras_steps.warn_of_unsynchronized_layers(model)
+
+    def check_applied(self, optimizers: Sequence[DistributedOptimizer]) -> None:
+        """Raises ValueError for optimizers that a step applies and the strategy cannot."""
+        for optimizer in optimizers:
+            check_optimizer(optimizer.unwrap(), optimizer.built_for)
             if optimizer.options != self.options:
                 raise ValueError(
                     "Under a parameter server the options of accumulation and compression are the "
                     "strategy's. Make the optimizer without them. "
                     f"Received: {optimizer.name} with {optimizer.options}"
                 )
-        if self.policies.synchronous and self.num_workers > 1:
-            layers = _compat.flatten_layers(model)
-            check_layers(layers, self.num_workers)
-            check_no_synchronized_layers(layers)
-            keras_steps.warn_of_unsynchronized_layers(model)
 
     def activate(self, run: Run) -> None:
         """Ends what workers do for another run, as a worker does one thing at a time."""

@@ -114,8 +114,8 @@ class TrainFunction(Run):
     def _sent(self, step: Step, result: Pushed) -> Pushed:
         if self._push is None:
             return result
-        gradients, step.states = self._push(
-            result.gradients, step.worker, self._sender(step), step.version
+        gradients, step.states, step.anew = self._push(
+            result.gradients, step.worker, self._sender(step), step.version, step.anew
         )
         return result._replace(gradients=gradients)
 
