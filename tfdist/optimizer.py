@@ -198,7 +198,7 @@ class DistributedOptimizer(OptimizerWrapper):
             if not self.built:
                 self._build_in_scope(self._distribution_strategy, variables)
             gradients = self._in_build_order(grads, variables)
-            weight = self._weight()
+        weight = self._weight()
         if weight is not None:
             gradients = [None if g is None else weigh(g, weight) for g in gradients]
         collected.applied.append((self, gradients))

@@ -28,6 +28,7 @@ from tests.parameter_server.steps_scenarios import (
     predicting_within_evaluation as predicting_within_evaluation,
 )
 from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahead
+from tests.parameter_server.steps_scenarios import rescaling as rescaling
 from tests.parameter_server.steps_scenarios import shares as shares
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies, Synchronous

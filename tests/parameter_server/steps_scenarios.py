@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.parameter_server.counting import Counting, sleep
+from tfdist._compat import outside_stateless_scope
 from tfdist.replay.log import read
 from tfdist.staleness import Bounded, StalenessPolicy
 from tfdist.strategies.parameter_server.data import Batch
@@ -201,6 +202,34 @@ def overflow(resolver, folder) -> dict[str, int]:
         "reported": strategy.staleness_report().updates,
         "iterations": int(model.optimizer.iterations.numpy()),
     }
+
+
+class Rescaling(keras.Model):
+    """Another worker's update changes the loss scale between the loss and its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = self.add_weight(shape=(), initializer="zeros")
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = self.optimizer.scale_loss(self.weight * data[0])
+        scale = self.optimizer.unwrap().dynamic_scale
+        with outside_stateless_scope():
+            scale.value.assign(scale.value * 4.0)
+        self.optimizer.apply([tape.gradient(loss, self.weight.value)], [self.weight])
+        return {}
+
+
+def rescaling(resolver, folder) -> float:
+    """What a weight was changed by, of which the gradient is 1."""
+    strategy = tfdist.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        model = Rescaling()
+        model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0)))
+    model.built = True
+    model.fit(tf.data.Dataset.from_tensors(tf.ones(1)), verbose=0)
+    return -float(model.weight.value)
 
 
 class Assigning(keras.Model):

@@ -57,6 +57,11 @@ def test_staleness_reaches_history_and_tensorboard(found):
     assert found["tags"] == {"staleness/worker_0", "staleness/worker_1"}
 
 
+@pytest.mark.scenario("rescaling")
+def test_a_gradient_is_unscaled_with_what_its_loss_was_scaled_with(found):
+    assert found == 1
+
+
 @pytest.mark.scenario("overflow")
 def test_updates_that_loss_scaling_skips_are_not_counted(found):
     assert found.pop("steps") == 30

@@ -13,6 +13,17 @@ import tensorflow as tf
 from tfdist.stages import exchange
 
 
+def scales_of(model: keras.Model) -> list[keras.Variable]:
+    """The scales of the optimizers that are attributes of `model`, as float32 scalars."""
+    scales = {}
+    for value in vars(model).values():
+        wraps = isinstance(value, keras.optimizers.Optimizer) and hasattr(value, "unwrap")
+        inner = value.unwrap() if wraps else value
+        if isinstance(inner, keras.optimizers.LossScaleOptimizer) and inner.built:
+            scales[id(inner)] = inner.dynamic_scale
+    return [*scales.values()]
+
+
 def unscale_factor(optimizer: keras.optimizers.LossScaleOptimizer) -> tf.Tensor:
     """What gradients of the scaled loss are multiplied by: a float32 scalar."""
     return 1.0 / tf.convert_to_tensor(optimizer.dynamic_scale.value)

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat, replica
-from tfdist.stages import collection
+from tfdist.stages import collection, loss_scale
 from tfdist.strategies.parameter_server import partitions
 
 
@@ -154,6 +154,8 @@ class FunctionalStep:
         devices = {id(v): [p.value.device for p in partitions.parts_of(v)] for v in self.variables}
         others = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics if is_summed(v)]
         others += zip(self.seeds, seeds)
+        # Others may change it during the step, which must unscale with what it has scaled with.
+        others += [(scale, tf.identity(scale.value)) for scale in loss_scale.scales_of(self.model)]
         start = {id(variable): value for variable, value in others}
         sources = {id(v): parts[id(v)] for v in self.trainable}
         with (
