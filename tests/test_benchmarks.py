@@ -193,6 +193,7 @@ def test_codecs_decodes_whole_gradients_with_the_state_of_the_last_call():
     np.testing.assert_allclose(second[sent], 2.9 * gradients[False][0][sent], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_convergence_trains_with_and_without_error_feedback(tmp_path):
     page, result, picture = (tmp_path / name for name in ("page.md", "result.json", "picture.png"))
     page.write_text("before\n<!-- convergence:begin -->\n<!-- convergence:end -->\nafter\n")

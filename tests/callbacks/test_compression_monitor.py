@@ -85,7 +85,7 @@ def test_random_elements_with_much_momentum_are_warned_of(caplog):
     tf.get_logger().propagate = True
     with caplog.at_level(logging.WARNING, logger="tensorflow"):
         _fit(compression.TopK(0.9, min_bytes=0), epochs=2)
-        assert not caplog.text
+        assert "tfdist" not in caplog.text
         _fit(compression.RandomK(0.002, min_bytes=0), epochs=2, layers=3)
     assert "Training may not converge" in caplog.text
 

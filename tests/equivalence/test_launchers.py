@@ -99,7 +99,15 @@ def bits(arrays):
     return {name: (a.dtype.str, a.shape, a.tobytes()) for name, a in arrays.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "python"])
+# tests/cli trains with the command too.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] if name.startswith("tfdist") else [])
+        for name in STRATEGIES
+        if name != "python"
+    ],
+)
 def test_every_launcher_gives_the_same_weights(name, trained):
     if STRATEGIES[name] == HORO and not is_installed():
         pytest.skip("Horovod is not installed: make horovod")

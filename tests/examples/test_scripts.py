@@ -108,8 +108,18 @@ def test_char_lm_on_two_devices_equals_one(tmp_path):
     ("script", "options", "message"),
     [
         ("digits.py", "--devices 0", "argument --devices: must be an integer >= 1. Received: '0'"),
-        ("digits.py", "--strategy none --devices 2", "--strategy none takes neither --devices"),
-        ("char_lm.py", "--steps-per-epoch x", "--steps-per-epoch: must be an integer >= 1."),
+        pytest.param(
+            "digits.py",
+            "--strategy none --devices 2",
+            "--strategy none takes neither --devices",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "char_lm.py",
+            "--steps-per-epoch x",
+            "--steps-per-epoch: must be an integer >= 1.",
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_bad_options_give_one_clear_line(script, options, message, tmp_path):

@@ -55,7 +55,6 @@ WHILE_WRITING = [("kill_weights", 0, "SIGKILL", 137), ("kill_between", 0, "SIGKI
 USUAL = [
     ("multi_worker", "kill_step"),
     ("multi_worker", "stop"),
-    ("multi_worker", "kill_between"),
     ("horovod", "kill_step"),
 ]
 

@@ -48,7 +48,7 @@ SAMPLE = (
     "run_eagerly",
     "validation_data, last batch of 3",
 )
-# What several devices in several processes may get wrong, though each of the two is right.
+# What one more column may get wrong, though others are right that have a part of it.
 SMALL_SAMPLE = (
     "last batch of 1 sample",
     "predict and evaluate, uneven batches",
