@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=STRAGGLERS, default=list(STRAGGLERS))
     parser.add_argument("--policies", nargs="+", choices=report.POLICIES, metavar="POLICY")
     parser.add_argument("--seeds", type=int, help="runs of each kind (default: 3)")
-    parser.add_argument("--seconds", type=float, help="delay of a step (default: 0.06)")
+    parser.add_argument("--seconds", type=float, help="delay of a step (default: 0.08)")
     parser.add_argument(
         "--plot",
         type=Path,
