@@ -112,6 +112,7 @@ def test_options_that_look_at_gradients_train(tmp_path):
     results = _run(tmp_path, "options")["options"]
     assert results["compensated"][2] == 12
     assert results["accumulated"][2] == 6
-    assert results["compressed"][2] == results["mixed_float16"][2] == 12
+    assert results["compressed"][2] == 12
+    assert 6 < results["mixed_float16"][2] <= 12  # loss scaling skips those that overflow
     for first, last, _ in results.values():
         assert last < first
