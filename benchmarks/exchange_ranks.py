@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import time
@@ -28,14 +29,15 @@ def tensorflow_() -> tuple[tf.distribute.Strategy, Exchanged]:
     return tf.distribute.MultiWorkerMirroredStrategy(), all_reduce
 
 
-def multi_worker() -> tuple[tf.distribute.Strategy, Exchanged]:
-    strategy = tfdist.Strategy("multi_worker")
+def tfdist_(name: str) -> tuple[tf.distribute.Strategy, Exchanged]:
+    strategy = tfdist.Strategy(name)
+    joins = not getattr(strategy, "packs_tensors_itself", False)
 
     def exchanged(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         specs = [tf.TensorSpec(gradient.shape, gradient.dtype) for gradient in gradients]
-        packing = exchange.Packing(gradients, specs, strategy.options.bucket_bytes)
+        packing = exchange.Packing(gradients, specs, strategy.options.bucket_bytes, joins)
         packed = packing.pack(gradients)
-        return packing.unpack(exchange.all_reduce(packed, strategy.largest_message))
+        return packing.unpack(packing.sum(packed, getattr(strategy, "largest_message", None)))
 
     return strategy, exchanged
 
@@ -49,15 +51,11 @@ def raw_horovod() -> tuple[tf.distribute.Strategy, Exchanged]:
     return tfdist.Strategy("horovod"), exchanged
 
 
-def horovod() -> tuple[tf.distribute.Strategy, Exchanged]:
-    return tfdist.Strategy("horovod"), exchange.all_reduce
-
-
 SYSTEMS = {
     "TensorFlow": tensorflow_,
-    "tfdist multi_worker": multi_worker,
+    "tfdist multi_worker": functools.partial(tfdist_, "multi_worker"),
     "raw Horovod": raw_horovod,
-    "tfdist horovod": horovod,
+    "tfdist horovod": functools.partial(tfdist_, "horovod"),
 }
 
 

@@ -43,14 +43,14 @@ def test_the_gradients_are_exchanged_once_per_update(monkeypatch):
     strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4)
     model = _model(strategy, run_eagerly=True)
     exchanges = []
-    original = tfdist.stages.totals.all_reduce
+    original = tfdist.stages.exchange.all_reduce
 
     def counting(values, *bound):
         if any(value.shape.rank for value in values):
             exchanges.append(len(values))
         return original(values, *bound)
 
-    monkeypatch.setattr(tfdist.stages.totals, "all_reduce", counting)
+    monkeypatch.setattr(tfdist.stages.exchange, "all_reduce", counting)
     _fit(model, 40)
     assert model.optimizer.iterations.numpy() == 1
     assert exchanges == [1, 1]  # one bucket, on each of two replicas

@@ -66,11 +66,14 @@ def test_missing_and_sparse_gradients_keep_their_places():
     np.testing.assert_array_equal(back[1].numpy(), [1.0, 1.0])
 
 
-def test_without_a_bucket_size_everything_stays_as_it_is():
-    gradients = [None, tf.ones((2, 3)), tf.zeros(())]
-    packing = exchange.Packing(gradients, [tf.TensorSpec(())] * 3, None)
+def test_where_buckets_are_not_joined_gradients_stay_as_they_are():
+    sparse = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 4]), tf.constant([5, 3]))
+    gradients = [None, sparse, tf.ones((2, 3)), tf.zeros(())]
+    specs = [tf.TensorSpec(()), tf.TensorSpec((5, 3)), tf.TensorSpec((2, 3)), tf.TensorSpec(())]
+    packing = exchange.Packing(gradients, specs, 1000, joins=False)
     packed = packing.pack(gradients)
-    assert packed[0] is gradients[1] and packed[1] is gradients[2]
+    assert len(packed) == 3
+    assert packed[0] is gradients[2] and packed[1] is gradients[3] and packed[2] is sparse
     assert packing.unpack(packed) == gradients
 
 
@@ -89,7 +92,7 @@ def test_one_exchange_per_bucket_and_not_per_variable(two_replicas, monkeypatch)
 
     @tf.function
     def step():
-        return two_replicas.run(lambda: packing.unpack(exchange.all_reduce(packing.pack(values))))
+        return two_replicas.run(lambda: packing.unpack(packing.sum(packing.pack(values))))
 
     result = two_replicas.experimental_local_results(step())
     assert len(reduced) == 3
@@ -104,7 +107,7 @@ def test_bucket_size_does_not_change_the_result(bucket_bytes, two_replicas):
 
     @tf.function
     def step():
-        return two_replicas.run(lambda: packing.unpack(exchange.all_reduce(packing.pack(values))))
+        return two_replicas.run(lambda: packing.unpack(packing.sum(packing.pack(values))))
 
     parts = [two_replicas.experimental_local_results(part)[0] for part in step()]
     for part, value in zip(parts, values):

@@ -98,39 +98,66 @@ class Packing:
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
         specs: shape and dtype of the variables; those of a gradient may not be known statically.
-        bucket_bytes: upper bound of a bucket in bytes; None leaves dense gradients as they are too,
-            for one replica, which exchanges nothing.
+        bucket_bytes: upper bound of a bucket in bytes.
+        joins: whether a bucket becomes one tensor. Otherwise dense gradients stay as they are too,
+            for an engine that joins what travels in one operation itself.
     """
 
     def __init__(
-        self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int | None
+        self,
+        gradients: Sequence[Any],
+        specs: Sequence[tf.TensorSpec],
+        bucket_bytes: int,
+        joins: bool = True,
     ):
-        dense, self.alone = [], []
-        for index, gradient in enumerate(gradients):
-            if isinstance(gradient, tf.IndexedSlices) or bucket_bytes is None:
-                self.alone += [] if gradient is None else [index]
-            elif gradient is not None:
-                dense.append(index)
-        buckets = plan_buckets([specs[i] for i in dense], bucket_bytes or 0)
-        self.buckets = [
+        given = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        self._sparse = [i for i in given if isinstance(gradients[i], tf.IndexedSlices)]
+        dense = [index for index in given if index not in self._sparse]
+        self._buckets = [
             dataclasses.replace(bucket, indices=tuple(dense[i] for i in bucket.indices))
-            for bucket in buckets
+            for bucket in plan_buckets([specs[i] for i in dense], bucket_bytes)
         ]
+        self._joins = joins
         self._length = len(gradients)
 
     def pack(self, gradients: Sequence[Any]) -> list[Any]:
-        """One flat tensor per bucket, then the gradients that travel alone."""
-        packed = [pack(bucket, gradients) for bucket in self.buckets]
-        return packed + [gradients[index] for index in self.alone]
+        """What travels of each bucket, then the sparse gradients."""
+        packed: list[Any] = []
+        for bucket in self._buckets:
+            members = [gradients[index] for index in bucket.indices]
+            packed += [pack(bucket, gradients)] if self._joins else members
+        return packed + [gradients[index] for index in self._sparse]
+
+    def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
+        """The sums over the replicas of what `pack` gave; called in replica context.
+
+        Each bucket and each sparse gradient is an operation of its own, which starts as soon as its
+        gradients are there; the last ones first, as a backward pass begins with the last layers.
+
+        Args:
+            packed: as from `pack`, of the same shapes on every replica.
+            largest: as for `all_reduce`.
+        """
+        values = iter(packed)
+        lengths = [1 if self._joins else len(bucket.indices) for bucket in self._buckets]
+        lengths += [1] * len(self._sparse)
+        operations = [[next(values) for _ in range(length)] for length in lengths]
+        sums = [all_reduce(operation, largest) for operation in reversed(operations)]
+        return [total for totals in reversed(sums) for total in totals]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """Inverse of `pack`; None where there was no gradient."""
         gradients: list[Any] = [None] * self._length
-        for bucket, flat in zip(self.buckets, packed):
-            for index, part in zip(bucket.indices, unpack(bucket, flat)):
+        values = iter(packed)
+        for bucket in self._buckets:
+            if self._joins:
+                parts = unpack(bucket, next(values))
+            else:
+                parts = [next(values) for _ in bucket.indices]
+            for index, part in zip(bucket.indices, parts):
                 gradients[index] = part
-        for index, gradient in zip(self.alone, packed[len(self.buckets) :]):
-            gradients[index] = gradient
+        for index in self._sparse:
+            gradients[index] = next(values)
         return gradients
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tfdist.stages.compression import CompressedExchange
-from tfdist.stages.exchange import Packing, all_reduce
+from tfdist.stages.exchange import Packing
 
 if TYPE_CHECKING:
     from tfdist.options import Options
@@ -47,7 +47,7 @@ class Totals:
         if accumulates:
             return Packing(gradients, self._specs, self._bucket_bytes)
         if self.compressed is not None:
-            return Packing(gradients, self._specs, None)
+            return Packing(gradients, self._specs, self._bucket_bytes, joins=False)
         return self._on_the_way(gradients)
 
     def sum(
@@ -62,16 +62,16 @@ class Totals:
             largest: as for `tfdist.stages.exchange.all_reduce`.
         """
         if self.compressed is None:
-            return packing.unpack(all_reduce(packed, largest))
+            return packing.unpack(packing.sum(packed, largest))
         gradients = packing.unpack(packed)
         sums = self.compressed(gradients, number)
         rest = [None if index in sums else value for index, value in enumerate(gradients)]
         others = self._on_the_way(rest)
-        totals = others.unpack(all_reduce(others.pack(rest), largest))
+        totals = others.unpack(others.sum(others.pack(rest), largest))
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
     def _on_the_way(self, gradients: Sequence[Any]) -> Packing:
         strategy = tf.distribute.get_strategy()
         packs = not getattr(strategy, "packs_tensors_itself", False)
         exchanges = strategy.num_replicas_in_sync > 1
-        return Packing(gradients, self._specs, self._bucket_bytes if packs and exchanges else None)
+        return Packing(gradients, self._specs, self._bucket_bytes, joins=packs and exchanges)

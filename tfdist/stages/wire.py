@@ -39,7 +39,7 @@ def sum_over_replicas(
     others = [index for index in range(len(tensors)) if index not in gathered]
     values = [tensors[index] for index in others]
     packing = Packing(values, [tf.TensorSpec(v.shape, v.dtype) for v in values], bucket_bytes)
-    totals = packing.unpack(all_reduce(packing.pack(values), largest))
+    totals = packing.unpack(packing.sum(packing.pack(values), largest))
     for index, total in zip(others, totals):
         sums[index] = total
     return sums

@@ -1,0 +1,11 @@
+"""The exchange runs beside the backward pass."""
+
+from tests.multi_process.jobs import scenario
+from tests.multi_process.scenarios import overlap
+
+
+@scenario(overlap.sums_within_the_backward_pass)
+def test_sums_of_last_layers_arrive_before_the_first_layer_has_its_gradient(found):
+    for rank in found:
+        for arrived in rank["arrived"]:
+            assert len(arrived) == 4, arrived
