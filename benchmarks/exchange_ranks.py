@@ -31,11 +31,12 @@ def tensorflow_() -> tuple[tf.distribute.Strategy, Exchanged]:
 
 def tfdist_(name: str) -> tuple[tf.distribute.Strategy, Exchanged]:
     strategy = tfdist.Strategy(name)
-    joins = not getattr(strategy, "packs_tensors_itself", False)
+    packs = getattr(strategy, "packs_tensors_itself", False)
+    layout = exchange.Grouping if packs else exchange.Packing
 
     def exchanged(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         specs = [tf.TensorSpec(gradient.shape, gradient.dtype) for gradient in gradients]
-        packing = exchange.Packing(gradients, specs, strategy.options.bucket_bytes, joins)
+        packing = layout(gradients, specs, strategy.options.bucket_bytes)
         packed = packing.pack(gradients)
         return packing.unpack(packing.sum(packed, getattr(strategy, "largest_message", None)))
 

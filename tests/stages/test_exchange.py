@@ -66,15 +66,32 @@ def test_missing_and_sparse_gradients_keep_their_places():
     np.testing.assert_array_equal(back[1].numpy(), [1.0, 1.0])
 
 
-def test_where_buckets_are_not_joined_gradients_stay_as_they_are():
+def test_in_groups_gradients_stay_as_they_are():
     sparse = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 4]), tf.constant([5, 3]))
     gradients = [None, sparse, tf.ones((2, 3)), tf.zeros(())]
-    specs = [tf.TensorSpec(()), tf.TensorSpec((5, 3)), tf.TensorSpec((2, 3)), tf.TensorSpec(())]
-    packing = exchange.Packing(gradients, specs, 1000, joins=False)
-    packed = packing.pack(gradients)
+    specs = [tf.TensorSpec(shape) for shape in [(), (5, 3), (2, 3), ()]]
+    grouping = exchange.Grouping(gradients, specs, 1000)
+    packed = grouping.pack(gradients)
     assert len(packed) == 3
-    assert packed[0] is gradients[2] and packed[1] is gradients[3] and packed[2] is sparse
-    assert packing.unpack(packed) == gradients
+    assert all(any(value is given for given in gradients[1:]) for value in packed)
+    back = grouping.unpack(packed)
+    assert all(value is given for value, given in zip(back, gradients))
+
+
+def test_groups_are_summed_from_the_last_gradient_on_as_soon_as_they_are_large_enough(monkeypatch):
+    sizes = [50, 10, 10, 10, 10, 300, 1, 1]
+    gradients = [tf.zeros((size,)) for size in sizes]
+    specs = [tf.TensorSpec((size,)) for size in sizes]
+    grouping = exchange.Grouping(gradients, specs, 80)
+    summed = []
+
+    def all_reduce(values, largest):
+        summed.append([len(value) for value in values])
+        return values
+
+    monkeypatch.setattr(exchange, "all_reduce", all_reduce)
+    grouping.sum(grouping.pack(gradients))
+    assert summed == [[1, 1, 300], [10, 10], [10, 10], [50]]
 
 
 def test_one_exchange_per_bucket_and_not_per_variable(two_replicas, monkeypatch):

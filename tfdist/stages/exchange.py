@@ -93,72 +93,95 @@ def _reshape(tensor: tf.Tensor, member_shape: tuple[int, ...], shape: Sequence[i
 
 
 class Packing:
-    """The layout of one list of gradients: dense ones in buckets, sparse ones as they are.
+    """The layout of one list of gradients: dense ones joined in buckets, sparse ones as they are.
 
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
         specs: shape and dtype of the variables; those of a gradient may not be known statically.
         bucket_bytes: upper bound of a bucket in bytes.
-        joins: whether a bucket becomes one tensor. Otherwise dense gradients stay as they are too,
-            for an engine that joins what travels in one operation itself.
     """
 
-    def __init__(
-        self,
-        gradients: Sequence[Any],
-        specs: Sequence[tf.TensorSpec],
-        bucket_bytes: int,
-        joins: bool = True,
-    ):
-        given = [index for index, gradient in enumerate(gradients) if gradient is not None]
-        self._sparse = [i for i in given if isinstance(gradients[i], tf.IndexedSlices)]
-        dense = [index for index in given if index not in self._sparse]
+    def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int):
+        dense, self._sparse = _dense_and_sparse(gradients)
         self._buckets = [
             dataclasses.replace(bucket, indices=tuple(dense[i] for i in bucket.indices))
             for bucket in plan_buckets([specs[i] for i in dense], bucket_bytes)
         ]
-        self._joins = joins
         self._length = len(gradients)
 
     def pack(self, gradients: Sequence[Any]) -> list[Any]:
-        """What travels of each bucket, then the sparse gradients."""
-        packed: list[Any] = []
-        for bucket in self._buckets:
-            members = [gradients[index] for index in bucket.indices]
-            packed += [pack(bucket, gradients)] if self._joins else members
+        """One flat tensor per bucket, then the sparse gradients."""
+        packed = [pack(bucket, gradients) for bucket in self._buckets]
         return packed + [gradients[index] for index in self._sparse]
 
     def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
         """The sums over the replicas of what `pack` gave; called in replica context.
 
-        Each bucket and each sparse gradient is an operation of its own, which starts as soon as its
-        gradients are there; the last ones first, as a backward pass begins with the last layers.
+        Each is an operation of its own, which starts as soon as its gradients are there; the last
+        ones first, as a backward pass begins with the last layers.
 
         Args:
             packed: as from `pack`, of the same shapes on every replica.
             largest: as for `all_reduce`.
         """
-        values = iter(packed)
-        lengths = [1 if self._joins else len(bucket.indices) for bucket in self._buckets]
-        lengths += [1] * len(self._sparse)
-        operations = [[next(values) for _ in range(length)] for length in lengths]
-        sums = [all_reduce(operation, largest) for operation in reversed(operations)]
-        return [total for totals in reversed(sums) for total in totals]
+        return [total for value in reversed(packed) for total in all_reduce([value], largest)][::-1]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """Inverse of `pack`; None where there was no gradient."""
         gradients: list[Any] = [None] * self._length
-        values = iter(packed)
-        for bucket in self._buckets:
-            if self._joins:
-                parts = unpack(bucket, next(values))
-            else:
-                parts = [next(values) for _ in bucket.indices]
-            for index, part in zip(bucket.indices, parts):
+        for bucket, flat in zip(self._buckets, packed):
+            for index, part in zip(bucket.indices, unpack(bucket, flat)):
                 gradients[index] = part
-        for index in self._sparse:
-            gradients[index] = next(values)
+        for index, gradient in zip(self._sparse, packed[len(self._buckets) :]):
+            gradients[index] = gradient
         return gradients
+
+
+class Grouping:
+    """As `Packing`, with gradients left as they are: for engines that join what travels together.
+
+    Args:
+        gradients: as for `Packing`.
+        specs: as for `Packing`.
+        group_bytes: so many bytes of dense gradients are enough for an operation.
+    """
+
+    def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], group_bytes: int):
+        dense, sparse = _dense_and_sparse(gradients)
+        groups: list[list[int]] = [[]]
+        left = group_bytes
+        for index in reversed(dense):
+            groups[-1].append(index)
+            left -= specs[index].shape.num_elements() * specs[index].dtype.size
+            if left <= 0:
+                groups.append([])
+                left = group_bytes
+        self._groups = [group for group in groups if group] + [[index] for index in sparse]
+        self._length = len(gradients)
+
+    def pack(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients, group by group."""
+        return [gradients[index] for group in self._groups for index in group]
+
+    def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
+        """As `Packing.sum`, with an operation for each group."""
+        values = iter(packed)
+        groups = [[next(values) for _ in group] for group in self._groups]
+        return [total for group in groups for total in all_reduce(group, largest)]
+
+    def unpack(self, packed: Sequence[Any]) -> list[Any]:
+        """Inverse of `pack`; None where there was no gradient."""
+        gradients: list[Any] = [None] * self._length
+        order = [index for group in self._groups for index in group]
+        for index, gradient in zip(order, packed):
+            gradients[index] = gradient
+        return gradients
+
+
+def _dense_and_sparse(gradients: Sequence[Any]) -> tuple[list[int], list[int]]:
+    given = [index for index, gradient in enumerate(gradients) if gradient is not None]
+    sparse = [index for index in given if isinstance(gradients[index], tf.IndexedSlices)]
+    return [index for index in given if index not in sparse], sparse
 
 
 def all_reduce(values: list, largest: int | None = None) -> list:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tfdist.stages.compression import CompressedExchange
-from tfdist.stages.exchange import Packing
+from tfdist.stages.exchange import Grouping, Packing
 
 if TYPE_CHECKING:
     from tfdist.options import Options
@@ -37,7 +37,7 @@ class Totals:
                 options.compression, specs, paths, options.bucket_bytes, options.seed
             )
 
-    def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
+    def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing | Grouping:
         """The layout in which gradients are weighted and, if asked for, accumulated.
 
         Args:
@@ -47,11 +47,11 @@ class Totals:
         if accumulates:
             return Packing(gradients, self._specs, self._bucket_bytes)
         if self.compressed is not None:
-            return Packing(gradients, self._specs, self._bucket_bytes, joins=False)
+            return Grouping(gradients, self._specs, self._bucket_bytes)
         return self._on_the_way(gradients)
 
     def sum(
-        self, packing: Packing, packed: list, number: tf.Tensor, largest: int | None
+        self, packing: Packing | Grouping, packed: list, number: tf.Tensor, largest: int | None
     ) -> list[Any]:
         """The global gradients; None where there is none; called in replica context.
 
@@ -70,8 +70,8 @@ class Totals:
         totals = others.unpack(others.sum(others.pack(rest), largest))
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
-    def _on_the_way(self, gradients: Sequence[Any]) -> Packing:
+    def _on_the_way(self, gradients: Sequence[Any]) -> Packing | Grouping:
         strategy = tf.distribute.get_strategy()
         packs = not getattr(strategy, "packs_tensors_itself", False)
-        exchanges = strategy.num_replicas_in_sync > 1
-        return Packing(gradients, self._specs, self._bucket_bytes, joins=packs and exchanges)
+        layout = Packing if packs and strategy.num_replicas_in_sync > 1 else Grouping
+        return layout(gradients, self._specs, self._bucket_bytes)

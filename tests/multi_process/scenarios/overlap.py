@@ -50,7 +50,7 @@ _events = _Events()
 
 
 def _beside(tensor, function):
-    """`tensor`, after `function` was called; unlike Keras' and TensorFlow's, calls have no order."""
+    """`tensor`, after `function` was called; TensorFlow does not put these calls in an order."""
 
     def called(value):
         function()
