@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.multi_process.reference import BATCH, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, linear, state
+from tfdist import _compat
 from tfdist.stages.exchange import all_reduce
 
 
@@ -129,11 +130,11 @@ def sums_of_half_precision(here):
 
 
 def orders_of_operations(here):
-    """In how many orders TensorFlow runs the collective operations of four tensors."""
+    """In how many orders TensorFlow runs the collective operations of many tensors."""
 
-    def exchange_four():
-        return all_reduce([tf.ones([2]) for _ in range(4)])
+    def exchange_many():
+        return all_reduce([tf.ones([2]) for _ in range(3 * _compat.OPERATIONS_UNDER_WAY)])
 
-    graph = tf.function(lambda: here.strategy.run(exchange_four)).get_concrete_function().graph
+    graph = tf.function(lambda: here.strategy.run(exchange_many)).get_concrete_function().graph
     operations = [op for op in graph.get_operations() if op.type == "CollectiveReduceV2"]
     return {"operations": len(operations), "orders": len({op.inputs[-1].name for op in operations})}
