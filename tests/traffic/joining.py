@@ -11,7 +11,13 @@ from collections.abc import Sequence
 PORT = 3456
 
 
-def join(backend: str, rank: int, folder: pathlib.Path, addresses: Sequence[str]) -> None:
+def join(
+    backend: str,
+    rank: int,
+    folder: pathlib.Path,
+    addresses: Sequence[str],
+    interface: str = "eth0",
+) -> None:
     """Sets the environment variables from which `tfdist.Strategy(backend)` learns its place.
 
     Args:
@@ -19,21 +25,25 @@ def join(backend: str, rank: int, folder: pathlib.Path, addresses: Sequence[str]
         rank: the number of this host.
         folder: where the ranks, which share a file system, leave word for each other.
         addresses: of all hosts.
+        interface: of the network that connects them.
     """
     if backend == "multi_worker":
         _join_multi_worker(rank, addresses)
     else:
-        _join_horovod(rank, folder, addresses)
+        _join_horovod(rank, folder, addresses, interface)
 
 
 def _join_multi_worker(rank: int, addresses: Sequence[str]) -> None:
-    cluster = {"worker": [f"{address}:{PORT}" for address in addresses]}
+    # A port for each, as the addresses may be of one machine.
+    workers = [f"{address}:{PORT + number}" for number, address in enumerate(addresses)]
     os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
     )
 
 
-def _join_horovod(rank: int, folder: pathlib.Path, addresses: Sequence[str]) -> None:
+def _join_horovod(
+    rank: int, folder: pathlib.Path, addresses: Sequence[str], interface: str
+) -> None:
     """Rank 0 serves the rendezvous, where all ranks meet."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
@@ -52,7 +62,7 @@ def _join_horovod(rank: int, folder: pathlib.Path, addresses: Sequence[str]) -> 
     os.environ.update(
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
-        HOROVOD_GLOO_IFACE="eth0",
+        HOROVOD_GLOO_IFACE=interface,
         HOROVOD_GLOO_RENDEZVOUS_ADDR=addresses[0],
         HOROVOD_GLOO_RENDEZVOUS_PORT=port_file.read_text(),
         HOROVOD_HOSTNAME=slot.hostname,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _HOSTS_FILES = pathlib.Path("/etc/netns")
+_PREFIX = "tfdist-"
 
 
 class Host:
@@ -18,11 +20,24 @@ class Host:
     Args:
         name: of the namespace.
         address: of the interface.
+        switch: the namespace of the bridge.
+        port: the bridge's end of the link.
     """
 
-    def __init__(self, name: str, address: str):
+    def __init__(self, name: str, address: str, switch: str, port: str):
         self.name = name
         self.address = address
+        self._ends = [(name, "eth0"), (switch, port)]
+
+    def limit(self, rate: str | None) -> None:
+        """Lets the host send and receive at most at `rate`, as `tc` writes it; None: no limit."""
+        for namespace, device in self._ends:
+            qdisc = ["tc", "-n", namespace, "qdisc"]
+            if rate is None:
+                subprocess.run([*qdisc, "del", "dev", device, "root"], capture_output=True)
+            else:
+                limit = ["rate", rate, "burst", "256kb", "latency", "50ms"]
+                _run(*qdisc, "replace", "dev", device, "root", "tbf", *limit)
 
     def start(self, command: Sequence[str], **options) -> subprocess.Popen:
         """Starts a program there."""
@@ -31,7 +46,7 @@ class Host:
 
 def reason_against() -> str:
     """Why namespaces cannot be made here; "" if they can."""
-    name = f"tfdist-try-{os.getpid()}"
+    name = f"{_PREFIX}{os.getpid()}-try"
     try:
         _run("ip", "netns", "add", name)
         _run("ip", "netns", "del", name)
@@ -46,15 +61,18 @@ def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
 
     Args:
         count: how many.
-        rate: at most what each sends, as `tc` writes it, such as "1gbit"; None for no limit.
+        rate: at most what each sends and receives, as `tc` writes it, such as "1gbit"; None for no
+            limit.
     """
-    prefix = f"tfdist-{os.getpid()}"
+    _remove_left_behind()
+    prefix = f"{_PREFIX}{os.getpid()}"
     switch = f"{prefix}-switch"
-    made = [Host(f"{prefix}-{i}", f"10.77.0.{i + 1}") for i in range(count)]
+    made = [Host(f"{prefix}-{i}", f"10.77.0.{i + 1}", switch, f"port{i}") for i in range(count)]
     with contextlib.ExitStack() as stack:
         for name in (switch, *(host.name for host in made)):
+            # First, as Ctrl-C may come between the two.
+            stack.callback(_remove, name)
             _run("ip", "netns", "add", name)
-            stack.callback(_run, "ip", "netns", "del", name)
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
         for index, host in enumerate(made):
@@ -65,10 +83,8 @@ def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
             _run("ip", "-n", host.name, "address", "add", f"{host.address}/24", "dev", "eth0")
             _run("ip", "-n", host.name, "link", "set", "eth0", "up")
             _run("ip", "-n", host.name, "link", "set", "lo", "up")
-            if rate is not None:
-                limit = ["rate", rate, "burst", "256kb", "latency", "50ms"]
-                _run("tc", "-n", host.name, "qdisc", "add", "dev", "eth0", "root", "tbf", *limit)
-            stack.callback(_forget_name, _names_itself(host))
+            host.limit(rate)
+            _names_itself(host)
         yield made
 
 
@@ -113,17 +129,29 @@ def run_ranks(
         raise RuntimeError("\n".join(log.read_text()[-3000:] for log in logs))
 
 
-def _names_itself(host: Host) -> pathlib.Path:
+def _names_itself(host: Host) -> None:
     """Lets the machine's name be the host's address there; Horovod connects to it."""
     path = _HOSTS_FILES / host.name / "hosts"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"127.0.0.1 localhost\n{host.address} {os.uname().nodename}\n")
-    return path
 
 
-def _forget_name(path: pathlib.Path) -> None:
-    path.unlink()
-    path.parent.rmdir()
+def _remove(name: str) -> None:
+    """Removes what there is of a namespace."""
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    shutil.rmtree(_HOSTS_FILES / name, ignore_errors=True)
+
+
+def _remove_left_behind() -> None:
+    """Removes namespaces of processes that were killed, and so could not do it."""
+    listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True)
+    for line in listed.stdout.splitlines():
+        name = line.split()[0]
+        if not name.startswith(_PREFIX):
+            continue
+        owner = name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not pathlib.Path("/proc", owner).exists():
+            _remove(name)
 
 
 def _run(*command: str) -> None:

@@ -1,0 +1,49 @@
+"""`fit` as all systems on TensorFlow use it, with Keras 3 or tf_keras."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.side_by_side import recording
+
+
+def fit(
+    model: Any,
+    keras: Any,
+    samples: tuple[np.ndarray, np.ndarray],
+    batch: int,
+    recorder: recording.Recorder,
+    callbacks: list[Any],
+) -> None:
+    """Trains for the recorder's steps.
+
+    Args:
+        model: compiled.
+        keras: the module that the model is of.
+        samples: inputs and labels.
+        batch: how many of them make a step.
+        recorder: is told of each step.
+        callbacks: others, which come first.
+    """
+
+    class Steps(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+            recorder.step_done(float((logs or {})["loss"]))
+
+    data = tf.data.Dataset.from_tensor_slices(samples).repeat().batch(batch, drop_remainder=True)
+    model.fit(
+        data.prefetch(2),
+        steps_per_epoch=recorder.steps,
+        epochs=1,
+        verbose=0,
+        callbacks=[*callbacks, Steps()],
+    )
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Of TensorFlow, numpy and these packages."""
+    return {name: version(name) for name in ("tensorflow", "numpy", *names)}

@@ -1,0 +1,55 @@
+"""Makes the environments of the peers: FOLDER-tf with Horovod, FOLDER-torch with PyTorch.
+
+Each peer is installed for the benchmark only, apart from tfdist's environment, with the same
+Python, TensorFlow and numpy. What has been installed is left as it is.
+
+    python benchmarks/side_by_side/install_peers.py .venv-peers
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import venv
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# 2.13 is the one that PyPI's index and a machine with its CPU build agree on.
+TORCH = "torch==2.13.0"
+
+
+def install(folder: Path, *requirements: str) -> Path:
+    """The Python of an environment with these packages; it is made if it is not there."""
+    python = folder / "bin" / "python"
+    note = folder / ".installed"
+    wanted = "\n".join(requirements)
+    if not note.exists() or note.read_text() != wanted:
+        print(f"Installing {', '.join(requirements)} into {folder}", flush=True)
+        venv.create(folder, with_pip=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *requirements], check=True)
+        note.write_text(wanted)
+    return python
+
+
+def main() -> None:
+    """Installs what the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", help="the beginning of both folders' names")
+    parser.add_argument("--only", nargs="+", choices=("tf", "torch"), default=("tf", "torch"))
+    arguments = parser.parse_args()
+    shared = [f"{name}=={version(name)}" for name in ("numpy", "scikit-learn")]
+    if "tf" in arguments.only:
+        same = [f"{name}=={version(name)}" for name in ("tensorflow", "keras", "tf_keras")]
+        python = install(Path(f"{arguments.folder}-tf"), *same, *shared)
+        subprocess.run([python, ROOT / "scripts" / "install_horovod.py"], check=True)
+    if "torch" in arguments.only:
+        install(Path(f"{arguments.folder}-torch"), TORCH, *shared)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

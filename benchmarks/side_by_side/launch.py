@@ -1,0 +1,119 @@
+"""Runs one system on the hosts of a rig, on links of several speeds in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import recording
+from benchmarks.side_by_side.rig import Rig, ended
+from benchmarks.side_by_side.systems import System
+from tfdist.cluster.launcher.ranks import ALLOCATOR
+
+# Seconds that ranks may take to start and trace, and a step on the slowest link.
+START_SECONDS, STEP_SECONDS = 300, 30
+
+# What a rank wrote.
+Report = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """Training on links of one speed.
+
+    Attributes:
+        rate: of all links, as `tc` writes it.
+        steps: that are timed.
+    """
+
+    rate: str
+    steps: int
+
+
+class Failed(Exception):
+    """The system did not train; the message is what its ranks printed last."""
+
+
+def launch(
+    system: System,
+    work: str,
+    rig: Rig,
+    phases: Sequence[Phase],
+    peers: str,
+    checked: Callable[[str, list[float]], None],
+) -> list[Report]:
+    """What all ranks wrote.
+
+    Args:
+        system: what to run.
+        work: the name in `WORKS`.
+        rig: the hosts.
+        phases: at least one.
+        peers: as for `System.python`.
+        checked: is told the rate of each phase, and what the links were measured to carry.
+
+    Raises:
+        Failed: when a rank fails or takes too long.
+    """
+    # Of one core and one process each, so that all systems have the same.
+    variables = {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "OMP_NUM_THREADS": "1",
+        # Horovod looks for tf_keras under TensorFlow's name.
+        "TF_USE_LEGACY_KERAS": "1" if system.options.get("engine") == "horovod" else "0",
+        **ALLOCATOR,
+    }
+    with tempfile.TemporaryDirectory(prefix="tfdist-bench-") as name:
+        folder = Path(name)
+        logs = [folder / f"{number}.log" for number in range(len(rig.hosts))]
+        processes: list[subprocess.Popen] = []
+        with ended(processes):
+            for number, log in enumerate(logs):
+                command = [system.python(peers), "-m", f"benchmarks.side_by_side.{system.script}"]
+                command += [str(number), str(folder), *(host.address for host in rig.hosts)]
+                command += ["--interface", rig.interface, "--work", work, "--together"]
+                command += ["--options", json.dumps(dict(system.options))]
+                command += ["--phases", *(str(phase.steps) for phase in phases)]
+                processes.append(rig.start(number, command, variables, log))
+            try:
+                for index, phase in enumerate(phases):
+                    _await_ranks(processes, folder, index, _seconds(phases[:index]))
+                    rig.limit(phase.rate)
+                    checked(phase.rate, rig.measured(phase.rate, folder))
+                    recording.go_file(folder, index).touch()
+                for process in processes:
+                    if process.wait(_seconds(phases)):
+                        raise Failed("a rank failed")
+            except (Failed, subprocess.TimeoutExpired) as error:
+                said = "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
+                raise Failed(f"{error}\n{said}") from error
+        return [
+            json.loads((folder / f"{number}.json").read_text()) for number in range(len(rig.hosts))
+        ]
+
+
+def _seconds(phases: Sequence[Phase]) -> float:
+    """How long the ranks may take for these phases."""
+    return START_SECONDS + STEP_SECONDS * sum(recording.WARM_UP + phase.steps for phase in phases)
+
+
+def _await_ranks(
+    processes: Sequence[subprocess.Popen], folder: Path, phase: int, seconds: float
+) -> None:
+    """Returns when all ranks wait for a phase to begin."""
+    until = time.monotonic() + seconds
+    files = [recording.ready_file(folder, phase, number) for number in range(len(processes))]
+    while not all(file.exists() for file in files):
+        if any(process.poll() for process in processes):
+            raise Failed("a rank failed")
+        if time.monotonic() > until:
+            raise Failed(f"a rank took more than {seconds:.0f} s")
+        time.sleep(0.02)

@@ -1,0 +1,128 @@
+"""What every system's script does alike: its command line, its place, and what it writes.
+
+A script trains through phases, one for each speed of the links. Before a phase its ranks wait until
+`compare.py` has set that speed, so that they start once and are measured on every link. It imports
+neither TensorFlow nor PyTorch, as all environments use it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.traffic import joining
+
+# Steps before the first phase: tracing, caches, the first ones of PowerSGD in PyTorch.
+FIRST_STEPS = 4
+# Steps of each phase that are not timed.
+WARM_UP = 1
+
+
+def parse(description: str | None) -> argparse.Namespace:
+    """The command line that `compare.py` writes; without addresses, the environment has a place."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("rank", type=int)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("addresses", nargs="*")
+    parser.add_argument("--interface", default="eth0")
+    parser.add_argument("--work", required=True)
+    parser.add_argument("--options", type=json.loads, default={}, help="of the system, in JSON")
+    parser.add_argument("--phases", type=int, nargs="+", required=True, help="timed steps of each")
+    parser.add_argument("--together", action="store_true", help="wait for a word before each phase")
+    return parser.parse_args()
+
+
+def join(backend: str, arguments: argparse.Namespace) -> None:
+    """Sets the environment variables of TensorFlow ("multi_worker") or Horovod."""
+    if arguments.addresses:
+        rank, folder, interface = arguments.rank, arguments.folder, arguments.interface
+        joining.join(backend, rank, folder, arguments.addresses, interface)
+
+
+def join_torch(arguments: argparse.Namespace) -> None:
+    """Sets the environment variables of PyTorch."""
+    if arguments.addresses:
+        os.environ.update(
+            MASTER_ADDR=arguments.addresses[0],
+            MASTER_PORT=str(joining.PORT),
+            RANK=str(arguments.rank),
+            WORLD_SIZE=str(len(arguments.addresses)),
+            GLOO_SOCKET_IFNAME=arguments.interface,
+        )
+
+
+class Recorder:
+    """Times the steps of one rank, and counts the bytes that its interface sends.
+
+    Args:
+        arguments: the command line.
+        versions: of what the result depends on.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, versions: dict[str, str]):
+        self._arguments = arguments
+        self._counter = Path("/sys/class/net", arguments.interface, "statistics/tx_bytes")
+        self._left = FIRST_STEPS
+        self._phase = -1
+        self._phases: list[dict[str, Any]] = []
+        self._result = {"versions": versions, "losses": [], "phases": self._phases}
+        self._before = self._sent_before = 0
+
+    @property
+    def steps(self) -> int:
+        """The number of steps to train."""
+        return FIRST_STEPS + sum(WARM_UP + steps for steps in self._arguments.phases)
+
+    def step_done(self, loss: float) -> None:
+        """To be called after each step, when its update is done."""
+        now = time.perf_counter_ns()
+        timed = self._phase >= 0 and self._left <= self._arguments.phases[self._phase]
+        if timed:
+            self._phases[-1]["seconds"].append((now - self._before) / 1e9)
+        self._result["losses"].append(loss)
+        self._left -= 1
+        if not self._left:
+            if timed:
+                sent = self._sent() - self._sent_before
+                self._phases[-1]["bytes"] = sent / self._arguments.phases[self._phase]
+            self._next_phase()
+        elif self._phase >= 0 and self._left == self._arguments.phases[self._phase]:
+            self._sent_before = self._sent()
+        # Again, as the above has taken time.
+        self._before = time.perf_counter_ns()
+
+    def _next_phase(self) -> None:
+        self._phase += 1
+        if self._phase == len(self._arguments.phases):
+            self._write()
+            return
+        self._left = WARM_UP + self._arguments.phases[self._phase]
+        self._phases.append({"seconds": []})
+        if self._arguments.together:
+            folder = self._arguments.folder
+            ready_file(folder, self._phase, self._arguments.rank).touch()
+            while not go_file(folder, self._phase).exists():
+                time.sleep(0.005)
+
+    def _sent(self) -> int:
+        return int(self._counter.read_text())
+
+    def _write(self) -> None:
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        path = self._arguments.folder / f"{self._arguments.rank}.json"
+        path.write_text(json.dumps({**self._result, "peak_bytes": peak}))
+
+
+def ready_file(folder: Path, phase: int, rank: int) -> Path:
+    """By which a rank says that it waits for a phase."""
+    return folder / f"ready.{phase}.{rank}"
+
+
+def go_file(folder: Path, phase: int) -> Path:
+    """By which the ranks hear that the links have the phase's speed."""
+    return folder / f"go.{phase}"

@@ -1,0 +1,145 @@
+"""Hosts on links of a given speed, and what their interfaces have sent.
+
+A host is a network namespace with a core of its own as long as there are enough. Where namespaces
+are forbidden, the hosts are processes that meet over loopback, whose speed cannot be limited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.traffic import network
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECK = Path(__file__).with_name("rate_check.py")
+UNLIMITED = "unlimited"
+# As `tc` writes a rate: bytes per second, and what tables call it.
+LINKS = {
+    UNLIMITED: (float("inf"), "no limit"),
+    "10gbit": (1.25e9, "10 Gbit/s"),
+    "1gbit": (1.25e8, "1 Gbit/s"),
+    "100mbit": (1.25e7, "100 Mbit/s"),
+}
+
+
+class LocalHost:
+    """Stands for a host on a machine that forbids namespaces; its link is loopback."""
+
+    def __init__(self, address: str):
+        self.address = address
+
+    def limit(self, rate: str | None) -> None:
+        """Loopback has no limit, which `Rig.rates` has seen to."""
+        assert rate is None
+
+    def start(self, command: Sequence[str], **options) -> subprocess.Popen:
+        """Starts a program."""
+        return subprocess.Popen(command, **options)
+
+
+class Rig:
+    """So many hosts.
+
+    Attributes:
+        hosts: a `network.Host` or a `LocalHost` each.
+        interface: the device over which they meet.
+        reason: why they are on loopback; "" if they are on links.
+    """
+
+    def __init__(self, hosts: Sequence[network.Host | LocalHost], interface: str, reason: str):
+        self.hosts = hosts
+        self.interface = interface
+        self.reason = reason
+
+    def rates(self, wanted: Sequence[str]) -> list[str]:
+        """Those of the rates that these hosts' links can be given."""
+        return [UNLIMITED] if self.reason else list(wanted)
+
+    def limit(self, rate: str) -> None:
+        """Sets the speed of all links."""
+        for host in self.hosts:
+            host.limit(None if rate == UNLIMITED else rate)
+
+    def start(
+        self, number: int, command: Sequence[str], variables: Mapping[str, str], log: Path
+    ) -> subprocess.Popen:
+        """Starts a program on one host and its core; what it prints goes to `log`."""
+        cores = sorted(os.sched_getaffinity(0))
+        pinned = ["taskset", "--cpu-list", str(cores[number % len(cores)]), *command]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+        with log.open("ab") as file:
+            return self.hosts[number].start(
+                pinned, env=environment, stdout=file, stderr=subprocess.STDOUT
+            )
+
+    def measured(self, rate: str, folder: Path) -> list[float]:
+        """Bytes per second that arrive at each host while each sends to the next one."""
+        if len(self.hosts) == 1:
+            return []
+        # 0.4 seconds at the rate, but 5 MB at least, as the first 1 MB does not count.
+        size = int(min(max(5e6, 0.4 * LINKS[rate][0]), 5e8))
+        processes = []
+        logs = [folder / f"check{number}.json" for number in range(len(self.hosts))]
+        for number, log in enumerate(logs):
+            log.unlink(missing_ok=True)
+            following = self.hosts[(number + 1) % len(self.hosts)].address
+            command = [sys.executable, "-S", str(CHECK), self.hosts[number].address, following]
+            processes.append(self.start(number, [*command, str(size)], {}, log))
+        with ended(processes):
+            if any([process.wait(60) for process in processes]):
+                raise RuntimeError("\n".join(log.read_text()[-2000:] for log in logs))
+        return [json.loads(log.read_text()) for log in logs]
+
+
+@contextlib.contextmanager
+def rig(count: int) -> Iterator[Rig]:
+    """So many hosts; they are gone afterwards, also after Ctrl-C and SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if reason := network.reason_against():
+            # Horovod counts ranks with the same address as ranks of one host.
+            addresses = [f"127.0.0.{number + 1}" for number in range(count)]
+            yield Rig([LocalHost(address) for address in addresses], "lo", reason)
+        else:
+            with network.hosts(count) as hosts:
+                yield Rig(hosts, "eth0", "")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def ended(processes: Sequence[subprocess.Popen]) -> Iterator[None]:
+    """None of these processes runs on afterwards."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def describe(rates: Sequence[float]) -> str:
+    """Measured rates in words."""
+    return ", ".join(f"{rate / 1e6:.1f}" for rate in rates) + " MB/s"
+
+
+def main() -> None:
+    """Shows the links of 2, 3 and 4 hosts at all speeds."""
+    scratch = Path(sys.argv[1])
+    for count, rate in itertools.product((2, 3, 4), LINKS):
+        with rig(count) as made:
+            if rate in made.rates(list(LINKS)):
+                made.limit(rate)
+                print(count, LINKS[rate][1], describe(made.measured(rate, scratch)), made.reason)
+
+
+if __name__ == "__main__":
+    main()

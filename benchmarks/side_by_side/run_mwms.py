@@ -1,0 +1,32 @@
+"""TensorFlow's MultiWorkerMirroredStrategy; the option "keras" names keras or tf_keras."""
+
+from __future__ import annotations
+
+import importlib
+
+from benchmarks.side_by_side import recording, work
+
+
+def main() -> None:
+    """Trains one rank."""
+    arguments = recording.parse(__doc__)
+    recording.join("multi_worker", arguments)
+    import tensorflow as tf
+
+    # Before anything else, as TensorFlow's server has to start first.
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    from benchmarks.side_by_side import fitting, models_keras
+
+    name = arguments.options["keras"]
+    keras = importlib.import_module(name)
+    keras.utils.set_random_seed(work.SEED)
+    with strategy.scope():
+        model = models_keras.build(arguments.work, keras)
+        model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
+    task, ranks = work.WORKS[arguments.work], strategy.num_replicas_in_sync
+    recorder = recording.Recorder(arguments, fitting.versions(name))
+    fitting.fit(model, keras, task.samples(ranks), task.batch * ranks, recorder, [])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""tf_keras on one device ("single"), or with Horovod's optimizer ("horovod").
+
+Options: "engine", one of these; "fp16" for Horovod's compression.
+"""
+
+from __future__ import annotations
+
+import tf_keras
+
+from benchmarks.side_by_side import fitting, models_keras, recording, work
+
+
+def main() -> None:
+    """Trains one rank."""
+    arguments = recording.parse(__doc__)
+    tf_keras.utils.set_random_seed(work.SEED)
+    task = work.WORKS[arguments.work]
+    optimizer, callbacks, used = models_keras.optimizer(tf_keras), [], ["tf_keras"]
+    samples = task.samples(1)
+    if arguments.options["engine"] == "horovod":
+        recording.join("horovod", arguments)
+        import horovod.tensorflow.keras as hvd
+
+        hvd.init()
+        samples = task.share(hvd.rank(), hvd.size())
+        fp16 = arguments.options.get("fp16")
+        compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
+        optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+        used.append("horovod")
+    model = models_keras.build(arguments.work, tf_keras)
+    model.compile(optimizer, models_keras.loss(tf_keras))
+    recorder = recording.Recorder(arguments, fitting.versions(*used))
+    fitting.fit(model, tf_keras, samples, task.batch, recorder, callbacks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""tfdist with Keras 3; options: "strategy", and "compression" as `tfdist.Strategy` takes it."""
+
+from __future__ import annotations
+
+import keras
+
+import tfdist
+from benchmarks.side_by_side import fitting, models_keras, recording, work
+
+
+def main() -> None:
+    """Trains one rank."""
+    arguments = recording.parse(__doc__)
+    name, compression = arguments.options["strategy"], arguments.options["compression"]
+    recording.join(name, arguments)
+    keras.utils.set_random_seed(work.SEED)
+    strategy = tfdist.Strategy(
+        name, compression=compression and tfdist.compression.get(compression)
+    )
+    with strategy.scope():
+        model = models_keras.build(arguments.work, keras)
+        model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
+    task, ranks = work.WORKS[arguments.work], strategy.num_replicas_in_sync
+    used = ["keras", "tfdist"] + ["horovod"] * (name == "horovod")
+    recorder = recording.Recorder(arguments, fitting.versions(*used))
+    batch = task.batch * ranks
+    fitting.fit(model, keras, task.samples(ranks), batch, recorder, strategy.callbacks())
+
+
+if __name__ == "__main__":
+    main()

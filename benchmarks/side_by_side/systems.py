@@ -1,0 +1,96 @@
+"""The systems that are compared: each one's script, environment and options."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+OWN, PEERS_TF, PEERS_TORCH = "own", "tf", "torch"
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """How one system is run.
+
+    Attributes:
+        title: for tables.
+        script: the module of this folder.
+        environment: where it is installed: `OWN`, `PEERS_TF` or `PEERS_TORCH`.
+        options: of the script.
+        single: runs on one host only.
+    """
+
+    title: str
+    script: str
+    environment: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    single: bool = False
+
+    def python(self, peers: str) -> str:
+        """Its interpreter.
+
+        Args:
+            peers: what the folders of `install_peers.py` begin with.
+        """
+        if self.environment == OWN:
+            return sys.executable
+        return f"{peers}-{self.environment}/bin/python"
+
+
+def _tfdist(strategy: str) -> dict[str, System]:
+    options: dict[str, Mapping[str, Any] | None] = {
+        "": None,
+        "fp16": {"name": "fp16"},
+        "topk": {"name": "topk"},
+        "signsgd": {"name": "signsgd"},
+        "powersgd": {"name": "powersgd", "rank": 4},
+    }
+    return {
+        f"tfdist-{strategy}{'-' if name else ''}{name}": System(
+            f"tfdist `{strategy}`{', ' if name else ''}{name}",
+            "run_tfdist",
+            OWN,
+            {"strategy": strategy, "compression": compression},
+        )
+        for name, compression in options.items()
+    }
+
+
+def _single(title: str, script: str, environment: str, **options: Any) -> System:
+    return System(title, script, environment, options, single=True)
+
+
+SYSTEMS: dict[str, System] = {
+    **_tfdist("horovod"),
+    **_tfdist("multi_worker"),
+    "horovod": System("Horovod, tf_keras", "run_tf_keras", PEERS_TF, {"engine": "horovod"}),
+    "horovod-fp16": System(
+        "Horovod, tf_keras, fp16", "run_tf_keras", PEERS_TF, {"engine": "horovod", "fp16": True}
+    ),
+    "mwms": System("MultiWorkerMirrored, tf_keras", "run_mwms", PEERS_TF, {"keras": "tf_keras"}),
+    "mwms-keras3": System("MultiWorkerMirrored, Keras 3", "run_mwms", PEERS_TF, {"keras": "keras"}),
+    "ddp": System("PyTorch DDP", "run_torch", PEERS_TORCH),
+    "ddp-fp16": System("PyTorch DDP, fp16", "run_torch", PEERS_TORCH, {"hook": "fp16"}),
+    "ddp-powersgd": System(
+        "PyTorch DDP, PowerSGD rank 4", "run_torch", PEERS_TORCH, {"hook": "powersgd"}
+    ),
+    "keras": _single("Keras 3, one device", "run_keras", OWN),
+    "tf-keras": _single("tf_keras, one device", "run_tf_keras", PEERS_TF, engine="single"),
+}
+
+# What `make bench` measures: no more than fits into its time.
+QUICK = (
+    "tfdist-horovod",
+    "tfdist-horovod-powersgd",
+    "tfdist-multi_worker",
+    "horovod",
+    "horovod-fp16",
+    "mwms",
+    "ddp",
+    "ddp-fp16",
+    "ddp-powersgd",
+    "keras",
+    "tf-keras",
+)
