@@ -5,6 +5,9 @@ VENV ?= .venv
 # More requirements for the environment, for example PINS='keras==3.10.0'.
 PINS ?=
 
+# What the names of the peers' environments begin with.
+PEERS ?= .venv-peers
+
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
@@ -16,7 +19,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help train test test-full lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
-.PHONY: benchmark-async docs test-oldest clean
+.PHONY: benchmark-async peers bench bench-full docs test-oldest clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +66,16 @@ benchmark-convergence: $(INSTALLED) ## train three small models with all compres
 benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
 	$(BIN)/python benchmarks/async_stragglers.py --update --plot
 
+peers: horovod ## install the systems that tfdist is compared with, each in its own environment
+	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)
+
+bench: peers ## side by side with the peers on rate-limited links; under 15 minutes, needs root
+	$(BIN)/python -m benchmarks.side_by_side quick --peers $(PEERS)
+
+bench-full: peers ## the same with all models, systems and numbers of hosts; hours
+	$(BIN)/python -m benchmarks.side_by_side target --peers $(PEERS)
+	$(BIN)/python -m benchmarks.side_by_side full --peers $(PEERS)
+
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
@@ -70,7 +83,7 @@ test-oldest: ## the test suite with the oldest supported TensorFlow and Keras
 	$(MAKE) test VENV=.venv-oldest PINS='tensorflow==2.20.* keras==3.10.0'
 
 clean: ## remove the environments, caches and all output
-	rm -rf .venv .venv-oldest out build *.egg-info docs/_build
+	rm -rf .venv .venv-oldest .venv-peers-tf .venv-peers-torch out build *.egg-info docs/_build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

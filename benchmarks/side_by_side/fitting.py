@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.metadata import version
 from typing import Any
 
@@ -31,8 +32,13 @@ def fit(
     """
 
     class Steps(keras.callbacks.Callback):
+        total = 0.0
+
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-            recorder.step_done(float((logs or {})["loss"]))
+            # What Keras gives is the mean of all steps.
+            total = float((logs or {})["loss"]) * (batch + 1)
+            recorder.step_done(total - self.total)
+            self.total = total
 
     data = tf.data.Dataset.from_tensor_slices(samples).repeat().batch(batch, drop_remainder=True)
     model.fit(
@@ -42,6 +48,11 @@ def fit(
         verbose=0,
         callbacks=[*callbacks, Steps()],
     )
+
+
+def parameters(model: Any) -> int:
+    """How many of a model are trained."""
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
 def versions(*names: str) -> dict[str, str]:

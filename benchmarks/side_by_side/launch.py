@@ -43,6 +43,7 @@ class Failed(Exception):
 def launch(
     system: System,
     work: str,
+    batch: int,
     rig: Rig,
     phases: Sequence[Phase],
     peers: str,
@@ -53,6 +54,7 @@ def launch(
     Args:
         system: what to run.
         work: the name in `WORKS`.
+        batch: samples per rank and step.
         rig: the hosts.
         phases: at least one.
         peers: as for `System.python`.
@@ -78,8 +80,9 @@ def launch(
         with ended(processes):
             for number, log in enumerate(logs):
                 command = [system.python(peers), "-m", f"benchmarks.side_by_side.{system.script}"]
-                command += [str(number), str(folder), *(host.address for host in rig.hosts)]
-                command += ["--interface", rig.interface, "--work", work, "--together"]
+                command += [str(folder), *(host.address for host in rig.hosts)]
+                command += ["--rank", str(number), "--interface", rig.interface, "--work", work]
+                command += ["--batch", str(batch), "--together"]
                 command += ["--options", json.dumps(dict(system.options))]
                 command += ["--phases", *(str(phase.steps) for phase in phases)]
                 processes.append(rig.start(number, command, variables, log))

@@ -16,7 +16,7 @@ def build(name: str, keras: Any) -> Any:
     """
     task = work.WORKS[name]
     inputs = keras.Input(task.shape, dtype="int32" if task.tokens else "float32")
-    return keras.Model(inputs, _BODIES[name](inputs, task.classes, keras.layers))
+    return keras.Model(inputs, _BODIES[task.model](inputs, task.classes, keras.layers))
 
 
 def loss(keras: Any) -> Any:

@@ -12,7 +12,14 @@ from benchmarks.side_by_side import work
 
 def build(name: str) -> nn.Module:
     """A model that gives logits, with the classes on the last axis."""
-    return _MODELS[name](work.WORKS[name])
+    task = work.WORKS[name]
+    model = _MODELS[task.model](task)
+    # As Keras begins. PyTorch's own weights are smaller, and another loss is reached with them.
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    return model
 
 
 def _mlp(task: work.Work) -> nn.Module:

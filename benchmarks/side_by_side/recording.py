@@ -1,8 +1,8 @@
 """What every system's script does alike: its command line, its place, and what it writes.
 
 A script trains through phases, one for each speed of the links. Before a phase its ranks wait until
-`compare.py` has set that speed, so that they start once and are measured on every link. It imports
-neither TensorFlow nor PyTorch, as all environments use it.
+`launch.py` has set that speed, so that they start once and are measured on every link. Nothing here
+imports TensorFlow or PyTorch, as all environments use it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,28 @@ WARM_UP = 1
 
 
 def parse(description: str | None) -> argparse.Namespace:
-    """The command line that `compare.py` writes; without addresses, the environment has a place."""
+    """The command line, which `launch.py` writes.
+
+    On hosts of one's own, the launcher of the system starts the script, and there are no addresses.
+    """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("rank", type=int)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("addresses", nargs="*")
+    parser.add_argument("folder", type=Path, help="for N.json, what rank N found")
+    parser.add_argument("addresses", nargs="*", help="of all hosts; none: the environment has them")
+    parser.add_argument("--rank", type=int, default=own_rank())
     parser.add_argument("--interface", default="eth0")
     parser.add_argument("--work", required=True)
+    parser.add_argument("--batch", type=int, required=True, help="samples per rank and step")
     parser.add_argument("--options", type=json.loads, default={}, help="of the system, in JSON")
     parser.add_argument("--phases", type=int, nargs="+", required=True, help="timed steps of each")
     parser.add_argument("--together", action="store_true", help="wait for a word before each phase")
     return parser.parse_args()
+
+
+def own_rank() -> int:
+    """The place that horovodrun, torchrun or TF_CONFIG gives; 0 without one."""
+    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
+    named = os.environ.get("HOROVOD_RANK") or os.environ.get("RANK")
+    return int(named or task.get("index", 0))
 
 
 def join(backend: str, arguments: argparse.Namespace) -> None:
@@ -62,15 +73,21 @@ class Recorder:
     Args:
         arguments: the command line.
         versions: of what the result depends on.
+        parameters: of the model, that are trained.
     """
 
-    def __init__(self, arguments: argparse.Namespace, versions: dict[str, str]):
+    def __init__(self, arguments: argparse.Namespace, versions: dict[str, str], parameters: int):
         self._arguments = arguments
         self._counter = Path("/sys/class/net", arguments.interface, "statistics/tx_bytes")
         self._left = FIRST_STEPS
         self._phase = -1
         self._phases: list[dict[str, Any]] = []
-        self._result = {"versions": versions, "losses": [], "phases": self._phases}
+        self._result: dict[str, Any] = {
+            "versions": versions,
+            "parameters": parameters,
+            "losses": [],
+            "phases": self._phases,
+        }
         self._before = self._sent_before = 0
 
     @property

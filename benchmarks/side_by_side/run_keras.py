@@ -13,9 +13,9 @@ def main() -> None:
     keras.utils.set_random_seed(work.SEED)
     model = models_keras.build(arguments.work, keras)
     model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
-    task = work.WORKS[arguments.work]
-    recorder = recording.Recorder(arguments, fitting.versions("keras"))
-    fitting.fit(model, keras, task.samples(1), task.batch, recorder, [])
+    recorder = recording.Recorder(arguments, fitting.versions("keras"), fitting.parameters(model))
+    samples = work.WORKS[arguments.work].samples(arguments.batch)
+    fitting.fit(model, keras, samples, arguments.batch, recorder, [])
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ def main() -> None:
     with strategy.scope():
         model = models_keras.build(arguments.work, keras)
         model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
-    task, ranks = work.WORKS[arguments.work], strategy.num_replicas_in_sync
-    recorder = recording.Recorder(arguments, fitting.versions(name))
-    fitting.fit(model, keras, task.samples(ranks), task.batch * ranks, recorder, [])
+    recorder = recording.Recorder(arguments, fitting.versions(name), fitting.parameters(model))
+    batch = arguments.batch * strategy.num_replicas_in_sync
+    fitting.fit(model, keras, work.WORKS[arguments.work].samples(batch), batch, recorder, [])
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ def main() -> None:
     """Trains one rank."""
     arguments = recording.parse(__doc__)
     tf_keras.utils.set_random_seed(work.SEED)
-    task = work.WORKS[arguments.work]
+    rank, ranks = 0, 1
     optimizer, callbacks, used = models_keras.optimizer(tf_keras), [], ["tf_keras"]
-    samples = task.samples(1)
     if arguments.options["engine"] == "horovod":
         recording.join("horovod", arguments)
         import horovod.tensorflow.keras as hvd
 
         hvd.init()
-        samples = task.share(hvd.rank(), hvd.size())
+        rank, ranks = hvd.rank(), hvd.size()
         fp16 = arguments.options.get("fp16")
         compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
         optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
@@ -30,8 +29,9 @@ def main() -> None:
         used.append("horovod")
     model = models_keras.build(arguments.work, tf_keras)
     model.compile(optimizer, models_keras.loss(tf_keras))
-    recorder = recording.Recorder(arguments, fitting.versions(*used))
-    fitting.fit(model, tf_keras, samples, task.batch, recorder, callbacks)
+    recorder = recording.Recorder(arguments, fitting.versions(*used), fitting.parameters(model))
+    samples = work.WORKS[arguments.work].share(arguments.batch, rank, ranks)
+    fitting.fit(model, tf_keras, samples, arguments.batch, recorder, callbacks)
 
 
 if __name__ == "__main__":

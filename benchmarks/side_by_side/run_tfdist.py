@@ -20,11 +20,11 @@ def main() -> None:
     with strategy.scope():
         model = models_keras.build(arguments.work, keras)
         model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
-    task, ranks = work.WORKS[arguments.work], strategy.num_replicas_in_sync
     used = ["keras", "tfdist"] + ["horovod"] * (name == "horovod")
-    recorder = recording.Recorder(arguments, fitting.versions(*used))
-    batch = task.batch * ranks
-    fitting.fit(model, keras, task.samples(ranks), batch, recorder, strategy.callbacks())
+    recorder = recording.Recorder(arguments, fitting.versions(*used), fitting.parameters(model))
+    batch = arguments.batch * strategy.num_replicas_in_sync
+    samples = work.WORKS[arguments.work].samples(batch)
+    fitting.fit(model, keras, samples, batch, recorder, strategy.callbacks())
 
 
 if __name__ == "__main__":

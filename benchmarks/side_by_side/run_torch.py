@@ -1,4 +1,7 @@
-"""PyTorch's DistributedDataParallel over Gloo; the option "hook" names a communication hook."""
+"""PyTorch's DistributedDataParallel over Gloo.
+
+Options: "hook", a communication hook's name; "single" for one device without any exchange.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,21 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.side_by_side import models_torch, recording, work
 
 
-def register(model: DistributedDataParallel, hook: str | None) -> None:
-    """Sets the hook; PowerSGD begins as early as it can, since that is what is timed."""
-    if hook == "fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif hook == "powersgd":
+def distributed(model: torch.nn.Module, hook: str | None) -> DistributedDataParallel:
+    """The model with a hook; PowerSGD begins as early as it can, since that is what is timed."""
+    if hook == "powersgd":
+        # With more buckets Gloo aborts ("op.preamble.length <= op.nbytes"): a bucket's second
+        # collective starts when its first has ended, so ranks may start them in other orders.
+        parallel = DistributedDataParallel(model, bucket_cap_mb=1024)
         state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=4, start_powerSGD_iter=2
         )
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        return parallel
+    parallel = DistributedDataParallel(model)
+    if hook == "fp16":
+        parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    return parallel
 
 
 def main() -> None:
@@ -30,23 +39,29 @@ def main() -> None:
     recording.join_torch(arguments)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(work.SEED)
-    dist.init_process_group("gloo")
-    task = work.WORKS[arguments.work]
-    model = DistributedDataParallel(models_torch.build(arguments.work))
-    register(model, arguments.options.get("hook"))
+    model: torch.nn.Module = models_torch.build(arguments.work)
+    rank, ranks = 0, 1
+    if not arguments.options.get("single"):
+        dist.init_process_group("gloo")
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        model = distributed(model, arguments.options.get("hook"))
     optimizer = torch.optim.SGD(model.parameters(), lr=work.LEARNING_RATE, momentum=work.MOMENTUM)
-    x, y = map(torch.from_numpy, task.share(dist.get_rank(), dist.get_world_size()))
-    recorder = recording.Recorder(arguments, {"torch": version("torch")})
+    batch, task = arguments.batch, work.WORKS[arguments.work]
+    x, y = map(torch.from_numpy, task.share(batch, rank, ranks))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    recorder = recording.Recorder(arguments, {"torch": version("torch")}, parameters)
     for step in range(recorder.steps):
-        own = slice(step % work.BATCHES * task.batch, (step % work.BATCHES + 1) * task.batch)
+        first = step * batch % len(x)
+        own = slice(first, first + batch)
         optimizer.zero_grad()
         logits = model(x[own]).flatten(0, -2)
         loss = torch.nn.functional.cross_entropy(logits, y[own].flatten().long())
         loss.backward()
         optimizer.step()
         recorder.step_done(loss.item())
-    dist.barrier()  # rank 0 serves the others
-    dist.destroy_process_group()
+    if ranks > 1:
+        dist.barrier()  # rank 0 serves the others
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

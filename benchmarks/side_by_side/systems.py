@@ -28,6 +28,13 @@ class System:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     single: bool = False
 
+    @property
+    def floor(self) -> str:
+        """The system that trains on one device with the same framework."""
+        if self.environment == PEERS_TORCH:
+            return "torch"
+        return "keras" if self.environment == OWN else "tf-keras"
+
     def python(self, peers: str) -> str:
         """Its interpreter.
 
@@ -77,20 +84,6 @@ SYSTEMS: dict[str, System] = {
         "PyTorch DDP, PowerSGD rank 4", "run_torch", PEERS_TORCH, {"hook": "powersgd"}
     ),
     "keras": _single("Keras 3, one device", "run_keras", OWN),
+    "torch": _single("PyTorch, one device", "run_torch", PEERS_TORCH, single=True),
     "tf-keras": _single("tf_keras, one device", "run_tf_keras", PEERS_TF, engine="single"),
 }
-
-# What `make bench` measures: no more than fits into its time.
-QUICK = (
-    "tfdist-horovod",
-    "tfdist-horovod-powersgd",
-    "tfdist-multi_worker",
-    "horovod",
-    "horovod-fp16",
-    "mwms",
-    "ddp",
-    "ddp-fp16",
-    "ddp-powersgd",
-    "keras",
-    "tf-keras",
-)

@@ -1,0 +1,138 @@
+"""Trains the same models with tfdist and its peers, on links of several speeds, in turn.
+
+The hosts are network namespaces of this machine, each with a core of its own as long as there are
+enough. A round launches every system once, forwards and backwards in turn (ABBA); a launch measures
+all links, one after the other. Before each measurement the links' speed is checked. Needs root, or
+it measures over loopback, and says so. The peers come from `install_peers.py`.
+
+    python -m benchmarks.side_by_side quick                # as `make bench`
+    python -m benchmarks.side_by_side full                 # as `make bench-full`
+    python -m benchmarks.side_by_side quick --systems horovod ddp --rates 1gbit --rounds 1
+
+The results are one JSON file, from which the tables and charts beside it are made:
+
+    python -m benchmarks.side_by_side.report benchmarks/results/side_by_side-quick.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import plans, report
+from benchmarks.side_by_side.launch import Failed, Phase, Report, launch
+from benchmarks.side_by_side.rig import LINKS, ROOT, describe, rig
+from benchmarks.side_by_side.systems import SYSTEMS
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("plan", choices=plans.PLANS)
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="others than the plan's")
+    parser.add_argument("--works", nargs="+", help="some of the plan's")
+    parser.add_argument("--rates", nargs="+", choices=LINKS, help="others than the plan's")
+    parser.add_argument("--rounds", type=int, help="others than the plan's")
+    parser.add_argument("--peers", default=str(ROOT / ".venv-peers"), help="their environments")
+    parser.add_argument("--out", type=Path, help=f"default: {RESULTS.relative_to(ROOT)}/...json")
+    return parser.parse_args()
+
+
+def measured(reports: list[Report], index: int, rate: str, links: list[float]) -> dict[str, Any]:
+    """What all ranks together say of one phase: a step takes as long as with the slowest."""
+    phases = [rank["phases"][index] for rank in reports]
+    return {
+        "rate": rate,
+        "links": links,
+        "seconds": [max(step) for step in zip(*(phase["seconds"] for phase in phases))],
+        "bytes": statistics.mean(phase["bytes"] for phase in phases),
+    }
+
+
+def run(cell: plans.Cell, name: str, rates: list[str], peers: str) -> dict[str, Any]:
+    """One launch of one system."""
+    system = SYSTEMS[name]
+    entry: dict[str, Any] = {"system": name, **dataclasses.asdict(cell)}
+    links: dict[str, list[float]] = {}
+
+    def checked(rate: str, found: list[float]) -> None:
+        links[rate] = found
+
+    with rig(1 if system.single else cell.hosts) as hosts:
+        entry["loopback"] = hosts.reason
+        possible = hosts.rates(rates[:1] if system.single else rates)
+        phases = [Phase(rate, cell.steps) for rate in possible]
+        try:
+            reports = launch(system, cell.work, cell.batch, hosts, phases, peers, checked)
+        except Failed as failure:
+            return entry | {"error": str(failure)}
+    entry["phases"] = [
+        measured(reports, index, rate, links[rate]) for index, rate in enumerate(possible)
+    ]
+    entry["losses"] = [statistics.mean(step) for step in zip(*(r["losses"] for r in reports))]
+    entry["peak_bytes"] = max(rank["peak_bytes"] for rank in reports)
+    return entry | {key: reports[0][key] for key in ("versions", "parameters")}
+
+
+def say(entry: dict[str, Any]) -> None:
+    """Tells of one launch."""
+    print(f"{entry['system']}, {entry['work']}, {entry['hosts']} hosts:", file=sys.stderr, end=" ")
+    if "error" in entry:
+        print(f"failed: {report.reason(entry['error'])}", file=sys.stderr, flush=True)
+        return
+    for phase in entry["phases"]:
+        milliseconds = 1000 * statistics.median(phase["seconds"])
+        link = f" (links: {describe(phase['links'])})" if phase["links"] else ""
+        print(f"{phase['rate']} {milliseconds:.0f} ms{link}", file=sys.stderr, end="; ")
+    print(file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Measures, and writes the results after each round."""
+    arguments = parse_arguments()
+    plan = plans.PLANS[arguments.plan]
+    rates = arguments.rates or list(plan.rates)
+    path = arguments.out or RESULTS / f"side_by_side-{arguments.plan}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {
+        "plan": arguments.plan,
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+            "processor": report.processor(),
+        },
+        "runs": [],
+    }
+    failed = set()
+    for number in range(arguments.rounds or plan.rounds):
+        for cell in plan.cells:
+            names = list(arguments.systems or cell.systems)
+            for name in names if number % 2 == 0 else names[::-1]:
+                if (cell, name) in failed or (arguments.works and cell.work not in arguments.works):
+                    continue
+                entry = {"round": number, **run(cell, name, rates, arguments.peers)}
+                say(entry)
+                result["runs"].append(entry)
+                if "error" in entry:
+                    failed.add((cell, name))
+        path.write_text(json.dumps(result, indent=1))
+    report.publish(path)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("Ended; no process or network namespace is left.")

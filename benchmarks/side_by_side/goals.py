@@ -1,0 +1,48 @@
+"""What tfdist is to reach with the MLP on two hosts, as ratios of step times to peers'."""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks.side_by_side.rig import LINKS, UNLIMITED
+from benchmarks.side_by_side.runs import Group
+from benchmarks.side_by_side.systems import SYSTEMS
+
+DENSE = ("tfdist-horovod", "tfdist-multi_worker")
+# The links, ours (the best of them counts), theirs (the best of them counts), and the bound.
+GOALS = [
+    ("100mbit", "compressed", ("horovod",), 0.05),
+    ("100mbit", "compressed", ("horovod-fp16",), 0.10),
+    ("100mbit", "compressed", ("ddp-powersgd",), 1.0),
+    ("1gbit", "compressed", ("horovod",), 0.35),
+    ("1gbit", "compressed", ("ddp-powersgd",), 1.0),
+    (UNLIMITED, "dense", ("horovod",), 1.0),
+    ("1gbit", "dense", ("horovod", "mwms", "ddp"), 1.0),
+    ("100mbit", "dense", ("horovod", "mwms", "ddp"), 1.0),
+]
+
+
+def table(group: Group) -> list[str]:
+    """The goals that these runs can tell of; nothing for another model."""
+    if (group.work, group.hosts) != ("mlp", 2):
+        return []
+    lines = ["| link | tfdist | peer | goal | ratio | reached |", "|---|---|---|---:|---:|---|"]
+    for rate, kind, peers, bound in GOALS:
+        names = [name for name in group.systems if name.startswith("tfdist")]
+        ours = best(group, [n for n in names if (n in DENSE) == (kind == "dense")], rate)
+        theirs = best(group, list(peers), rate)
+        if not ours or not theirs:
+            continue
+        ratios = group.ratio(ours, theirs, rate)
+        ratio = statistics.median(ratios)
+        row = [LINKS[rate][1], SYSTEMS[ours].title, SYSTEMS[theirs].title, f"≤ {bound:g}"]
+        row += [f"{ratio:.3f} ({min(ratios):.3f}–{max(ratios):.3f})"]
+        row.append("yes" if ratio <= bound else "no")
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def best(group: Group, names: list[str], rate: str) -> str | None:
+    """The fastest of these systems; None when none of them ran."""
+    ran = [name for name in names if group.seconds(name, rate)]
+    return min(ran, key=lambda n: statistics.median(group.seconds(n, rate)), default=None)

@@ -1,0 +1,82 @@
+"""What `make bench` and `make bench-full` measure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from benchmarks.side_by_side.rig import UNLIMITED
+from benchmarks.side_by_side.systems import SYSTEMS
+
+# No more than fits into 15 minutes.
+QUICK_SYSTEMS = (
+    "tfdist-horovod",
+    "tfdist-horovod-powersgd",
+    "tfdist-multi_worker",
+    "horovod",
+    "horovod-fp16",
+    "mwms",
+    "ddp",
+    "ddp-fp16",
+    "ddp-powersgd",
+    "keras",
+    "tf-keras",
+    "torch",
+)
+DENSE = ("tfdist-horovod", "tfdist-multi_worker", "horovod", "mwms", "ddp", "keras")
+BEST = "tfdist-horovod-powersgd"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One model on so many hosts.
+
+    Attributes:
+        work: its name in `WORKS`.
+        hosts: how many.
+        batch: samples per rank and step.
+        steps: that are timed on each link.
+        systems: the names of those that are measured.
+    """
+
+    work: str
+    hosts: int
+    batch: int
+    steps: int
+    systems: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        cells: models and hosts.
+        rates: of the links.
+        rounds: how often each system is launched.
+    """
+
+    cells: tuple[Cell, ...]
+    rates: tuple[str, ...]
+    rounds: int
+
+
+PLANS = {
+    "quick": Plan((Cell("mlp", 2, 64, 6, QUICK_SYSTEMS),), (UNLIMITED, "1gbit", "100mbit"), 2),
+    "full": Plan(
+        (
+            Cell("mlp", 2, 64, 10, tuple(SYSTEMS)),
+            Cell("cnn", 2, 16, 10, QUICK_SYSTEMS),
+            Cell("transformer", 2, 8, 10, QUICK_SYSTEMS),
+            Cell("embedding", 2, 256, 10, QUICK_SYSTEMS),
+            # Weak scaling beyond two hosts, then strong: 64 samples for all.
+            Cell("mlp", 3, 64, 6, (*DENSE, BEST)),
+            Cell("mlp", 4, 64, 6, (*DENSE, BEST)),
+            Cell("mlp", 2, 32, 6, (*DENSE, BEST)),
+            Cell("mlp", 4, 16, 6, (*DENSE, BEST)),
+        ),
+        (UNLIMITED, "10gbit", "1gbit", "100mbit"),
+        5,
+    ),
+    # Steps to a loss do not depend on the link.
+    "target": Plan((Cell("digits", 2, 32, 150, QUICK_SYSTEMS),), (UNLIMITED,), 1),
+}

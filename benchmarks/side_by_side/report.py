@@ -1,0 +1,148 @@
+"""Tables and charts of a JSON file of results.
+
+python -m benchmarks.side_by_side.report benchmarks/results/side_by_side-quick.json
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import chart, goals
+from benchmarks.side_by_side.rig import LINKS
+from benchmarks.side_by_side.runs import Group, groups
+from benchmarks.side_by_side.systems import SYSTEMS
+from benchmarks.side_by_side.work import WORKS
+
+
+def processor() -> str:
+    """What Linux calls this machine's processor."""
+    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return found[1] if found else "unknown processor"
+
+
+def reason(error: str) -> str:
+    """The line of a failed rank's output that says what went wrong."""
+    named = r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*|^\s*what\(\): .*"
+    lines = re.findall(named, error, re.M) or error.splitlines()[:1]
+    return lines[-1].strip()[:120]
+
+
+def milliseconds(seconds: list[float]) -> str:
+    """The median, and the quartiles in brackets."""
+    low, middle, high = statistics.quantiles([1000 * value for value in seconds], n=4)
+    return f"{middle:.0f} ({low:.0f}–{high:.0f})"
+
+
+def times(group: Group) -> list[str]:
+    """A table of step times, with the samples per second of all ranks."""
+    head = ["system"]
+    for rate in group.rates:
+        head += [f"{LINKS[rate][1]}, ms", "samples/s"]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    for name in group.systems:
+        system = SYSTEMS[name]
+        row = [system.title]
+        for rate in group.rates:
+            if name in group.errors:
+                row += [f"crashes: `{reason(group.errors[name])}`", "–"]
+                continue
+            # On one host there is no link, so its figure holds for all of them.
+            seconds = group.seconds(name, None if system.single else rate)
+            samples = group.batch * (1 if system.single else group.hosts)
+            row += [milliseconds(seconds), f"{samples / statistics.median(seconds):.0f}"]
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def traffic(group: Group) -> list[str]:
+    """A table of bytes, shares of the ring's bound and memory."""
+    head = ["system", "MB per step and rank"]
+    head += [f"ring bound, {LINKS[rate][1]}" for rate in group.limited]
+    head.append("peak memory, MB")
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    for name in group.systems:
+        if name in group.errors or SYSTEMS[name].single:
+            continue
+        sent = statistics.median(group.sent(name, group.rates[-1]))
+        row = [SYSTEMS[name].title, f"{sent / 1e6:.2f}"]
+        for rate in group.limited:
+            share = group.ring_share(name, rate)
+            row.append("–" if share is None else f"{100 * share:.0f} %")
+        row.append(f"{statistics.median(group.peaks(name)) / 1e6:.0f}")
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def targets(group: Group) -> list[str]:
+    """A table of steps to the target loss."""
+    target = WORKS[group.work].target
+    lines = [f"| system | steps to a loss of {target:g} |", "|---|---:|"]
+    for name in group.systems:
+        if name not in group.errors:
+            steps = group.steps_to(name, target)
+            reached = "not reached" if steps is None else str(steps)
+            lines.append(f"| {SYSTEMS[name].title} | {reached} |")
+    return lines
+
+
+def section(group: Group) -> list[str]:
+    """The text of one group."""
+    task = WORKS[group.work]
+    lines = ["", f"## {task.title}, {group.hosts} hosts, {group.batch} samples per rank", ""]
+    lines.append(f"{group.parameters / 1e6:.2f} M parameters; {group.rounds} rounds.")
+    if group.loopback:
+        lines.append(f"Over loopback, as {group.loopback}.")
+    for rate in group.limited:
+        low, middle, high = statistics.quantiles(group.links(rate), n=4)
+        lines.append(
+            f"Links of {LINKS[rate][1]} carried {middle / 1e6:.1f} MB/s "
+            f"({low / 1e6:.1f}–{high / 1e6:.1f})."
+        )
+    tables = [times(group), traffic(group)]
+    if task.target is not None:
+        tables.append(targets(group))
+    if reached := goals.table(group):
+        tables.append(reached)
+    return [*lines, *itertools.chain.from_iterable(["", *table] for table in tables)]
+
+
+def page(result: dict[str, Any], image: str) -> str:
+    """All tables, in Markdown."""
+    machine = result["machine"]
+    versions: dict[str, str] = {}
+    for run in result["runs"]:
+        versions |= run.get("versions", {})
+    lines = [
+        f"# Side by side: {result['plan']}",
+        "",
+        f"{machine['cores']} cores of {machine['processor']}, Linux {machine['kernel']}, Python "
+        f"{machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
+        "Step times are medians with quartiles over the steps of all rounds, of the slowest rank. "
+        "Share of the ring bound: 2(N−1)/N·M/B divided by what a step takes longer than on one "
+        "device of the same framework.",
+        "",
+        f"![Step time by bandwidth]({image})",
+    ]
+    for group in groups(result["runs"]):
+        lines += section(group)
+    return "\n".join(lines) + "\n"
+
+
+def publish(path: Path) -> None:
+    """Writes the page and the chart beside the file of results, and prints the page."""
+    result = json.loads(path.read_text())
+    image = path.with_suffix(".png")
+    chart.draw(groups(result["runs"]), image)
+    text = page(result, image.name)
+    path.with_suffix(".md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    publish(Path(sys.argv[1]))
