@@ -9,6 +9,11 @@ it measures over loopback, and says so. The peers come from `install_peers.py`.
     python -m benchmarks.side_by_side full                 # as `make bench-full`
     python -m benchmarks.side_by_side quick --systems horovod ddp --rates 1gbit --rounds 1
 
+On hosts of one's own, with what each system is started with there, without `tc` and namespaces:
+
+    horovodrun -np 2 -H a,b python -m benchmarks.side_by_side.run_tfdist FOLDER --work mlp \\
+        --batch 64 --phases 20 --options '{"strategy": "horovod", "compression": null}'
+
 The results are one JSON file, from which the tables and charts beside it are made:
 
     python -m benchmarks.side_by_side.report benchmarks/results/side_by_side-quick.json

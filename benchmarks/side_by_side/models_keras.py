@@ -24,9 +24,9 @@ def loss(keras: Any) -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def optimizer(keras: Any) -> Any:
-    """The optimizer of all models."""
-    return keras.optimizers.SGD(work.LEARNING_RATE, momentum=work.MOMENTUM)
+def optimizer(name: str, keras: Any) -> Any:
+    """The optimizer of a work."""
+    return keras.optimizers.SGD(work.WORKS[name].learning_rate, momentum=work.MOMENTUM)
 
 
 def _mlp(x: Any, classes: int, layers: Any) -> Any:

@@ -15,6 +15,7 @@ QUICK_SYSTEMS = (
     "horovod",
     "horovod-fp16",
     "mwms",
+    "mwms-keras3",
     "ddp",
     "ddp-fp16",
     "ddp-powersgd",
@@ -23,6 +24,8 @@ QUICK_SYSTEMS = (
     "torch",
 )
 DENSE = ("tfdist-horovod", "tfdist-multi_worker", "horovod", "mwms", "ddp", "keras")
+# All that exchange anything, and work.
+MULTIPLE = tuple(n for n, s in SYSTEMS.items() if not s.single and n != "mwms-keras3")
 BEST = "tfdist-horovod-powersgd"
 
 
@@ -78,5 +81,12 @@ PLANS = {
         5,
     ),
     # Steps to a loss do not depend on the link.
-    "target": Plan((Cell("digits", 2, 32, 150, QUICK_SYSTEMS),), (UNLIMITED,), 1),
+    "target": Plan(
+        (
+            Cell("digits", 2, 32, 150, MULTIPLE),
+            Cell("characters", 2, 8, 190, MULTIPLE),
+        ),
+        (UNLIMITED,),
+        1,
+    ),
 }

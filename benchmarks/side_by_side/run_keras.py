@@ -12,7 +12,7 @@ def main() -> None:
     arguments = recording.parse(__doc__)
     keras.utils.set_random_seed(work.SEED)
     model = models_keras.build(arguments.work, keras)
-    model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
+    model.compile(models_keras.optimizer(arguments.work, keras), models_keras.loss(keras))
     recorder = recording.Recorder(arguments, fitting.versions("keras"), fitting.parameters(model))
     samples = work.WORKS[arguments.work].samples(arguments.batch)
     fitting.fit(model, keras, samples, arguments.batch, recorder, [])

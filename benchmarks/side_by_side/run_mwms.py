@@ -22,7 +22,7 @@ def main() -> None:
     keras.utils.set_random_seed(work.SEED)
     with strategy.scope():
         model = models_keras.build(arguments.work, keras)
-        model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
+        model.compile(models_keras.optimizer(arguments.work, keras), models_keras.loss(keras))
     recorder = recording.Recorder(arguments, fitting.versions(name), fitting.parameters(model))
     batch = arguments.batch * strategy.num_replicas_in_sync
     fitting.fit(model, keras, work.WORKS[arguments.work].samples(batch), batch, recorder, [])

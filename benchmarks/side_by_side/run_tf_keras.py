@@ -15,7 +15,7 @@ def main() -> None:
     arguments = recording.parse(__doc__)
     tf_keras.utils.set_random_seed(work.SEED)
     rank, ranks = 0, 1
-    optimizer, callbacks, used = models_keras.optimizer(tf_keras), [], ["tf_keras"]
+    optimizer, callbacks, used = models_keras.optimizer(arguments.work, tf_keras), [], ["tf_keras"]
     if arguments.options["engine"] == "horovod":
         recording.join("horovod", arguments)
         import horovod.tensorflow.keras as hvd

@@ -19,7 +19,7 @@ def main() -> None:
     )
     with strategy.scope():
         model = models_keras.build(arguments.work, keras)
-        model.compile(models_keras.optimizer(keras), models_keras.loss(keras))
+        model.compile(models_keras.optimizer(arguments.work, keras), models_keras.loss(keras))
     used = ["keras", "tfdist"] + ["horovod"] * (name == "horovod")
     recorder = recording.Recorder(arguments, fitting.versions(*used), fitting.parameters(model))
     batch = arguments.batch * strategy.num_replicas_in_sync

@@ -45,8 +45,8 @@ def main() -> None:
         dist.init_process_group("gloo")
         rank, ranks = dist.get_rank(), dist.get_world_size()
         model = distributed(model, arguments.options.get("hook"))
-    optimizer = torch.optim.SGD(model.parameters(), lr=work.LEARNING_RATE, momentum=work.MOMENTUM)
     batch, task = arguments.batch, work.WORKS[arguments.work]
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=work.MOMENTUM)
     x, y = map(torch.from_numpy, task.share(batch, rank, ranks))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     recorder = recording.Recorder(arguments, {"torch": version("torch")}, parameters)

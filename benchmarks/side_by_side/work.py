@@ -1,24 +1,34 @@
 """What is trained: samples, batch sizes and the sizes of models, the same for all systems.
 
 For the time of a step the samples are random and few; for the steps to a loss they are the scans
-of digits in scikit-learn. The models are in `models_keras.py` and `models_torch.py`.
+of digits in scikit-learn, and the source text of Python's standard library. The models are in
+`models_keras.py` and `models_torch.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 Samples = tuple[np.ndarray, np.ndarray]
 
-LEARNING_RATE, MOMENTUM = 0.01, 0.9
+MOMENTUM = 0.9
 SEED = 1
 # Global batches that differ; training repeats them.
 BATCHES = 8
 # Of real samples, after which they repeat.
 REAL_BATCHES = 200
+
+CONTEXT, WIDTH, BLOCKS, HEADS = 64, 256, 4, 4
+CHARACTERS = 128
+TEXT_BYTES = 2_000_000
+MLP_UNITS = (3072, 2048, 640)
+CNN_WIDTHS, CNN_BLOCKS = (16, 32, 64), 3
+EMBEDDED, EMBEDDING_WIDTH, EMBEDDING_UNITS = 100_000, 64, 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,24 +38,24 @@ class Work:
     Attributes:
         title: for tables.
         model: the name of its model.
-        batch: samples per rank and step, unless the command line says otherwise.
         shape: of one sample.
         classes: of the labels.
         tokens: how many different ones a sample consists of; 0 for numbers.
         label_shape: of the labels of one sample.
         real: gives so many samples that mean something; None for random ones.
         target: the loss that training is to reach with them.
+        learning_rate: of SGD with momentum.
     """
 
     title: str
     model: str
-    batch: int
     shape: tuple[int, ...]
     classes: int
     tokens: int = 0
     label_shape: tuple[int, ...] = ()
     real: Callable[[int], Samples] | None = None
     target: float | None = None
+    learning_rate: float = 0.01
 
     def samples(self, batch: int) -> Samples:
         """All global batches of so many samples, one after the other."""
@@ -78,18 +88,37 @@ def digits(count: int) -> Samples:
     return images.astype(np.float32)[order], data.target.astype(np.int32)[order]
 
 
-CONTEXT, WIDTH, BLOCKS, HEADS = 64, 256, 4, 4
-CHARACTERS = 97
-MLP_UNITS = (3072, 2048, 640)
-CNN_WIDTHS, CNN_BLOCKS = (16, 32, 64), 3
-EMBEDDED, EMBEDDING_WIDTH, EMBEDDING_UNITS = 100_000, 64, 256
+def characters(count: int) -> Samples:
+    """Pieces of source text, and for each character the one that follows."""
+    texts: list[str] = []
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        texts.append(path.read_text(encoding="utf-8", errors="replace"))
+        if sum(map(len, texts)) > TEXT_BYTES:
+            break
+    # Characters outside of ASCII, of which there are few, become its last one.
+    text = np.array([min(ord(c), CHARACTERS - 1) for c in "".join(texts)], np.int32)
+    starts = np.random.default_rng(SEED).integers(len(text) - CONTEXT, size=(count, 1))
+    pieces = text[starts + np.arange(CONTEXT + 1)]
+    return pieces[:, :-1], pieces[:, 1:]
+
 
 WORKS = {
-    "mlp": Work("MLP", "mlp", 64, (784,), 10),
-    "cnn": Work("CNN like ResNet-20", "cnn", 16, (32, 32, 3), 10),
+    "mlp": Work("MLP", "mlp", (784,), 10),
+    "cnn": Work("CNN like ResNet-20", "cnn", (32, 32, 3), 10),
     "transformer": Work(
-        "Transformer", "transformer", 8, (CONTEXT,), CHARACTERS, CHARACTERS, (CONTEXT,)
+        "Transformer", "transformer", (CONTEXT,), CHARACTERS, CHARACTERS, (CONTEXT,)
     ),
-    "embedding": Work("embedding", "embedding", 256, (32,), 10, EMBEDDED),
-    "digits": Work("MLP, digits", "mlp", 32, (784,), 10, real=digits, target=0.1),
+    "embedding": Work("Embedding", "embedding", (32,), 10, EMBEDDED),
+    "digits": Work("MLP, scans of digits", "mlp", (784,), 10, real=digits, target=0.1),
+    "characters": Work(
+        "Transformer, characters",
+        "transformer",
+        (CONTEXT,),
+        CHARACTERS,
+        CHARACTERS,
+        (CONTEXT,),
+        real=characters,
+        target=2.6,
+        learning_rate=0.1,
+    ),
 }
