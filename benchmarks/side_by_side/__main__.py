@@ -54,14 +54,25 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measured(reports: list[Report], index: int, rate: str, links: list[float]) -> dict[str, Any]:
-    """What all ranks together say of one phase: a step takes as long as with the slowest."""
+def measured(
+    reports: list[Report], index: int, rate: str, links: list[float], shared: bool
+) -> dict[str, Any]:
+    """What all ranks together say of one phase: a step takes as long as with the slowest.
+
+    Args:
+        reports: of all ranks.
+        index: of the phase.
+        rate: of the links.
+        links: what they were measured to carry.
+        shared: the ranks have one interface, which counts what all of them send.
+    """
     phases = [rank["phases"][index] for rank in reports]
     return {
         "rate": rate,
         "links": links,
         "seconds": [max(step) for step in zip(*(phase["seconds"] for phase in phases))],
-        "bytes": statistics.mean(phase["bytes"] for phase in phases),
+        "bytes": statistics.mean(phase["bytes"] for phase in phases)
+        / (len(phases) if shared else 1),
     }
 
 
@@ -83,7 +94,8 @@ def run(cell: plans.Cell, name: str, rates: list[str], peers: str) -> dict[str, 
         except Failed as failure:
             return entry | {"error": str(failure)}
     entry["phases"] = [
-        measured(reports, index, rate, links[rate]) for index, rate in enumerate(possible)
+        measured(reports, index, rate, links[rate], bool(hosts.reason))
+        for index, rate in enumerate(possible)
     ]
     entry["losses"] = [statistics.mean(step) for step in zip(*(r["losses"] for r in reports))]
     entry["peak_bytes"] = max(rank["peak_bytes"] for rank in reports)

@@ -99,10 +99,10 @@ def section(group: Group) -> list[str]:
     if group.loopback:
         lines.append(f"Over loopback, as {group.loopback}.")
     for rate in group.limited:
-        low, middle, high = statistics.quantiles(group.links(rate), n=4)
+        carried = group.links(rate)
         lines.append(
-            f"Links of {LINKS[rate][1]} carried {middle / 1e6:.1f} MB/s "
-            f"({low / 1e6:.1f}–{high / 1e6:.1f})."
+            f"Links of {LINKS[rate][1]} carried {statistics.median(carried) / 1e6:.1f} MB/s "
+            f"({min(carried) / 1e6:.1f}–{max(carried) / 1e6:.1f})."
         )
     tables = [times(group), traffic(group)]
     if task.target is not None:

@@ -33,7 +33,10 @@ class Group:
         present = {run["system"] for run in runs}
         self.systems = [name for name in SYSTEMS if name in present]
         self.errors = {run["system"]: run["error"] for run in runs if "error" in run}
-        met = {phase["rate"] for run in self._runs for phase in run["phases"]}
+        # On one host there is no link.
+        met = {
+            p["rate"] for r in self._runs for p in r["phases"] if not SYSTEMS[r["system"]].single
+        }
         self.rates = [rate for rate in LINKS if rate in met]
         self.limited = [rate for rate in self.rates if LINKS[rate][0] < float("inf")]
         self.parameters: int = self._runs[0]["parameters"] if self._runs else 0
