@@ -21,7 +21,7 @@ PARAMETERS = 1_000_000
 
 def run_of(system: str, milliseconds: float, number: int = 0, sent: float = 4e6, **more):
     phases = [
-        {"rate": r, "links": [], "seconds": [milliseconds / 1e3] * 3, "bytes": sent}
+        {"rate": r, "links": [1.2e8] * 2, "seconds": [milliseconds / 1e3] * 3, "bytes": sent}
         for r in ("unlimited", "1gbit", "100mbit")
     ]
     common = {"work": "mlp", "hosts": 2, "batch": 64, "loopback": "", "round": number}

@@ -16,7 +16,12 @@ matplotlib.use("Agg")
 
 
 def draw(groups: list[Group], path: Path) -> None:
-    """One panel for each group, with a line for each system."""
+    """One panel for each group, with a line for each system.
+
+    Args:
+        groups: with limited links each.
+        path: of the PNG.
+    """
     figure = Figure(figsize=(8, 4.5 * len(groups)), layout="constrained")
     for axes, group in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups):
         for number, name in enumerate(group.systems):

@@ -26,7 +26,8 @@ def table(group: Group) -> list[str]:
     """The goals that these runs can tell of; nothing for another model."""
     if (group.work, group.hosts) != ("mlp", 2):
         return []
-    lines = ["| link | tfdist | peer | goal | ratio | reached |", "|---|---|---|---:|---:|---|"]
+    head = ["| link | tfdist | peer | goal | ratio | reached |", "|---|---|---|---:|---:|---|"]
+    lines = []
     for rate, kind, peers, bound in GOALS:
         names = [name for name in group.systems if name.startswith("tfdist")]
         ours = best(group, [n for n in names if (n in DENSE) == (kind == "dense")], rate)
@@ -39,7 +40,7 @@ def table(group: Group) -> list[str]:
         row += [f"{ratio:.3f} ({min(ratios):.3f}–{max(ratios):.3f})"]
         row.append("yes" if ratio <= bound else "no")
         lines.append(f"| {' | '.join(row)} |")
-    return lines
+    return [*head, *lines] if lines else []
 
 
 def best(group: Group, names: list[str], rate: str) -> str | None:

@@ -112,8 +112,8 @@ def section(group: Group) -> list[str]:
     return [*lines, *itertools.chain.from_iterable(["", *table] for table in tables)]
 
 
-def page(result: dict[str, Any], image: str) -> str:
-    """All tables, in Markdown."""
+def page(result: dict[str, Any], image: str | None) -> str:
+    """All tables, in Markdown, with the chart of that name, if there is one."""
     machine = result["machine"]
     versions: dict[str, str] = {}
     for run in result["runs"]:
@@ -126,20 +126,25 @@ def page(result: dict[str, Any], image: str) -> str:
         "Step times are medians with quartiles over the steps of all rounds, of the slowest rank. "
         "Share of the ring bound: 2(N−1)/N·M/B divided by what a step takes longer than on one "
         "device of the same framework.",
-        "",
-        f"![Step time by bandwidth]({image})",
     ]
+    if image is not None:
+        lines += ["", f"![Step time by bandwidth]({image})"]
     for group in groups(result["runs"]):
         lines += section(group)
     return "\n".join(lines) + "\n"
 
 
 def publish(path: Path) -> None:
-    """Writes the page and the chart beside the file of results, and prints the page."""
+    """Writes the page and the chart beside the file of results, and prints the page.
+
+    There is no chart where no link was limited.
+    """
     result = json.loads(path.read_text())
     image = path.with_suffix(".png")
-    chart.draw(groups(result["runs"]), image)
-    text = page(result, image.name)
+    limited = [group for group in groups(result["runs"]) if group.limited]
+    if limited:
+        chart.draw(limited, image)
+    text = page(result, image.name if limited else None)
     path.with_suffix(".md").write_text(text)
     print(text)
 
