@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.side_by_side import chart, goals
+from benchmarks.side_by_side import chart, goals, scaling
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -129,8 +129,10 @@ def page(result: dict[str, Any], image: str | None) -> str:
     ]
     if image is not None:
         lines += ["", f"![Step time by bandwidth]({image})"]
-    for group in groups(result["runs"]):
+    found = groups(result["runs"])
+    for group in found:
         lines += section(group)
+    lines += scaling.sections(found, machine["cores"])
     return "\n".join(lines) + "\n"
 
 
