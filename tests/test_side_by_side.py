@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.side_by_side import goals, plans, recording, report, systems, work
+from benchmarks.side_by_side import goals, plans, recording, report, systems, targets, work
 from benchmarks.side_by_side.runs import groups
 from tests.traffic import network
 
@@ -68,6 +68,35 @@ def test_the_page_shows_a_crash_as_one():
     assert any(
         "crashes: `ValueError: no PerReplica here`" in line for line in report.section(group)
     )
+
+
+def test_the_time_to_a_loss_is_steps_by_the_step_on_each_link():
+    runs = [run_of("ddp", 200, work="digits", losses=[1.0] * 20 + [0.0] * 20)]
+    runs += [run_of("horovod", 200, work="digits", losses=[1.0] * 40)]
+    rows = targets.table(groups(runs)[0])
+    # The target is 0.1, which a mean of ten reaches after 20 + 9 steps.
+    assert any("PyTorch" in row and "| 29 | 5.8 | 5.8 | 5.8 |" in row for row in rows)
+    assert any("Horovod" in row and "not reached" in row for row in rows)
+
+
+def test_compressed_steps_to_a_loss_are_compared_with_dense_ones_of_the_same_strategy():
+    def after(system: str, steps: int):
+        return run_of(system, 1, work="digits", losses=[1.0] * steps + [0.0] * (60 - steps))
+
+    runs = [after("tfdist-horovod", 20), after("tfdist-horovod-powersgd", 22)]
+    runs += [after("tfdist-horovod-topk", 30), after("tfdist-horovod-signsgd", 60)]
+    runs += [after("tfdist-multi_worker-topk", 20)]
+    rows = targets.goals(groups(runs)[0])
+    assert any("powersgd" in row and "1.07 | yes |" in row for row in rows)
+    assert any("topk" in row and "1.34 | no |" in row for row in rows)
+    assert any("signsgd" in row and "not reached | no |" in row for row in rows)
+    assert not any("multi_worker" in row for row in rows)
+
+
+def test_the_first_link_may_have_its_own_number_of_steps():
+    cell = plans.Cell("digits", 2, 32, 5, ("ddp",), first_steps=150)
+    assert [cell.steps_on(link) for link in range(3)] == [150, 5, 5]
+    assert plans.Cell("mlp", 2, 64, 6, ("ddp",)).steps_on(0) == 6
 
 
 def test_ranks_share_each_global_batch():

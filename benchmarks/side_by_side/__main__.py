@@ -88,7 +88,7 @@ def run(cell: plans.Cell, name: str, rates: list[str], peers: str) -> dict[str, 
     with rig(1 if system.single else cell.hosts) as hosts:
         entry["loopback"] = hosts.reason
         possible = hosts.rates(rates[:1] if system.single else rates)
-        phases = [Phase(rate, cell.steps) for rate in possible]
+        phases = [Phase(rate, cell.steps_on(link)) for link, rate in enumerate(possible)]
         try:
             reports = launch(system, cell.work, cell.batch, hosts, phases, peers, checked)
         except Failed as failure:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.side_by_side import chart, goals, scaling
+from benchmarks.side_by_side import chart, goals, scaling, targets
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -79,18 +79,6 @@ def traffic(group: Group) -> list[str]:
     return lines
 
 
-def targets(group: Group) -> list[str]:
-    """A table of steps to the target loss."""
-    target = WORKS[group.work].target
-    lines = [f"| system | steps to a loss of {target:g} |", "|---|---:|"]
-    for name in group.systems:
-        if name not in group.errors:
-            steps = group.steps_to(name, target)
-            reached = "not reached" if steps is None else str(steps)
-            lines.append(f"| {SYSTEMS[name].title} | {reached} |")
-    return lines
-
-
 def section(group: Group) -> list[str]:
     """The text of one group."""
     task = WORKS[group.work]
@@ -105,11 +93,10 @@ def section(group: Group) -> list[str]:
             f"({min(carried) / 1e6:.1f}–{max(carried) / 1e6:.1f})."
         )
     tables = [times(group), traffic(group)]
-    if task.target is not None:
-        tables.append(targets(group))
-    if reached := goals.table(group):
-        tables.append(reached)
-    return [*lines, *itertools.chain.from_iterable(["", *table] for table in tables)]
+    if soon := targets.table(group):
+        tables += [soon, [targets.text(group)]]
+    tables += [goals.table(group), targets.goals(group)]
+    return [*lines, *itertools.chain.from_iterable(["", *table] for table in tables if table)]
 
 
 def page(result: dict[str, Any], image: str | None) -> str:
