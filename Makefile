@@ -74,6 +74,7 @@ bench: peers ## side by side with the peers on rate-limited links; under 15 minu
 
 bench-full: peers ## the same with all models, systems and numbers of hosts; hours
 	$(BIN)/python -m benchmarks.side_by_side target --peers $(PEERS)
+	$(BIN)/python -m benchmarks.side_by_side variables --peers $(PEERS)
 	$(BIN)/python -m benchmarks.side_by_side full --peers $(PEERS)
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from benchmarks.side_by_side import work
 
@@ -73,4 +77,28 @@ def _embedding(x: Any, classes: int, layers: Any) -> Any:
     return layers.Dense(classes)(x)
 
 
-_BODIES = {"mlp": _mlp, "cnn": _cnn, "transformer": _transformer, "embedding": _embedding}
+def _variables(count: int, x: Any, classes: int, layers: Any) -> Any:
+    """So many vectors, whose gradients cost no more than copies, however many there are."""
+
+    class Vectors(layers.Layer):
+        def build(self, shape: Any) -> None:
+            size = (work.IN_VARIABLES // count,)
+            self.vectors = [
+                self.add_weight(shape=size, initializer="zeros", name=f"vector{number}")
+                for number in range(count)
+            ]
+
+        def call(self, x: Any) -> Any:
+            joined = tf.concat([tf.convert_to_tensor(vector) for vector in self.vectors], 0)
+            return x * tf.reduce_mean(tf.reshape(joined, (-1, classes)), 0)
+
+    return Vectors()(x)
+
+
+_BODIES: dict[str, Callable[[Any, int, Any], Any]] = {
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "transformer": _transformer,
+    "embedding": _embedding,
+    **{f"variables-{count}": functools.partial(_variables, count) for count in work.VARIABLES},
+}

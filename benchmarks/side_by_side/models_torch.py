@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -96,4 +98,23 @@ class _Embedding(nn.Module):
         return self.logits(torch.relu(self.hidden(self.embedding(x).mean(dim=1))))
 
 
-_MODELS = {"mlp": _mlp, "cnn": _cnn, "transformer": _Transformer, "embedding": _Embedding}
+class _Variables(nn.Module):
+    """So many vectors, whose gradients cost no more than copies, however many there are."""
+
+    def __init__(self, count: int, task: work.Work):
+        super().__init__()
+        size = work.IN_VARIABLES // count
+        self.vectors = nn.ParameterList(torch.zeros(size) for _ in range(count))
+        self.classes = task.classes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.cat(tuple(self.vectors)).reshape(-1, self.classes).mean(dim=0)
+
+
+_MODELS: dict[str, Callable[[work.Work], nn.Module]] = {
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "transformer": _Transformer,
+    "embedding": _Embedding,
+    **{f"variables-{count}": functools.partial(_Variables, count) for count in work.VARIABLES},
+}

@@ -6,6 +6,7 @@ import dataclasses
 
 from benchmarks.side_by_side.rig import UNLIMITED
 from benchmarks.side_by_side.systems import SYSTEMS
+from benchmarks.side_by_side.work import VARIABLES
 
 # No more than fits into 15 minutes.
 QUICK_SYSTEMS = (
@@ -28,6 +29,7 @@ FLOORS = ("keras", "tf-keras", "torch")
 SCALED = ("tfdist-horovod", "tfdist-multi_worker", BEST, "horovod", "mwms", "ddp", *FLOORS)
 # All that exchange anything, and work.
 MULTIPLE = tuple(n for n, s in SYSTEMS.items() if not s.single and n != "mwms-keras3")
+COUNTED = ("tfdist-horovod", "tfdist-multi_worker", "horovod", "mwms", "ddp", *FLOORS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,5 +98,11 @@ PLANS = {
         ),
         (UNLIMITED, "10gbit", "1gbit", "100mbit"),
         1,
+    ),
+    # What a step adds is a small difference, so it takes more steps.
+    "variables": Plan(
+        tuple(Cell(f"variables-{count}", 2, 32, 20, COUNTED) for count in VARIABLES),
+        (UNLIMITED, "1gbit"),
+        4,
     ),
 }

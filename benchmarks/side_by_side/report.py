@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.side_by_side import chart, goals, scaling, targets
+from benchmarks.side_by_side import chart, goals, scaling, targets, variables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -120,6 +120,7 @@ def page(result: dict[str, Any], image: str | None) -> str:
     for group in found:
         lines += section(group)
     lines += scaling.sections(found, machine["cores"])
+    lines += variables.section(found)
     return "\n".join(lines) + "\n"
 
 

@@ -16,9 +16,9 @@ MORE_STEPS = 1.1
 def text(group: Group) -> str:
     """How the figures of `table` came about."""
     return (
-        f"The loss is the mean over ranks and over {SMOOTHING} steps. Steps were counted on links "
-        f"of {LINKS[group.rates[0]][1]}. A time is a product: these steps by the median step of "
-        "the system on that link, of which a few were timed; training was not repeated there."
+        f"The loss is the mean over ranks and over {SMOOTHING} steps. Steps were counted on the "
+        "fastest link only. A time is a product: these steps by the median step of the system on "
+        "that link, where a few were timed; training was not repeated there."
     )
 
 

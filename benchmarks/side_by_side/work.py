@@ -29,6 +29,8 @@ TEXT_BYTES = 2_000_000
 MLP_UNITS = (3072, 2048, 640)
 CNN_WIDTHS, CNN_BLOCKS = (16, 32, 64), 3
 EMBEDDED, EMBEDDING_WIDTH, EMBEDDING_UNITS = 100_000, 64, 256
+# The same parameters, in so many variables.
+VARIABLES, IN_VARIABLES = (10, 1000), 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,4 +123,8 @@ WORKS = {
         target=2.6,
         learning_rate=0.1,
     ),
+    **{
+        f"variables-{count}": Work(f"{count} variables", f"variables-{count}", (10,), 10)
+        for count in VARIABLES
+    },
 }

@@ -1,0 +1,53 @@
+"""The cost of many variables, from made-up runs; and that the models differ in nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import pytest
+
+from benchmarks.side_by_side import models_keras, variables, work
+from benchmarks.side_by_side.runs import groups
+
+
+def run_of(system: str, count: int, milliseconds: float, number: int = 0):
+    phase = {"rate": "1gbit", "links": [1.2e8], "seconds": [milliseconds / 1e3] * 3, "bytes": 1e6}
+    run = {"work": f"variables-{count}", "hosts": 2, "batch": 32, "loopback": "", "round": number}
+    found = {"phases": [phase], "losses": [1.0], "peak_bytes": 1, "parameters": 1}
+    return {"system": system, **run, **found}
+
+
+FLOORS = [run_of("keras", 10, 20), run_of("keras", 1000, 60)]
+
+
+@pytest.mark.parametrize(
+    "milliseconds, said", [(164, "1.04 (1.04–1.04) | ≤ 1.1 | yes"), (200, "no")]
+)
+def test_what_a_step_adds_is_compared_not_the_step(milliseconds, said):
+    runs = [
+        *FLOORS,
+        run_of("tfdist-horovod", 10, 120),
+        run_of("tfdist-horovod", 1000, milliseconds),
+    ]
+    assert said in variables.section(groups(runs))[-1]
+
+
+def test_rounds_are_compared_with_themselves():
+    runs = [*FLOORS, run_of("keras", 10, 120, 1), run_of("keras", 1000, 160, 1)]
+    for number, base in ((0, 0), (1, 100)):
+        runs.append(run_of("tfdist-horovod", 10, base + 120, number))
+        runs.append(run_of("tfdist-horovod", 1000, base + 160, number))
+    assert "1.00 (1.00–1.00)" in variables.section(groups(runs))[-1]
+
+
+def test_nothing_is_said_without_both_models_or_without_one_device():
+    assert variables.section(groups([FLOORS[0], run_of("tfdist-horovod", 10, 120)])) == []
+    assert variables.section(groups([run_of("horovod", c, 120) for c in work.VARIABLES])) == []
+
+
+@pytest.mark.parametrize("count", work.VARIABLES)
+def test_models_have_the_same_parameters_in_so_many_variables(count):
+    shapes = [v.shape for v in models_keras.build(f"variables-{count}", keras).trainable_variables]
+    assert len(shapes) == count
+    assert sum(map(math.prod, shapes)) == work.IN_VARIABLES
