@@ -72,10 +72,11 @@ peers: horovod ## install the systems that tfdist is compared with, each in its 
 bench: peers ## side by side with the peers on rate-limited links; under 15 minutes, needs root
 	$(BIN)/python -m benchmarks.side_by_side quick --peers $(PEERS)
 
+# BENCH_OPTIONS=--resume goes on after an interruption.
 bench-full: peers ## the same with all models, systems and numbers of hosts; hours
-	$(BIN)/python -m benchmarks.side_by_side target --peers $(PEERS)
-	$(BIN)/python -m benchmarks.side_by_side variables --peers $(PEERS)
-	$(BIN)/python -m benchmarks.side_by_side full --peers $(PEERS)
+	for plan in target variables full; do \
+	  $(BIN)/python -m benchmarks.side_by_side $$plan --peers $(PEERS) $(BENCH_OPTIONS) || exit; \
+	done
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -6,7 +6,7 @@ all links, one after the other. Before each measurement the links' speed is chec
 it measures over loopback, and says so. The peers come from `install_peers.py`.
 
     python -m benchmarks.side_by_side quick                # as `make bench`
-    python -m benchmarks.side_by_side full                 # as `make bench-full`
+    python -m benchmarks.side_by_side full --resume        # goes on with what was measured
     python -m benchmarks.side_by_side quick --systems horovod ddp --rates 1gbit --rounds 1
 
 On hosts of one's own, with what each system is started with there, without `tc` and namespaces:
@@ -22,17 +22,16 @@ The results are one JSON file, from which the tables and charts beside it are ma
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import os
-import platform
 import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side import plans, report
-from benchmarks.side_by_side.launch import Failed, Phase, Report, launch
+from benchmarks.side_by_side.launch import Failed, Phase, launch
+from benchmarks.side_by_side.merging import merged
+from benchmarks.side_by_side.results import Results
 from benchmarks.side_by_side.rig import LINKS, ROOT, describe, rig
 from benchmarks.side_by_side.systems import SYSTEMS
 
@@ -50,56 +49,25 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rates", nargs="+", choices=LINKS, help="others than the plan's")
     parser.add_argument("--rounds", type=int, help="others than the plan's")
     parser.add_argument("--peers", default=str(ROOT / ".venv-peers"), help="their environments")
+    parser.add_argument("--resume", action="store_true", help="measure what the results lack")
     parser.add_argument("--out", type=Path, help=f"default: {RESULTS.relative_to(ROOT)}/...json")
     return parser.parse_args()
-
-
-def measured(
-    reports: list[Report], index: int, rate: str, links: list[float], shared: bool
-) -> dict[str, Any]:
-    """What all ranks together say of one phase: a step takes as long as with the slowest.
-
-    Args:
-        reports: of all ranks.
-        index: of the phase.
-        rate: of the links.
-        links: what they were measured to carry.
-        shared: the ranks have one interface, which counts what all of them send.
-    """
-    phases = [rank["phases"][index] for rank in reports]
-    return {
-        "rate": rate,
-        "links": links,
-        "seconds": [max(step) for step in zip(*(phase["seconds"] for phase in phases))],
-        "bytes": statistics.mean(phase["bytes"] for phase in phases)
-        / (len(phases) if shared else 1),
-    }
 
 
 def run(cell: plans.Cell, name: str, rates: list[str], peers: str) -> dict[str, Any]:
     """One launch of one system."""
     system = SYSTEMS[name]
-    entry: dict[str, Any] = {"system": name, **dataclasses.asdict(cell)}
-    links: dict[str, list[float]] = {}
-
-    def checked(rate: str, found: list[float]) -> None:
-        links[rate] = found
-
+    entry: dict[str, Any] = {}
+    links: list[list[float]] = []
     with rig(1 if system.single else cell.hosts) as hosts:
         entry["loopback"] = hosts.reason
         possible = hosts.rates(rates[:1] if system.single else rates)
         phases = [Phase(rate, cell.steps_on(link)) for link, rate in enumerate(possible)]
         try:
-            reports = launch(system, cell.work, cell.batch, hosts, phases, peers, checked)
+            reports = launch(system, cell.work, cell.batch, hosts, phases, peers, links.append)
         except Failed as failure:
             return entry | {"error": str(failure)}
-    entry["phases"] = [
-        measured(reports, index, rate, links[rate], bool(hosts.reason))
-        for index, rate in enumerate(possible)
-    ]
-    entry["losses"] = [statistics.mean(step) for step in zip(*(r["losses"] for r in reports))]
-    entry["peak_bytes"] = max(rank["peak_bytes"] for rank in reports)
-    return entry | {key: reports[0][key] for key in ("versions", "parameters")}
+    return entry | merged(reports, possible, links, bool(hosts.reason))
 
 
 def say(entry: dict[str, Any]) -> None:
@@ -116,35 +84,25 @@ def say(entry: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measures, and writes the results after each round."""
+    """Measures, and writes the results after each launch."""
     arguments = parse_arguments()
     plan = plans.PLANS[arguments.plan]
     rates = arguments.rates or list(plan.rates)
     path = arguments.out or RESULTS / f"side_by_side-{arguments.plan}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {
-        "plan": arguments.plan,
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-            "kernel": platform.release(),
-            "processor": report.processor(),
-        },
-        "runs": [],
-    }
-    failed = set()
+    results = Results(path, arguments.plan, arguments.resume)
     for number in range(arguments.rounds or plan.rounds):
         for cell in plan.cells:
+            if arguments.works and cell.work not in arguments.works:
+                continue
             names = list(arguments.systems or cell.systems)
             for name in names if number % 2 == 0 else names[::-1]:
-                if (cell, name) in failed or (arguments.works and cell.work not in arguments.works):
-                    continue
-                entry = {"round": number, **run(cell, name, rates, arguments.peers)}
-                say(entry)
-                result["runs"].append(entry)
-                if "error" in entry:
-                    failed.add((cell, name))
-        path.write_text(json.dumps(result, indent=1))
+                entry = {"round": number, "system": name, **cell.place}
+                if results.needs(entry):
+                    begin = time.monotonic()
+                    entry |= run(cell, name, rates, arguments.peers)
+                    entry["took"] = time.monotonic() - begin
+                    say(entry)
+                    results.add(entry)
     report.publish(path)
 
 

@@ -9,18 +9,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.side_by_side import recording
+from benchmarks.side_by_side.merging import Report
 from benchmarks.side_by_side.rig import Rig, ended
 from benchmarks.side_by_side.systems import System
 from tfdist.cluster.launcher.ranks import ALLOCATOR
 
 # Seconds that ranks may take to start and trace, and a step on the slowest link.
 START_SECONDS, STEP_SECONDS = 300, 30
-
-# What a rank wrote.
-Report = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +44,7 @@ def launch(
     rig: Rig,
     phases: Sequence[Phase],
     peers: str,
-    checked: Callable[[str, list[float]], None],
+    checked: Callable[[list[float]], None],
 ) -> list[Report]:
     """What all ranks wrote.
 
@@ -58,7 +55,7 @@ def launch(
         rig: the hosts.
         phases: at least one.
         peers: as for `System.python`.
-        checked: is told the rate of each phase, and what the links were measured to carry.
+        checked: is told what the links were measured to carry, before each phase.
 
     Raises:
         Failed: when a rank fails or takes too long.
@@ -90,7 +87,7 @@ def launch(
                 for index, phase in enumerate(phases):
                     _await_ranks(processes, folder, index, _seconds(phases[:index]))
                     rig.limit(phase.rate)
-                    checked(phase.rate, rig.measured(phase.rate, folder))
+                    checked(rig.measured(phase.rate, folder))
                     recording.go_file(folder, index).touch()
                 for process in processes:
                     if process.wait(_seconds(phases)):

@@ -20,12 +20,6 @@ from benchmarks.side_by_side.systems import SYSTEMS
 from benchmarks.side_by_side.work import WORKS
 
 
-def processor() -> str:
-    """What Linux calls this machine's processor."""
-    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return found[1] if found else "unknown processor"
-
-
 def reason(error: str) -> str:
     """The line of a failed rank's output that says what went wrong."""
     named = r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*|^\s*what\(\): .*"
@@ -112,7 +106,8 @@ def page(result: dict[str, Any], image: str | None) -> str:
         f"{machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
         "Step times are medians with quartiles over the steps of all rounds, of the slowest rank. "
         "Share of the ring bound: 2(N−1)/N·M/B divided by what a step takes longer than on one "
-        "device of the same framework.",
+        "device of the same framework. All launches together took "
+        f"{sum(run.get('took', 0) for run in result['runs']) / 60:.0f} minutes.",
     ]
     if image is not None:
         lines += ["", f"![Step time by bandwidth]({image})"]

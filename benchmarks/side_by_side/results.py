@@ -1,0 +1,63 @@
+"""The file of results, which grows with each launch and from which measuring can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+Run = dict[str, Any]
+
+# By which a launch is known again.
+KEY = ("round", "system", "work", "hosts", "batch")
+
+
+def machine() -> dict[str, Any]:
+    """What step times depend on here, apart from the systems' versions."""
+    named = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "processor": named[1] if named else "unknown processor",
+    }
+
+
+class Results:
+    """The runs of a plan.
+
+    Args:
+        path: of the JSON file.
+        plan: its name.
+        resume: go on with the file, if there is one, in place of a new one.
+    """
+
+    def __init__(self, path: Path, plan: str, resume: bool):
+        self._path = path
+        self._content: dict[str, Any] = {"plan": plan, "machine": machine(), "runs": []}
+        if resume and path.exists():
+            found = json.loads(path.read_text())
+            if any(found[key] != self._content[key] for key in ("plan", "machine")):
+                sys.exit(f"{path} is of another plan or machine: {found['machine']}")
+            self._content = found
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def needs(self, run: Run) -> bool:
+        """Whether this launch is missing; a system that failed once is not tried again.
+
+        Args:
+            run: with the entries of `KEY` at least.
+        """
+        same = [r for r in self._content["runs"] if all(r[key] == run[key] for key in KEY[1:])]
+        return not any("error" in r or r["round"] == run["round"] for r in same)
+
+    def add(self, run: Run) -> None:
+        """Keeps a run. The file is whole at any time, so it survives a power cut or Ctrl-C."""
+        self._content["runs"].append(run)
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(self._content, indent=1))
+        partial.replace(self._path)
