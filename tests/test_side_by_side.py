@@ -40,6 +40,11 @@ def test_compressed_systems_have_no_ring_share():
     assert group.ring_share("horovod-fp16", "1gbit") is None
 
 
+def test_a_step_that_is_faster_than_one_device_has_no_ring_share():
+    (group,) = groups([run_of("horovod", 50), run_of("tf-keras", 60)])
+    assert group.ring_share("horovod", "1gbit") is None
+
+
 def test_a_ratio_is_of_the_same_round():
     slow = [run_of("horovod", 100, 0), run_of("tfdist-horovod", 50, 0)]
     fast = [run_of("horovod", 10, 1), run_of("tfdist-horovod", 10, 1)]
@@ -116,7 +121,15 @@ def test_plans_name_systems_and_works_that_exist():
 
 def test_a_recorder_times_the_steps_of_each_phase_and_counts_their_bytes(tmp_path):
     arguments = argparse.Namespace(
-        folder=tmp_path, rank=0, interface="lo", phases=[3, 2], together=False
+        folder=tmp_path,
+        system="ddp",
+        work="mlp",
+        batch=64,
+        rank=0,
+        ranks=1,
+        interface="lo",
+        phases=[3, 2],
+        together=False,
     )
     recorder = recording.Recorder(arguments, {}, PARAMETERS)
     for _ in range(recorder.steps):

@@ -9,10 +9,16 @@ it measures over loopback, and says so. The peers come from `install_peers.py`.
     python -m benchmarks.side_by_side full --resume        # goes on with what was measured
     python -m benchmarks.side_by_side quick --systems horovod ddp --rates 1gbit --rounds 1
 
-On hosts of one's own, with what each system is started with there, without `tc` and namespaces:
+On hosts of one's own, without `tc` and namespaces, each system's script is started with what starts
+that system there, once on each host; `collect.py` makes tables of what the ranks wrote:
 
-    horovodrun -np 2 -H a,b python -m benchmarks.side_by_side.run_tfdist FOLDER --work mlp \\
-        --batch 64 --phases 20 --options '{"strategy": "horovod", "compression": null}'
+    horovodrun -np 2 -H a,b python -m benchmarks.side_by_side.run_tfdist FOLDER \\
+        --system tfdist-horovod --work mlp --batch 64 --phases 20 --interface eth0
+    TF_CONFIG=... python -m benchmarks.side_by_side.run_tfdist FOLDER \\
+        --system tfdist-multi_worker --work mlp --batch 64 --phases 20
+    torchrun --nnodes 2 --node-rank ... -m benchmarks.side_by_side.run_torch FOLDER \\
+        --system ddp --work mlp --batch 64 --phases 20
+    python -m benchmarks.side_by_side.collect FOLDER... --rate 10gbit --out RESULTS.json
 
 The results are one JSON file, from which the tables and charts beside it are made:
 
@@ -64,7 +70,7 @@ def run(cell: plans.Cell, name: str, rates: list[str], peers: str) -> dict[str, 
         possible = hosts.rates(rates[:1] if system.single else rates)
         phases = [Phase(rate, cell.steps_on(link)) for link, rate in enumerate(possible)]
         try:
-            reports = launch(system, cell.work, cell.batch, hosts, phases, peers, links.append)
+            reports = launch(name, cell.work, cell.batch, hosts, phases, peers, links.append)
         except Failed as failure:
             return entry | {"error": str(failure)}
     return entry | merged(reports, possible, links, bool(hosts.reason))

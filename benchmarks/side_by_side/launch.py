@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.side_by_side import recording
 from benchmarks.side_by_side.merging import Report
 from benchmarks.side_by_side.rig import Rig, ended
-from benchmarks.side_by_side.systems import System
+from benchmarks.side_by_side.systems import SYSTEMS
 from tfdist.cluster.launcher.ranks import ALLOCATOR
 
 # Seconds that ranks may take to start and trace, and a step on the slowest link.
@@ -38,7 +38,7 @@ class Failed(Exception):
 
 
 def launch(
-    system: System,
+    name: str,
     work: str,
     batch: int,
     rig: Rig,
@@ -49,7 +49,7 @@ def launch(
     """What all ranks wrote.
 
     Args:
-        system: what to run.
+        name: of the system.
         work: the name in `WORKS`.
         batch: samples per rank and step.
         rig: the hosts.
@@ -60,18 +60,17 @@ def launch(
     Raises:
         Failed: when a rank fails or takes too long.
     """
+    system = SYSTEMS[name]
     # Of one core and one process each, so that all systems have the same.
     variables = {
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "2",
         "OMP_NUM_THREADS": "1",
-        # Horovod looks for tf_keras under TensorFlow's name.
-        "TF_USE_LEGACY_KERAS": "1" if system.options.get("engine") == "horovod" else "0",
         **ALLOCATOR,
     }
-    with tempfile.TemporaryDirectory(prefix="tfdist-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="tfdist-bench-") as made:
+        folder = Path(made)
         logs = [folder / f"{number}.log" for number in range(len(rig.hosts))]
         processes: list[subprocess.Popen] = []
         with ended(processes):
@@ -79,8 +78,7 @@ def launch(
                 command = [system.python(peers), "-m", f"benchmarks.side_by_side.{system.script}"]
                 command += [str(folder), *(host.address for host in rig.hosts)]
                 command += ["--rank", str(number), "--interface", rig.interface, "--work", work]
-                command += ["--batch", str(batch), "--together"]
-                command += ["--options", json.dumps(dict(system.options))]
+                command += ["--batch", str(batch), "--system", name, "--together"]
                 command += ["--phases", *(str(phase.steps) for phase in phases)]
                 processes.append(rig.start(number, command, variables, log))
             try:

@@ -11,10 +11,14 @@ import argparse
 import json
 import os
 import resource
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.side_by_side.systems import SYSTEMS
+from benchmarks.side_by_side.work import WORKS
 from tests.traffic import joining
 
 # Steps before the first phase: tracing, caches, the first ones of PowerSGD in PyTorch.
@@ -24,28 +28,50 @@ WARM_UP = 1
 
 
 def parse(description: str | None) -> argparse.Namespace:
-    """The command line, which `launch.py` writes.
+    """The command line, which `launch.py` writes, with `ranks` and the system's `options`.
 
     On hosts of one's own, the launcher of the system starts the script, and there are no addresses.
     """
+    script = Path(sys.argv[0]).stem
+    own = [name for name, system in SYSTEMS.items() if system.script == script]
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path, help="for N.json, what rank N found")
     parser.add_argument("addresses", nargs="*", help="of all hosts; none: the environment has them")
-    parser.add_argument("--rank", type=int, default=own_rank())
-    parser.add_argument("--interface", default="eth0")
-    parser.add_argument("--work", required=True)
+    parser.add_argument("--rank", type=int, help="with addresses")
+    parser.add_argument("--interface", default="eth0", help="whose bytes are counted")
+    parser.add_argument("--system", choices=own, required=True)
+    parser.add_argument("--work", choices=WORKS, required=True)
     parser.add_argument("--batch", type=int, required=True, help="samples per rank and step")
-    parser.add_argument("--options", type=json.loads, default={}, help="of the system, in JSON")
     parser.add_argument("--phases", type=int, nargs="+", required=True, help="timed steps of each")
     parser.add_argument("--together", action="store_true", help="wait for a word before each phase")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.options = SYSTEMS[arguments.system].options
+    if arguments.addresses:
+        arguments.ranks = len(arguments.addresses)
+    else:
+        arguments.rank, arguments.ranks = own_place(os.environ)
+    return arguments
 
 
-def own_rank() -> int:
-    """The place that horovodrun, torchrun or TF_CONFIG gives; 0 without one."""
-    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {})
-    named = os.environ.get("HOROVOD_RANK") or os.environ.get("RANK")
-    return int(named or task.get("index", 0))
+def own_place(variables: Mapping[str, str]) -> tuple[int, int]:
+    """The rank that a launcher gave, and of how many: 0 of 1 without one.
+
+    Args:
+        variables: of the environment, of horovodrun, mpirun, torchrun, or TF_CONFIG.
+    """
+    for prefix in ("HOROVOD_", "OMPI_COMM_WORLD_", ""):
+        size = "WORLD_SIZE" if not prefix else f"{prefix}SIZE"
+        if f"{prefix}RANK" in variables:
+            return int(variables[f"{prefix}RANK"]), int(variables[size])
+    config = json.loads(variables.get("TF_CONFIG", "{}"))
+    if not config:
+        return 0, 1
+    members = [
+        (kind, number)
+        for kind in ("chief", "worker")
+        for number in range(len(config["cluster"].get(kind, [])))
+    ]
+    return members.index((config["task"]["type"], int(config["task"]["index"]))), len(members)
 
 
 def join(backend: str, arguments: argparse.Namespace) -> None:
@@ -82,7 +108,9 @@ class Recorder:
         self._left = FIRST_STEPS
         self._phase = -1
         self._phases: list[dict[str, Any]] = []
+        names = ("system", "work", "batch", "rank", "ranks", "interface")
         self._result: dict[str, Any] = {
+            **{name: getattr(arguments, name) for name in names},
             "versions": versions,
             "parameters": parameters,
             "losses": [],
@@ -132,6 +160,7 @@ class Recorder:
     def _write(self) -> None:
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         path = self._arguments.folder / f"{self._arguments.rank}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({**self._result, "peak_bytes": peak}))
 
 

@@ -82,6 +82,8 @@ def section(group: Group) -> list[str]:
         lines.append(f"Over loopback, as {group.loopback}.")
     for rate in group.limited:
         carried = group.links(rate)
+        if not carried:  # They are not measured on hosts of one's own.
+            continue
         lines.append(
             f"Links of {LINKS[rate][1]} carried {statistics.median(carried) / 1e6:.1f} MB/s "
             f"({min(carried) / 1e6:.1f}–{max(carried) / 1e6:.1f})."
@@ -106,15 +108,17 @@ def page(result: dict[str, Any], image: str | None) -> str:
         f"{machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
         "Step times are medians with quartiles over the steps of all rounds, of the slowest rank. "
         "Share of the ring bound: 2(N−1)/N·M/B divided by what a step takes longer than on one "
-        "device of the same framework. All launches together took "
-        f"{sum(run.get('took', 0) for run in result['runs']) / 60:.0f} minutes.",
+        "device of the same framework.",
     ]
+    if took := sum(run.get("took", 0) for run in result["runs"]):
+        lines[-1] += f" All launches together took {took / 60:.0f} minutes."
     if image is not None:
         lines += ["", f"![Step time by bandwidth]({image})"]
     found = groups(result["runs"])
     for group in found:
         lines += section(group)
-    lines += scaling.sections(found, machine["cores"])
+    cores = None if result.get("own_hosts") else machine["cores"]
+    lines += scaling.sections(found, cores)
     lines += variables.section(found)
     return "\n".join(lines) + "\n"
 

@@ -5,6 +5,11 @@ Options: "engine", one of these; "fp16" for Horovod's compression.
 
 from __future__ import annotations
 
+import os
+
+# Horovod looks for tf_keras under TensorFlow's name, where TensorFlow puts it as it is imported.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
 import tf_keras
 
 from benchmarks.side_by_side import fitting, models_keras, recording, work

@@ -5,7 +5,6 @@ Options: "hook", a communication hook's name; "single" for one device without an
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version
 
 import torch
@@ -37,7 +36,6 @@ def main() -> None:
     """Trains one rank."""
     arguments = recording.parse(__doc__)
     recording.join_torch(arguments)
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.manual_seed(work.SEED)
     model: torch.nn.Module = models_torch.build(arguments.work)
     rank, ranks = 0, 1

@@ -70,7 +70,8 @@ class Group:
     def ring_share(self, name: str, rate: str) -> float | None:
         """The bound of a dense exchange in a ring, by what the exchange adds to a step.
 
-        None where less than the dense gradients travels, or without the one device's step.
+        None where less than the dense gradients travels, or without the one device's step, or
+        where that takes longer.
         """
         size = 4 * self.parameters
         bound = 2 * (self.hosts - 1) / self.hosts * size
@@ -79,7 +80,7 @@ class Group:
             return None
         alone = statistics.median(self.seconds(floor, None))
         added = statistics.median(self.seconds(name, rate)) - alone
-        return bound / LINKS[rate][0] / added
+        return bound / LINKS[rate][0] / added if added > 0 else None
 
     def ratio(self, ours: str, theirs: str, rate: str) -> list[float]:
         """Our step time by theirs, of each round in which both ran."""

@@ -1,0 +1,94 @@
+"""Makes results of what ranks on hosts of one's own wrote, and the tables and charts of them.
+
+Each folder has the N.json of all ranks of one launch; where the hosts share no file system, they
+are copied together first. Launches of the same system and work become rounds. As the bytes of an
+interface are counted, each host has to have one rank. On one of the hosts:
+
+    python -m benchmarks.side_by_side.collect FOLDER... --rate 10gbit --out RESULTS.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import report
+from benchmarks.side_by_side.merging import Report, merged
+from benchmarks.side_by_side.results import Run, machine
+from benchmarks.side_by_side.rig import LINKS, UNLIMITED
+from benchmarks.side_by_side.systems import SYSTEMS
+
+
+def ranks(folder: Path) -> list[Report]:
+    """What all ranks of a launch wrote.
+
+    Raises:
+        SystemExit: when there are not as many as took part, or they did not do the same.
+    """
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
+    if not found or sorted(r["rank"] for r in found) != list(range(found[0]["ranks"])):
+        wanted = found[0]["ranks"] if found else "some"
+        sys.exit(f"{folder} has to have the N.json of {wanted} ranks; received: {len(found)}")
+    same = {(r["system"], r["work"], r["batch"]) for r in found}
+    if len(same) > 1:
+        sys.exit(f"{folder} has ranks of several launches: {sorted(same)}")
+    return found
+
+
+def collected(launches: Sequence[Sequence[Report]], rate: str) -> list[Run]:
+    """The runs of `runs.Group`.
+
+    Args:
+        launches: what the ranks of each wrote.
+        rate: of the links, unless they are loopback, which has no limit.
+    """
+    rounds: collections.Counter[tuple[Any, ...]] = collections.Counter()
+    runs = []
+    for reports in launches:
+        first = reports[0]
+        phases = len(first["phases"])
+        loopback = first["interface"] == "lo" and len(reports) > 1
+        rates = [UNLIMITED if loopback else rate] * phases
+        found = merged(reports, rates, [[]] * phases, loopback)
+        for hosts in _hosts(first, launches):
+            place = {"system": first["system"], "work": first["work"], "hosts": hosts}
+            place["batch"] = first["batch"]
+            key = tuple(place.values())
+            run = {"round": rounds[key], **place, **found}
+            runs.append(run | {"loopback": "the ranks were started so" if loopback else ""})
+            rounds[key] += 1
+    return runs
+
+
+def _hosts(report: Report, launches: Sequence[Sequence[Report]]) -> list[int]:
+    """On how many hosts a run is; one device is compared with all systems of its work."""
+    if not SYSTEMS[report["system"]].single:
+        return [report["ranks"]]
+    place = (report["work"], report["batch"])
+    others = [r for r, *_ in launches if (r["work"], r["batch"]) == place]
+    return sorted({r["ranks"] for r in others if not SYSTEMS[r["system"]].single}) or [1]
+
+
+def main() -> None:
+    """Writes the results, and prints their tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--rate", choices=LINKS, default=UNLIMITED, help="of the hosts' links")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    runs = collected([ranks(folder) for folder in arguments.folders], arguments.rate)
+    result = {"plan": "hosts of one's own", "machine": machine(), "runs": runs}
+    result["own_hosts"] = not any(run["loopback"] for run in runs)
+    arguments.out.write_text(json.dumps(result, indent=1))
+    report.publish(arguments.out)
+
+
+if __name__ == "__main__":
+    main()
