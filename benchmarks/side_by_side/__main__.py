@@ -10,7 +10,8 @@ it measures over loopback, and says so. The peers come from `install_peers.py`.
     python -m benchmarks.side_by_side quick --systems horovod ddp --rates 1gbit --rounds 1
 
 On hosts of one's own, without `tc` and namespaces, each system's script is started with what starts
-that system there, once on each host; `collect.py` makes tables of what the ranks wrote:
+that system there, once on each host; `collect.py` makes tables of what the ranks wrote. The
+number of threads is what OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS say; here it is 1 for all.
 
     horovodrun -np 2 -H a,b python -m benchmarks.side_by_side.run_tfdist FOLDER \\
         --system tfdist-horovod --work mlp --batch 64 --phases 20 --interface eth0

@@ -8,8 +8,8 @@ from benchmarks.side_by_side.rig import UNLIMITED
 from benchmarks.side_by_side.systems import SYSTEMS
 from benchmarks.side_by_side.work import VARIABLES
 
-# What the goals need. A launch takes 15 to 20 seconds to start and trace, and a dense exchange at
-# 100 Mbit/s 3.5 seconds per step, so that both rounds of these take about 12 minutes.
+# What the goals need. A launch on two hosts takes about 15 seconds beside its steps, and a dense
+# exchange at 100 Mbit/s 3.5 seconds per step, so that both rounds take about 10 minutes.
 QUICK_SYSTEMS = (
     "tfdist-horovod",
     "tfdist-horovod-powersgd",
