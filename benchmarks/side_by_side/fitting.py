@@ -33,6 +33,8 @@ def fit(
 
     class Steps(keras.callbacks.Callback):
         total = 0.0
+        # For tfdist: as with the other systems, ranks do not meet to agree on what callbacks see.
+        decides_in_batches = False
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
             # What Keras gives is the mean of all steps.
