@@ -98,12 +98,6 @@ def test_compressed_steps_to_a_loss_are_compared_with_dense_ones_of_the_same_str
     assert not any("multi_worker" in row for row in rows)
 
 
-def test_the_first_link_may_have_its_own_number_of_steps():
-    cell = plans.Cell("digits", 2, 32, 5, ("ddp",), first_steps=150)
-    assert [cell.steps_on(link) for link in range(3)] == [150, 5, 5]
-    assert plans.Cell("mlp", 2, 64, 6, ("ddp",)).steps_on(0) == 6
-
-
 def test_ranks_share_each_global_batch():
     task = work.WORKS["mlp"]
     x, _ = task.samples(8)

@@ -32,6 +32,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("plan", choices=plans.PLANS)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="others than the plan's")
     parser.add_argument("--works", nargs="+", help="some of the plan's")
-    parser.add_argument("--rates", nargs="+", choices=LINKS, help="others than the plan's")
+    parser.add_argument("--rates", nargs="+", choices=LINKS, help="some of the plan's")
     parser.add_argument("--rounds", type=int, help="others than the plan's")
     parser.add_argument("--peers", default=str(ROOT / ".venv-peers"), help="their environments")
     parser.add_argument("--resume", action="store_true", help="measure what the results lack")
@@ -61,15 +62,15 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(cell: plans.Cell, name: str, rates: list[str], peers: str) -> dict[str, Any]:
-    """One launch of one system."""
+def run(cell: plans.Cell, name: str, steps: Mapping[str, int], peers: str) -> dict[str, Any]:
+    """One launch of one system; `steps` are timed, by the rate of the links."""
     system = SYSTEMS[name]
     entry: dict[str, Any] = {}
     links: list[list[float]] = []
     with rig(1 if system.single else cell.hosts) as hosts:
         entry["loopback"] = hosts.reason
-        possible = hosts.rates(rates[:1] if system.single else rates)
-        phases = [Phase(rate, cell.steps_on(link)) for link, rate in enumerate(possible)]
+        possible = hosts.rates(list(steps)[:1] if system.single else list(steps))
+        phases = [Phase(rate, steps[rate]) for rate in possible]
         try:
             reports = launch(name, cell.work, cell.batch, hosts, phases, peers, links.append)
         except Failed as failure:
@@ -94,7 +95,7 @@ def main() -> None:
     """Measures, and writes the results after each launch."""
     arguments = parse_arguments()
     plan = plans.PLANS[arguments.plan]
-    rates = arguments.rates or list(plan.rates)
+    steps = {rate: plan.steps[rate] for rate in arguments.rates or plan.steps}
     path = arguments.out or RESULTS / f"side_by_side-{arguments.plan}.json"
     results = Results(path, arguments.plan, arguments.resume)
     for number in range(arguments.rounds or plan.rounds):
@@ -106,7 +107,7 @@ def main() -> None:
                 entry = {"round": number, "system": name, **cell.place}
                 if results.needs(entry):
                     begin = time.monotonic()
-                    entry |= run(cell, name, rates, arguments.peers)
+                    entry |= run(cell, name, steps, arguments.peers)
                     entry["took"] = time.monotonic() - begin
                     say(entry)
                     results.add(entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from benchmarks.side_by_side.rig import UNLIMITED
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -41,26 +42,18 @@ class Cell:
         work: its name in `WORKS`.
         hosts: how many.
         batch: samples per rank and step.
-        steps: that are timed on each link.
         systems: the names of those that are measured.
-        first_steps: instead of `steps` on the first link, for the steps to a loss.
     """
 
     work: str
     hosts: int
     batch: int
-    steps: int
     systems: tuple[str, ...]
-    first_steps: int | None = None
 
     @property
     def place(self) -> dict[str, str | int]:
         """What results are grouped by."""
         return {"work": self.work, "hosts": self.hosts, "batch": self.batch}
-
-    def steps_on(self, link: int) -> int:
-        """How many steps are timed on one of the links, which are numbered."""
-        return self.steps if link or self.first_steps is None else self.first_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,46 +62,45 @@ class Plan:
 
     Attributes:
         cells: models and hosts.
-        rates: of the links.
+        steps: that are timed, by the rate of the links. Short ones vary more, so they are more.
         rounds: how often each system is launched.
     """
 
     cells: tuple[Cell, ...]
-    rates: tuple[str, ...]
+    steps: Mapping[str, int]
     rounds: int
 
 
 PLANS = {
-    "quick": Plan((Cell("mlp", 2, 64, 5, QUICK_SYSTEMS),), (UNLIMITED, "1gbit", "100mbit"), 2),
+    "quick": Plan(
+        (Cell("mlp", 2, 64, QUICK_SYSTEMS),), {UNLIMITED: 30, "1gbit": 10, "100mbit": 4}, 2
+    ),
     "full": Plan(
         (
-            Cell("mlp", 2, 64, 10, tuple(SYSTEMS)),
-            Cell("cnn", 2, 16, 10, MODEL_SYSTEMS),
-            Cell("transformer", 2, 8, 10, MODEL_SYSTEMS),
-            Cell("embedding", 2, 256, 10, MODEL_SYSTEMS),
+            Cell("mlp", 2, 64, tuple(SYSTEMS)),
+            Cell("cnn", 2, 16, MODEL_SYSTEMS),
+            Cell("transformer", 2, 8, MODEL_SYSTEMS),
+            Cell("embedding", 2, 256, MODEL_SYSTEMS),
             # Weak scaling beyond two hosts, then strong: 64 samples for all, 63 with three hosts.
-            Cell("mlp", 3, 64, 6, SCALED),
-            Cell("mlp", 4, 64, 6, SCALED),
-            Cell("mlp", 2, 32, 6, SCALED),
-            Cell("mlp", 3, 21, 6, SCALED),
-            Cell("mlp", 4, 16, 6, SCALED),
+            Cell("mlp", 3, 64, SCALED),
+            Cell("mlp", 4, 64, SCALED),
+            Cell("mlp", 2, 32, SCALED),
+            Cell("mlp", 3, 21, SCALED),
+            Cell("mlp", 4, 16, SCALED),
         ),
-        (UNLIMITED, "10gbit", "1gbit", "100mbit"),
+        {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4},
         5,
     ),
     # Steps to a loss do not depend on the link, so they are counted on the first, the fastest.
     "target": Plan(
-        (
-            Cell("digits", 2, 32, 5, MULTIPLE, first_steps=150),
-            Cell("characters", 2, 8, 5, MULTIPLE, first_steps=190),
-        ),
-        (UNLIMITED, "10gbit", "1gbit", "100mbit"),
+        (Cell("digits", 2, 32, MULTIPLE), Cell("characters", 2, 8, MULTIPLE)),
+        {UNLIMITED: 190, "10gbit": 10, "1gbit": 5, "100mbit": 4},
         1,
     ),
     # What a step adds is a small difference, so it takes more steps.
     "variables": Plan(
-        tuple(Cell(f"variables-{count}", 2, 32, 20, COUNTED) for count in VARIABLES),
-        (UNLIMITED, "1gbit"),
+        tuple(Cell(f"variables-{count}", 2, 32, COUNTED) for count in VARIABLES),
+        {UNLIMITED: 40, "1gbit": 20},
         4,
     ),
 }
