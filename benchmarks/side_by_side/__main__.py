@@ -41,7 +41,7 @@ from benchmarks.side_by_side.launch import Failed, Phase, launch
 from benchmarks.side_by_side.merging import merged
 from benchmarks.side_by_side.results import Results
 from benchmarks.side_by_side.rig import LINKS, ROOT, describe, rig
-from benchmarks.side_by_side.systems import SYSTEMS
+from benchmarks.side_by_side.systems import COMPARED, SYSTEMS
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -52,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("plan", choices=plans.PLANS)
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, help="others than the plan's")
+    parser.add_argument("--systems", nargs="+", choices=COMPARED, help="others than the plan's")
     parser.add_argument("--works", nargs="+", help="some of the plan's")
     parser.add_argument("--rates", nargs="+", choices=LINKS, help="some of the plan's")
     parser.add_argument("--rounds", type=int, help="others than the plan's")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from benchmarks.side_by_side.rig import UNLIMITED
-from benchmarks.side_by_side.systems import SYSTEMS
+from benchmarks.side_by_side.systems import COMPARED
 from benchmarks.side_by_side.work import VARIABLES
 
 # What the goals need. A launch on two hosts takes about 15 seconds beside its steps, and a dense
@@ -30,7 +30,7 @@ BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")
 SCALED = ("tfdist-horovod", "tfdist-multi_worker", BEST, "horovod", "mwms", "ddp", *FLOORS)
 # All that exchange anything, and work.
-MULTIPLE = tuple(n for n, s in SYSTEMS.items() if not s.single and n != "mwms-keras3")
+MULTIPLE = tuple(n for n, s in COMPARED.items() if not s.single and n != "mwms-keras3")
 COUNTED = ("tfdist-horovod", "tfdist-multi_worker", "horovod", "mwms", "ddp", *FLOORS)
 
 
@@ -77,7 +77,7 @@ PLANS = {
     ),
     "full": Plan(
         (
-            Cell("mlp", 2, 64, tuple(SYSTEMS)),
+            Cell("mlp", 2, 64, tuple(COMPARED)),
             Cell("cnn", 2, 16, MODEL_SYSTEMS),
             Cell("transformer", 2, 8, MODEL_SYSTEMS),
             Cell("embedding", 2, 256, MODEL_SYSTEMS),

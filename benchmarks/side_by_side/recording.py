@@ -141,6 +141,10 @@ class Recorder:
         # Again, as the above has taken time.
         self._before = time.perf_counter_ns()
 
+    def keep(self, name: str, value: Any) -> None:
+        """Writes more with what the rank found, under this name."""
+        self._result[name] = value
+
     def _next_phase(self) -> None:
         self._phase += 1
         if self._phase == len(self._arguments.phases):

@@ -91,7 +91,7 @@ def section(group: Group) -> list[str]:
     tables = [times(group), traffic(group)]
     if soon := targets.table(group):
         tables += [soon, [targets.text(group)]]
-    tables += [goals.table(group), targets.goals(group)]
+    tables += [goals.table(group), goals.ring_table(group), targets.goals(group)]
     return [*lines, *itertools.chain.from_iterable(["", *table] for table in tables if table)]
 
 

@@ -69,7 +69,7 @@ def _single(title: str, script: str, environment: str, **options: Any) -> System
     return System(title, script, environment, options, single=True)
 
 
-SYSTEMS: dict[str, System] = {
+COMPARED: dict[str, System] = {
     **_tfdist("horovod"),
     **_tfdist("multi_worker"),
     "horovod": System("Horovod, tf_keras", "run_tf_keras", PEERS_TF, {"engine": "horovod"}),
@@ -87,3 +87,10 @@ SYSTEMS: dict[str, System] = {
     "torch": _single("PyTorch, one device", "run_torch", PEERS_TORCH, single=True),
     "tf-keras": _single("tf_keras, one device", "run_tf_keras", PEERS_TF, engine="single"),
 }
+
+# For `overlap.py`.
+OVERLAP = {
+    f"overlap-{name}": System(f"tfdist `{name}`", "run_overlap", OWN, {"strategy": name})
+    for name in ("horovod", "multi_worker")
+}
+SYSTEMS = COMPARED | OVERLAP
