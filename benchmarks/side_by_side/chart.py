@@ -24,18 +24,18 @@ def draw(groups: list[Group], path: Path) -> None:
     """
     figure = Figure(figsize=(8, 4.5 * len(groups)), layout="constrained")
     for axes, group in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups):
+        rates = group.rates[::-1]
+        links = [LINKS[rate][1] for rate in rates]
         for number, name in enumerate(group.systems):
             if name in group.errors:
                 continue
             system = SYSTEMS[name]
-            rates = group.limited
             found = [group.seconds(name, None if system.single else rate) for rate in rates]
             heights = [1000 * statistics.median(seconds) for seconds in found]
-            widths = [8e-6 * LINKS[rate][0] for rate in rates]
             style = ":" if system.single else "-" if name.startswith("tfdist") else "--"
-            colour = f"C{number % 10}"
-            axes.plot(widths, heights, style, color=colour, marker="o", label=system.title)
-        axes.set(xscale="log", yscale="log", ylabel="ms per step", xlabel="link, Mbit/s")
+            label = system.title.replace("`", "")
+            axes.plot(links, heights, style, color=f"C{number % 10}", marker="o", label=label)
+        axes.set(yscale="log", ylabel="ms per step", xlabel="link")
         axes.set_title(f"{group.work}, {group.hosts} hosts, {group.batch} samples per rank")
         axes.grid(alpha=0.3, which="both")
         axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
