@@ -70,7 +70,10 @@ peers: horovod ## install the systems that tfdist is compared with, each in its 
 	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)
 
 bench: peers ## side by side with the peers on rate-limited links; under 15 minutes, needs root
-	$(BIN)/python -m benchmarks.side_by_side quick --peers $(PEERS)
+	$(BIN)/python -m benchmarks.side_by_side quick --peers $(PEERS) > /dev/null
+	$(BIN)/python -m benchmarks.side_by_side.overlap
+	$(BIN)/python -m benchmarks.side_by_side.report --update-readme \
+	  benchmarks/results/side_by_side-quick.json
 
 # BENCH_OPTIONS=--resume goes on after an interruption.
 bench-full: peers ## the same with all models, systems and numbers of hosts; hours

@@ -50,7 +50,10 @@ def ring_table(group: Group) -> list[str]:
     """The shares of the ring's bound that are goals; nothing for another model."""
     if (group.work, group.hosts) != ("mlp", 2):
         return []
-    head = ["| link | tfdist | goal | share of the ring bound | reached |", "|---|---|---:|---:|---|"]
+    head = [
+        "| link | tfdist | goal | share of the ring bound | reached |",
+        "|---|---|---:|---:|---|",
+    ]
     lines = []
     for rate, (name, bound) in itertools.product(group.limited, RING_SHARES.items()):
         share = group.ring_share(name, rate) if group.seconds(name, rate) else None

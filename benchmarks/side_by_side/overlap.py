@@ -128,7 +128,7 @@ def main() -> None:
             phases = [Phase(rate, STEPS)]
             place = (arguments.work, arguments.batch, hosts, phases)
             reports = launch(name, *place, peers="", checked=lambda found: None)
-        steps.append(step_of(system.title, reports[0]["log"]))
+        steps.append(step_of(system.title.replace("`", ""), reports[0]["log"]))
     title = f"{WORKS[arguments.work].title}, 2 hosts, {LINKS[rate][1]}"
     text = "\n".join([title, *map(told, steps)])
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,14 +5,15 @@ python -m benchmarks.side_by_side.report benchmarks/results/side_by_side-quick.j
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import re
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import readme
 from benchmarks.side_by_side import chart, goals, scaling, targets, variables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
@@ -42,10 +43,10 @@ def times(group: Group) -> list[str]:
     for name in group.systems:
         system = SYSTEMS[name]
         row = [system.title]
-        for rate in group.rates:
-            if name in group.errors:
-                row += [f"crashes: `{reason(group.errors[name])}`", "–"]
-                continue
+        if name in group.errors:
+            row += ["–"] * 2 * len(group.rates)
+            row[1] = f"crashes: `{reason(group.errors[name])}`"
+        for rate in group.rates if name not in group.errors else ():
             # On one host there is no link, so its figure holds for all of them.
             seconds = group.seconds(name, None if system.single else rate)
             samples = group.batch * (1 if system.single else group.hosts)
@@ -95,18 +96,25 @@ def section(group: Group) -> list[str]:
     return [*lines, *itertools.chain.from_iterable(["", *table] for table in tables if table)]
 
 
-def page(result: dict[str, Any], image: str | None) -> str:
-    """All tables, in Markdown, with the chart of that name, if there is one."""
+def machine_text(result: dict[str, Any]) -> str:
+    """What the figures were measured with, and what they are."""
     machine = result["machine"]
     versions: dict[str, str] = {}
     for run in result["runs"]:
         versions |= run.get("versions", {})
+    return (
+        f"{machine['cores']} cores of {machine['processor']}, Linux {machine['kernel']}, Python "
+        f"{machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
+        "Step times are medians with quartiles over the steps of all rounds, of the slowest rank."
+    )
+
+
+def page(result: dict[str, Any], image: str | None) -> str:
+    """All tables, in Markdown, with the chart of that name, if there is one."""
     lines = [
         f"# Side by side: {result['plan']}",
         "",
-        f"{machine['cores']} cores of {machine['processor']}, Linux {machine['kernel']}, Python "
-        f"{machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
-        "Step times are medians with quartiles over the steps of all rounds, of the slowest rank. "
+        f"{machine_text(result)} "
         "Share of the ring bound: 2(N−1)/N·M/B divided by what a step takes longer than on one "
         "device of the same framework.",
     ]
@@ -117,14 +125,25 @@ def page(result: dict[str, Any], image: str | None) -> str:
     found = groups(result["runs"])
     for group in found:
         lines += section(group)
-    cores = None if result.get("own_hosts") else machine["cores"]
+    cores = None if result.get("own_hosts") else result["machine"]["cores"]
     lines += scaling.sections(found, cores)
     lines += variables.section(found)
     return "\n".join(lines) + "\n"
 
 
-def publish(path: Path) -> None:
-    """Writes the page and the chart beside the file of results, and prints the page.
+def excerpt(result: dict[str, Any]) -> str:
+    """The step times of the first model, for the README."""
+    group = groups(result["runs"])[0]
+    head = (
+        f"{WORKS[group.work].title} of {group.parameters / 1e6:.0f} M parameters, {group.hosts} "
+        f"hosts (network namespaces of one machine), {group.batch} samples per rank, SGD with "
+        f"momentum; {group.rounds} rounds. {machine_text(result)} Made by `make bench`."
+    )
+    return "\n".join([head, "", *times(group)])
+
+
+def publish(path: Path) -> dict[str, Any]:
+    """Writes the page and the chart beside the file of results, prints the page; the results.
 
     There is no chart where no link was limited.
     """
@@ -136,7 +155,19 @@ def publish(path: Path) -> None:
     text = page(result, image.name if limited else None)
     path.with_suffix(".md").write_text(text)
     print(text)
+    return result
+
+
+def main() -> None:
+    """Publishes what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--update-readme", action="store_true", help="put its step times there too")
+    arguments = parser.parse_args()
+    result = publish(arguments.results)
+    if arguments.update_readme:
+        readme.update(readme.README, "side_by_side", excerpt(result))
 
 
 if __name__ == "__main__":
-    publish(Path(sys.argv[1]))
+    main()
