@@ -38,8 +38,9 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     Args:
         accumulation_steps: number of micro-batches whose gradients are averaged on each replica
             before one exchange and one update.
-        bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes. What
-            travels is packed by Horovod itself (environment variable HOROVOD_FUSION_THRESHOLD).
+        bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes, and an
+            exchange begins as soon as so many bytes of gradients are there. What travels is packed
+            by Horovod itself (environment variable HOROVOD_FUSION_THRESHOLD).
         compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
             as "topk", or a dict of patterns of variables' paths and these. None for not at all.
         seed: for the random numbers of compressors.
