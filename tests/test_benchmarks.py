@@ -159,6 +159,7 @@ def test_links_compares_all_exchanges_with_the_engines(tmp_path):
     assert printed.endswith(between(page, "links"))
 
 
+@pytest.mark.full
 def test_codecs_measures_times_memory_and_payloads(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- codecs:begin -->\n<!-- codecs:end -->\nafter\n")

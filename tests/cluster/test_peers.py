@@ -138,6 +138,7 @@ def test_a_rank_that_is_none_is_refused(rank, addresses):
         wait_for_peers(addresses, rank)
 
 
+@pytest.mark.full
 def test_tensorflow_gets_the_ports_again_and_again():
     """Three real processes, twenty starts of TensorFlow's server, and a strategy at the end."""
     with reserved_ports(3 * 21) as ports:

@@ -54,7 +54,6 @@ WHILE_WRITING = [("kill_weights", 0, "SIGKILL", 137), ("kill_between", 0, "SIGKI
 # What the launcher sees of others is the same as of one of these.
 USUAL = [
     ("multi_worker", "kill_step"),
-    ("multi_worker", "stop"),
     ("horovod", "kill_step"),
 ]
 
