@@ -927,7 +927,7 @@ _local_end_of_data = threading.local()
 _CHUNK_BYTES = 64 * 1024
 
 
-# With 2, a step of 40 MB over 1 Gbit/s takes 3 % longer; more than 8 make no difference.
+# With fewer a link of 1 Gbit/s is idle now and then (benchmarks/side_by_side, 1 Gbit/s).
 OPERATIONS_UNDER_WAY = 8
 
 

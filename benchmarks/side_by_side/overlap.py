@@ -25,7 +25,7 @@ from benchmarks.side_by_side.work import WORKS
 
 matplotlib.use("Agg")
 STEPS = 6
-# Variables of fewer bytes in a model would make bars that nobody sees; the longest ones are drawn.
+# Of more variables a chart is no longer readable; those that wait longest for their sums are drawn.
 BARS = 12
 
 

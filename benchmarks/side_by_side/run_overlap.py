@@ -87,12 +87,11 @@ class NotingArrived(keras.optimizers.SGD):
 
 
 class NotingSteps(recording.Recorder):
-    """Notes when steps end, and keeps all notes with what the rank writes."""
+    """Notes when steps end."""
 
     def step_done(self, loss: float) -> None:
         """As of the base class."""
         LOG.steps.append(time.perf_counter())
-        self.keep("log", vars(LOG))
         super().step_done(loss)
 
 
@@ -110,6 +109,7 @@ def main() -> None:
         model.compile(optimizer, models_keras.loss(keras))
     versions = fitting.versions("keras", "tfdist")
     recorder = NotingSteps(arguments, versions, fitting.parameters(model))
+    recorder.keep("log", vars(LOG))
     LOG.watch(arguments.interface)
     batch = arguments.batch * strategy.num_replicas_in_sync
     samples = work.WORKS[arguments.work].samples(batch)
