@@ -255,9 +255,7 @@ class DistributedOptimizer(OptimizerWrapper):
         with tf.init_scope(), strategy.scope():
             self.build(variables)
 
-    def _pack(
-        self, totals: Totals, gradients: list
-    ) -> tuple[exchange.Packing | exchange.Grouping, list]:
+    def _pack(self, totals: Totals, gradients: list) -> tuple[exchange.Packing, list]:
         """Packs and weights the gradients in one pass.
 
         Accumulated gradients are dense, with zeros for variables that have none in this step.

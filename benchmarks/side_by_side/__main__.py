@@ -97,7 +97,7 @@ def main() -> None:
     plan = plans.PLANS[arguments.plan]
     steps = {rate: plan.steps[rate] for rate in arguments.rates or plan.steps}
     path = arguments.out or RESULTS / f"side_by_side-{arguments.plan}.json"
-    results = Results(path, arguments.plan, arguments.resume)
+    results = Results(path, arguments.plan, steps, arguments.resume)
     for number in range(arguments.rounds or plan.rounds):
         for cell in plan.cells:
             if arguments.works and cell.work not in arguments.works:

@@ -13,6 +13,8 @@ from benchmarks.side_by_side.runs import Group
 from benchmarks.side_by_side.systems import SYSTEMS
 
 matplotlib.use("Agg")
+# After so many lines the colors repeat, with another marker.
+COLORS, MARKERS = 10, "os^"
 
 
 def draw(groups: list[Group], path: Path) -> None:
@@ -34,7 +36,9 @@ def draw(groups: list[Group], path: Path) -> None:
             heights = [1000 * statistics.median(seconds) for seconds in found]
             style = ":" if system.single else "-" if name.startswith("tfdist") else "--"
             label = system.title.replace("`", "")
-            axes.plot(links, heights, style, color=f"C{number % 10}", marker="o", label=label)
+            marker = MARKERS[number // COLORS]
+            color = f"C{number % COLORS}"
+            axes.plot(links, heights, style, color=color, marker=marker, label=label)
         axes.set(yscale="log", ylabel="ms per step", xlabel="link")
         axes.set_title(f"{group.work}, {group.hosts} hosts, {group.batch} samples per rank")
         axes.grid(alpha=0.3, which="both")

@@ -19,6 +19,7 @@ def fit(
     batch: int,
     recorder: recording.Recorder,
     callbacks: list[Any],
+    reported: float = 1.0,
 ) -> None:
     """Trains for the recorder's steps.
 
@@ -29,6 +30,7 @@ def fit(
         batch: how many of them make a step.
         recorder: is told of each step.
         callbacks: others, which come first.
+        reported: what the framework multiplies losses by in its logs.
     """
 
     class Steps(keras.callbacks.Callback):
@@ -38,7 +40,7 @@ def fit(
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
             # What Keras gives is the mean of all steps.
-            total = float((logs or {})["loss"]) * (batch + 1)
+            total = float((logs or {})["loss"]) / reported * (batch + 1)
             recorder.step_done(total - self.total)
             self.total = total
 

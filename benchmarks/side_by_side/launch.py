@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import tempfile
 import time
@@ -85,17 +86,23 @@ def launch(
                 for index, phase in enumerate(phases):
                     _await_ranks(processes, folder, index, _seconds(phases[:index]))
                     rig.limit(phase.rate)
-                    checked(rig.measured(phase.rate, folder))
+                    checked(rig.checked(phase.rate, folder))
                     recording.go_file(folder, index).touch()
                 for process in processes:
                     if process.wait(_seconds(phases)):
                         raise Failed("a rank failed")
             except (Failed, subprocess.TimeoutExpired) as error:
-                said = "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
+                said = "\n".join(last_words(log.read_text(errors="replace")) for log in logs)
                 raise Failed(f"{error}\n{said}") from error
         return [
             json.loads((folder / f"{number}.json").read_text()) for number in range(len(rig.hosts))
         ]
+
+
+def last_words(text: str) -> str:
+    """The end of what a rank printed, without the rows of arrays in TensorFlow's messages."""
+    lines = [line for line in text.splitlines() if not re.fullmatch(r"[-+\d.,e\s\[\]]*", line)]
+    return "\n".join(lines)[-3000:]
 
 
 def _seconds(phases: Sequence[Phase]) -> float:

@@ -4,7 +4,7 @@ A bar goes from when a variable's gradient is computed to when its sum over the 
 exchange overlaps the backward pass where bytes are sent, or bars end, before the last bar begins.
 
     python -m benchmarks.side_by_side.overlap                 # needs root; two minutes
-    python -m benchmarks.side_by_side.overlap --rate 100mbit --work transformer --batch 8
+    python -m benchmarks.side_by_side.overlap --rate 100mbit --work mlp --batch 64
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--work", choices=WORKS, default="mlp")
-    parser.add_argument("--batch", type=int, default=64, help="samples per rank and step")
+    parser.add_argument("--work", choices=WORKS, default="transformer")
+    parser.add_argument("--batch", type=int, default=8, help="samples per rank and step")
     parser.add_argument("--rate", choices=LINKS, default="1gbit")
     default = ROOT / "benchmarks" / "results" / "overlap.png"
     parser.add_argument("--out", type=Path, default=default)

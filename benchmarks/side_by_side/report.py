@@ -34,6 +34,11 @@ def milliseconds(seconds: list[float]) -> str:
     return f"{middle:.0f} ({low:.0f}–{high:.0f})"
 
 
+def rounds(group: Group) -> str:
+    """How many there were."""
+    return f"{group.rounds} round{'s' * (group.rounds > 1)}"
+
+
 def times(group: Group) -> list[str]:
     """A table of step times, with the samples per second of all ranks."""
     head = ["system"]
@@ -50,7 +55,8 @@ def times(group: Group) -> list[str]:
             # On one host there is no link, so its figure holds for all of them.
             seconds = group.seconds(name, None if system.single else rate)
             samples = group.batch * (1 if system.single else group.hosts)
-            row += [milliseconds(seconds), f"{samples / statistics.median(seconds):.0f}"]
+            speed = f"{samples / statistics.median(seconds):.0f}" if system.trains else "–"
+            row += [milliseconds(seconds), speed]
         lines.append(f"| {' | '.join(row)} |")
     return lines
 
@@ -78,7 +84,7 @@ def section(group: Group) -> list[str]:
     """The text of one group."""
     task = WORKS[group.work]
     lines = ["", f"## {task.title}, {group.hosts} hosts, {group.batch} samples per rank", ""]
-    lines.append(f"{group.parameters / 1e6:.2f} M parameters; {group.rounds} rounds.")
+    lines.append(f"{group.parameters / 1e6:.2f} M parameters; {rounds(group)}.")
     if group.loopback:
         lines.append(f"Over loopback, as {group.loopback}.")
     for rate in group.limited:
@@ -116,7 +122,7 @@ def page(result: dict[str, Any], image: str | None) -> str:
         "",
         f"{machine_text(result)} "
         "Share of the ring bound: 2(N−1)/N·M/B divided by what a step takes longer than on one "
-        "device of the same framework.",
+        "device of the same framework; more than 100 % where computing hides a part of it.",
     ]
     if took := sum(run.get("took", 0) for run in result["runs"]):
         lines[-1] += f" All launches together took {took / 60:.0f} minutes."
@@ -137,7 +143,7 @@ def excerpt(result: dict[str, Any]) -> str:
     head = (
         f"{WORKS[group.work].title} of {group.parameters / 1e6:.0f} M parameters, {group.hosts} "
         f"hosts (network namespaces of one machine), {group.batch} samples per rank, SGD with "
-        f"momentum; {group.rounds} rounds. {machine_text(result)} Made by `make bench`."
+        f"momentum; {rounds(group)}. {machine_text(result)} Made by `make bench`."
     )
     return "\n".join([head, "", *times(group)])
 

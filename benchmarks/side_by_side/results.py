@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,18 @@ class Results:
     Args:
         path: of the JSON file.
         plan: its name.
+        steps: that are timed, by the rate of the links.
         resume: go on with the file, if there is one, in place of a new one.
     """
 
-    def __init__(self, path: Path, plan: str, resume: bool):
+    def __init__(self, path: Path, plan: str, steps: Mapping[str, int], resume: bool):
         self._path = path
-        self._content: dict[str, Any] = {"plan": plan, "machine": machine(), "runs": []}
+        same = {"plan": plan, "steps": dict(steps), "machine": machine()}
+        self._content: dict[str, Any] = {**same, "runs": []}
         if resume and path.exists():
             found = json.loads(path.read_text())
-            if any(found[key] != self._content[key] for key in ("plan", "machine")):
-                sys.exit(f"{path} is of another plan or machine: {found['machine']}")
+            if others := {key: found.get(key) for key in same if found.get(key) != same[key]}:
+                sys.exit(f"{path} is of another plan or machine. Received: {others}")
             self._content = found
         path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -25,7 +25,10 @@ def main() -> None:
         model.compile(models_keras.optimizer(arguments.work, keras), models_keras.loss(keras))
     recorder = recording.Recorder(arguments, fitting.versions(name), fitting.parameters(model))
     batch = arguments.batch * strategy.num_replicas_in_sync
-    fitting.fit(model, keras, work.WORKS[arguments.work].samples(batch), batch, recorder, [])
+    samples = work.WORKS[arguments.work].samples(batch)
+    # tf_keras logs the sum of the replicas' mean losses; the gradients are of their mean.
+    reported = strategy.num_replicas_in_sync
+    fitting.fit(model, keras, samples, batch, recorder, [], reported)
 
 
 if __name__ == "__main__":

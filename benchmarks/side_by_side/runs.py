@@ -76,9 +76,10 @@ class Group:
         size = 4 * self.parameters
         bound = 2 * (self.hosts - 1) / self.hosts * size
         floor = SYSTEMS[name].floor
-        if statistics.median(self.sent(name, rate)) < 0.9 * bound or not self.seconds(floor, None):
+        computing = [0.0] if floor is None else self.seconds(floor, None)
+        if statistics.median(self.sent(name, rate)) < 0.9 * bound or not computing:
             return None
-        alone = statistics.median(self.seconds(floor, None))
+        alone = statistics.median(computing)
         added = statistics.median(self.seconds(name, rate)) - alone
         return bound / LINKS[rate][0] / added if added > 0 else None
 

@@ -20,6 +20,7 @@ class System:
         environment: where it is installed: `OWN`, `PEERS_TF` or `PEERS_TORCH`.
         options: of the script.
         single: runs on one host only.
+        trains: False for one that only exchanges as many bytes.
     """
 
     title: str
@@ -27,10 +28,13 @@ class System:
     environment: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     single: bool = False
+    trains: bool = True
 
     @property
-    def floor(self) -> str:
-        """The system that trains on one device with the same framework."""
+    def floor(self) -> str | None:
+        """The system that trains on one device with the same framework; None without training."""
+        if not self.trains:
+            return None
         if self.environment == PEERS_TORCH:
             return "torch"
         return "keras" if self.environment == OWN else "tf-keras"
@@ -76,6 +80,7 @@ COMPARED: dict[str, System] = {
     "horovod-fp16": System(
         "Horovod, tf_keras, fp16", "run_tf_keras", PEERS_TF, {"engine": "horovod", "fp16": True}
     ),
+    "horovod-alone": System("Horovod's all-reduce alone", "run_all_reduce", PEERS_TF, trains=False),
     "mwms": System("MultiWorkerMirrored, tf_keras", "run_mwms", PEERS_TF, {"keras": "tf_keras"}),
     "mwms-keras3": System("MultiWorkerMirrored, Keras 3", "run_mwms", PEERS_TF, {"keras": "keras"}),
     "ddp": System("PyTorch DDP", "run_torch", PEERS_TORCH),

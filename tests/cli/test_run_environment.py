@@ -59,6 +59,7 @@ def test_the_memory_of_a_step_is_kept_for_the_next(launcher):
     for environ in environments(launcher):
         assert int(environ["MALLOC_TRIM_THRESHOLD_"]) == 2**30
         assert int(environ["MALLOC_MMAP_THRESHOLD_"]) == 2**25
+        assert int(environ["MALLOC_TOP_PAD_"]) == 2**26
 
 
 def test_what_the_user_has_set_stays(launcher):

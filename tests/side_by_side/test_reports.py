@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.side_by_side import goals, plans, recording, report, systems, targets, work
+from benchmarks.side_by_side import (
+    goals,
+    launch,
+    plans,
+    recording,
+    report,
+    rig,
+    systems,
+    targets,
+    work,
+)
 from benchmarks.side_by_side.runs import groups
 from tests.traffic import network
 
@@ -34,6 +44,13 @@ def test_the_ring_share_is_the_bound_by_what_the_exchange_adds():
     (group,) = groups([run_of("horovod", 50), run_of("tf-keras", 10)])
     # 4 MB at 125 MB/s take 32 ms; 40 are added.
     assert group.ring_share("horovod", "1gbit") == pytest.approx(0.8)
+
+
+def test_an_exchange_without_training_is_all_that_its_step_adds():
+    (group,) = groups([run_of("horovod-alone", 40), run_of("tf-keras", 10)])
+    assert group.ring_share("horovod-alone", "1gbit") == pytest.approx(0.8)
+    (row,) = [row for row in report.times(group) if "alone" in row]
+    assert row.endswith("| 40 (40–40) | – |")
 
 
 def test_compressed_systems_have_no_ring_share():
@@ -83,6 +100,13 @@ def test_the_page_shows_a_crash_as_one():
     assert any(
         "crashes: `ValueError: no PerReplica here`" in line for line in report.section(group)
     )
+
+
+def test_an_error_that_shows_an_array_is_found_before_it():
+    rows = "       [[-1.5e+00, 2.,  ...,\n        [3, 4]]],\n\n" * 1000
+    said = launch.last_words(f"Traceback\nValueError: a value {{\n{rows}}}) of PerReplica")
+    assert report.reason(said) == "ValueError: a value {"
+    assert said.endswith("of PerReplica")
 
 
 def test_the_time_to_a_loss_is_steps_by_the_step_on_each_link():
@@ -155,6 +179,21 @@ def test_namespaces_of_killed_processes_are_removed():
     with network.hosts(1):
         listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert name not in listed
+
+
+def test_a_link_fits_when_it_carries_what_its_rate_leaves_for_data():
+    assert rig.fits(119e6, "1gbit") and not rig.fits(100e6, "1gbit")
+    assert not rig.fits(130e6, "1gbit") and rig.fits(900e6, "10gbit")
+    assert rig.fits(3e9, rig.UNLIMITED)
+
+
+@pytest.mark.skipif(bool(network.reason_against()), reason=network.reason_against())
+def test_links_of_another_speed_are_refused(tmp_path):
+    with rig.rig(2) as made:
+        made.limit("100mbit")
+        with pytest.raises(RuntimeError, match="1 Gbit/s must carry 0.85 to 1.02.*Received: 1"):
+            made.checked("1gbit", tmp_path)
+        assert len(made.checked("100mbit", tmp_path)) == 2
 
 
 @pytest.mark.full

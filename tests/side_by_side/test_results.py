@@ -9,12 +9,13 @@ import pytest
 from benchmarks.side_by_side.results import Results
 
 PLACE = {"round": 0, "system": "ddp", "work": "mlp", "hosts": 2, "batch": 64}
+STEPS = {"1gbit": 10}
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
     path = tmp_path / "results" / "plan.json"
-    Results(path, "quick", False).add(PLACE | {"phases": []})
-    resumed = Results(path, "quick", True)
+    Results(path, "quick", STEPS, False).add(PLACE | {"phases": []})
+    resumed = Results(path, "quick", STEPS, True)
     assert not resumed.needs(PLACE)
     others = {"round": 1, "system": "keras", "work": "cnn", "hosts": 3, "batch": 32}
     assert all(resumed.needs(PLACE | {key: value}) for key, value in others.items())
@@ -23,22 +24,28 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
 
 
 def test_without_resume_measuring_begins_anew(tmp_path):
-    Results(tmp_path / "plan.json", "quick", False).add(PLACE)
-    assert Results(tmp_path / "plan.json", "quick", False).needs(PLACE)
+    Results(tmp_path / "plan.json", "quick", STEPS, False).add(PLACE)
+    assert Results(tmp_path / "plan.json", "quick", STEPS, False).needs(PLACE)
 
 
 def test_a_system_that_failed_is_not_tried_again(tmp_path):
-    results = Results(tmp_path / "plan.json", "quick", True)
+    results = Results(tmp_path / "plan.json", "quick", STEPS, True)
     results.add(PLACE | {"error": "a rank failed"})
     assert not results.needs(PLACE | {"round": 1})
     assert results.needs(PLACE | {"round": 1, "hosts": 3})
 
 
+def test_results_of_other_steps_are_not_continued(tmp_path):
+    Results(tmp_path / "plan.json", "quick", STEPS, False).add(PLACE)
+    with pytest.raises(SystemExit, match="another plan.*'1gbit': 10"):
+        Results(tmp_path / "plan.json", "quick", {"1gbit": 5}, True)
+
+
 def test_results_of_another_machine_are_not_continued(tmp_path):
     path = tmp_path / "plan.json"
-    Results(path, "quick", False).add(PLACE)
+    Results(path, "quick", STEPS, False).add(PLACE)
     content = json.loads(path.read_text())
     content["machine"]["cores"] += 1
     path.write_text(json.dumps(content))
     with pytest.raises(SystemExit, match="another plan or machine"):
-        Results(path, "quick", True)
+        Results(path, "quick", STEPS, True)

@@ -66,23 +66,43 @@ def test_missing_and_sparse_gradients_keep_their_places():
     np.testing.assert_array_equal(back[1].numpy(), [1.0, 1.0])
 
 
-def test_in_groups_gradients_stay_as_they_are():
+def test_in_groups_only_small_gradients_are_joined(monkeypatch):
+    monkeypatch.setattr(exchange, "SMALL_BYTES", 40)
     sparse = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 4]), tf.constant([5, 3]))
-    gradients = [None, sparse, tf.ones((2, 3)), tf.zeros(())]
-    specs = [tf.TensorSpec(shape) for shape in [(), (5, 3), (2, 3), ()]]
+    gradients = [None, sparse, tf.ones((5,)), tf.zeros(()), tf.ones((4, 3)), tf.ones((2, 2))]
+    specs = [tf.TensorSpec(shape) for shape in [(), (5, 3), (5,), (), (4, 3), (2, 2)]]
     grouping = exchange.Grouping(gradients, specs, 1000)
     packed = grouping.pack(gradients)
-    assert len(packed) == 3
-    assert all(any(value is given for given in gradients[1:]) for value in packed)
+    assert [len(value) for value in packed[:-1]] == [6, 12, 4]
+    assert packed[-1] is sparse
     back = grouping.unpack(packed)
-    assert all(value is given for value, given in zip(back, gradients))
+    assert back[0] is None and back[1] is sparse
+    for value, gradient in zip(back[2:], gradients[2:]):
+        np.testing.assert_array_equal(value.numpy(), gradient.numpy())
 
 
 def test_groups_are_summed_from_the_last_gradient_on_as_soon_as_they_are_large_enough(monkeypatch):
     sizes = [50, 10, 10, 10, 10, 300, 1, 1]
-    gradients = [tf.zeros((size,)) for size in sizes]
+    gradients = [tf.fill((size,), float(place)) for place, size in enumerate(sizes)]
     specs = [tf.TensorSpec((size,)) for size in sizes]
     grouping = exchange.Grouping(gradients, specs, 80)
+    summed = []
+
+    def all_reduce(values, largest):
+        summed.append([len(value) for value in values])
+        return [2 * value for value in values]
+
+    monkeypatch.setattr(exchange, "all_reduce", all_reduce)
+    sums = grouping.unpack(grouping.sum(grouping.pack(gradients)))
+    assert summed == [[2, 300], [20], [20], [50]]
+    for value, gradient in zip(sums, gradients):
+        np.testing.assert_array_equal(value.numpy(), 2 * gradient.numpy())
+
+
+def test_a_model_that_one_group_could_hold_travels_in_several(monkeypatch):
+    monkeypatch.setattr(exchange, "SMALL_BYTES", 40)
+    gradients = [tf.zeros((10,))] * 8
+    grouping = exchange.Grouping(gradients, [tf.TensorSpec((10,))] * 8, 1000)
     summed = []
 
     def all_reduce(values, largest):
@@ -91,7 +111,13 @@ def test_groups_are_summed_from_the_last_gradient_on_as_soon_as_they_are_large_e
 
     monkeypatch.setattr(exchange, "all_reduce", all_reduce)
     grouping.sum(grouping.pack(gradients))
-    assert summed == [[1, 1, 300], [10, 10], [10, 10], [50]]
+    assert summed == [[10, 10]] * 4
+
+
+def test_a_bound_of_no_bytes_joins_nothing():
+    gradients = [tf.ones((2, 3)), tf.ones((4,)), tf.zeros(())]
+    packing = exchange.Packing(gradients, [tf.TensorSpec(g.shape) for g in gradients], 0)
+    assert [len(value) for value in packing.pack(gradients)] == [6, 4, 1]
 
 
 def test_one_exchange_per_bucket_and_not_per_variable(two_replicas, monkeypatch):

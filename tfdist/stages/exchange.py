@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
+
+# Tensors for engines that pack themselves are joined up to this size.
+SMALL_BYTES = 256 * 1024
+
+# This part of a model is enough for an operation of such engines, unless it is less than
+# SMALL_BYTES: with all in a single one nothing would travel before the backward pass ends.
+ENOUGH = 1 / 4
 
 # TensorFlow's default for several processes is to pack all tensors into one, which takes longer
 # (benchmarks/exchange.py); what arrives here is packed already.
@@ -39,6 +46,11 @@ class Bucket:
     def sizes(self) -> list[int]:
         """The tensors' numbers of elements."""
         return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def bytes(self) -> int:
+        """What they take together."""
+        return sum(self.sizes) * self.dtype.size
 
 
 def plan_buckets(specs: Sequence[tf.TensorSpec], bucket_bytes: int) -> list[Bucket]:
@@ -98,7 +110,7 @@ class Packing:
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
         specs: shape and dtype of the variables; those of a gradient may not be known statically.
-        bucket_bytes: upper bound of a bucket in bytes.
+        bucket_bytes: upper bound of a bucket in bytes; 0 for tensors that are not joined.
     """
 
     def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int):
@@ -137,45 +149,46 @@ class Packing:
         return gradients
 
 
-class Grouping:
-    """As `Packing`, with gradients left as they are: for engines that join what travels together.
+class Grouping(Packing):
+    """As `Packing`, for engines that join what travels together: only small tensors are joined.
+
+    Each tensor costs such an engine some time of its own, which a copy of a small one does not.
 
     Args:
         gradients: as for `Packing`.
         specs: as for `Packing`.
-        group_bytes: so many bytes of dense gradients are enough for an operation.
+        group_bytes: so many bytes of dense gradients are enough for an operation, and a quarter of
+            all is.
     """
 
     def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], group_bytes: int):
-        dense, sparse = _dense_and_sparse(gradients)
-        groups: list[list[int]] = [[]]
-        left = group_bytes
-        for index in reversed(dense):
-            groups[-1].append(index)
-            left -= specs[index].shape.num_elements() * specs[index].dtype.size
-            if left <= 0:
-                groups.append([])
-                left = group_bytes
-        self._groups = [group for group in groups if group] + [[index] for index in sparse]
-        self._length = len(gradients)
-
-    def pack(self, gradients: Sequence[Any]) -> list[Any]:
-        """The gradients, group by group."""
-        return [gradients[index] for group in self._groups for index in group]
+        small = min(group_bytes, SMALL_BYTES)
+        super().__init__(gradients, specs, small)
+        part = math.ceil(ENOUGH * sum(bucket.bytes for bucket in self._buckets))
+        self._enough = min(group_bytes, max(part, small))
 
     def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
-        """As `Packing.sum`, with an operation for each group."""
-        values = iter(packed)
-        groups = [[next(values) for _ in group] for group in self._groups]
-        return [total for group in groups for total in all_reduce(group, largest)]
+        """As `Packing.sum`, with an operation for each group of buckets."""
+        sums = list(packed)
+        for group in self._groups():
+            for index, total in zip(group, all_reduce([packed[i] for i in group], largest)):
+                sums[index] = total
+        return sums
 
-    def unpack(self, packed: Sequence[Any]) -> list[Any]:
-        """Inverse of `pack`; None where there was no gradient."""
-        gradients: list[Any] = [None] * self._length
-        order = [index for group in self._groups for index in group]
-        for index, gradient in zip(order, packed):
-            gradients[index] = gradient
-        return gradients
+    def _groups(self) -> Iterator[list[int]]:
+        """The places in what is packed: enough buckets for an operation, or a sparse gradient."""
+        group: list[int] = []
+        size = 0
+        for index, bucket in reversed([*enumerate(self._buckets)]):
+            group.append(index)
+            size += bucket.bytes
+            if size >= self._enough:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+        for index in range(len(self._buckets), len(self._buckets) + len(self._sparse)):
+            yield [index]
 
 
 def _dense_and_sparse(gradients: Sequence[Any]) -> tuple[list[int], list[int]]:

@@ -37,7 +37,7 @@ class Totals:
                 options.compression, specs, paths, options.bucket_bytes, options.seed
             )
 
-    def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing | Grouping:
+    def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
         """The layout in which gradients are weighted and, if asked for, accumulated.
 
         Args:
@@ -47,11 +47,11 @@ class Totals:
         if accumulates:
             return Packing(gradients, self._specs, self._bucket_bytes)
         if self.compressed is not None:
-            return Grouping(gradients, self._specs, self._bucket_bytes)
+            return Packing(gradients, self._specs, 0)
         return self._on_the_way(gradients)
 
     def sum(
-        self, packing: Packing | Grouping, packed: list, number: tf.Tensor, largest: int | None
+        self, packing: Packing, packed: list, number: tf.Tensor, largest: int | None
     ) -> list[Any]:
         """The global gradients; None where there is none; called in replica context.
 
@@ -70,8 +70,9 @@ class Totals:
         totals = others.unpack(others.sum(others.pack(rest), largest))
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
-    def _on_the_way(self, gradients: Sequence[Any]) -> Packing | Grouping:
+    def _on_the_way(self, gradients: Sequence[Any]) -> Packing:
         strategy = tf.distribute.get_strategy()
-        packs = not getattr(strategy, "packs_tensors_itself", False)
-        layout = Packing if packs and strategy.num_replicas_in_sync > 1 else Grouping
+        if strategy.num_replicas_in_sync == 1:
+            return Packing(gradients, self._specs, 0)
+        layout = Grouping if getattr(strategy, "packs_tensors_itself", False) else Packing
         return layout(gradients, self._specs, self._bucket_bytes)

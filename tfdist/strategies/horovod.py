@@ -39,8 +39,9 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         accumulation_steps: number of micro-batches whose gradients are averaged on each replica
             before one exchange and one update.
         bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes, and an
-            exchange begins as soon as so many bytes of gradients are there. What travels is packed
-            by Horovod itself (environment variable HOROVOD_FUSION_THRESHOLD).
+            exchange begins as soon as so many bytes of gradients are there, or a quarter of all.
+            What travels together is packed by Horovod itself (environment variable
+            HOROVOD_FUSION_THRESHOLD), except for small gradients, which come to it joined.
         compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
             as "topk", or a dict of patterns of variables' paths and these. None for not at all.
         seed: for the random numbers of compressors.
@@ -58,7 +59,8 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     1
     """
 
-    # Horovod gathers tensors in a buffer of its own; packed before, they would be copied twice.
+    # Horovod gathers tensors in a buffer of its own; large ones that are packed before would be
+    # copied twice.
     packs_tensors_itself = True
 
     def __init__(

@@ -19,10 +19,12 @@ STRATEGIES = ("multi_worker", "horovod", "parameter_server")
 DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
 
 # The C library otherwise returns the gradients' memory to the system after each step, and the
-# system has to clear it before the next. 32 MiB are the most that its own rule would come to.
+# system has to clear it before the next. 32 MiB are the most that its own rule would come to. The
+# heaps of other threads than the first are of 64 MiB, and go back whole unless that is padding.
 ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(1024**3),
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
+    "MALLOC_TOP_PAD_": str(64 * 1024**2),
 }
 
 
