@@ -2,8 +2,8 @@
 
 Options: "weights", the file that the final weights are saved in; "cluster", true for one in this
 process; "parts", into which variables are divided, of as many parameter servers; "fits", the
-number of epochs of each `fit`; others are those of the strategy, of which "staleness" and
-"compression" are expressions.
+numbers of epochs and of samples of each `fit`; others are those of the strategy, of which
+"staleness" and "compression" are expressions.
 """
 
 import contextlib
@@ -92,10 +92,10 @@ def main(options):
             model = build()
             model.compile(keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
         losing = [LosingWhatIsUnsent()] if "compression" in options and local else []
-        for epochs in fits:
+        for epochs, samples in fits:
             model.fit(
-                x,
-                y,
+                x[:samples],
+                y[:samples],
                 batch_size=8,
                 epochs=epochs,
                 validation_data=(x[:20], y[:20]),
