@@ -6,7 +6,7 @@ all links, one after the other. Before each measurement the links' speed is chec
 it measures over loopback, and says so. The peers come from `install_peers.py`.
 
     python -m benchmarks.side_by_side quick                # as `make bench`
-    python -m benchmarks.side_by_side full --resume        # goes on with what was measured
+    python -m benchmarks.side_by_side models --resume      # goes on with what was measured
     python -m benchmarks.side_by_side quick --systems horovod ddp --rates 1gbit --rounds 1
 
 On hosts of one's own, without `tc` and namespaces, each system's script is started with what starts

@@ -36,6 +36,7 @@ MULTIPLE = tuple(
     for name, system in COMPARED.items()
     if system.trains and not system.single and name != "mwms-keras3"
 )
+ALL_LINKS = {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4}
 COUNTED = ("tfdist-horovod", "tfdist-multi_worker", "horovod", "mwms", "ddp", *FLOORS)
 
 
@@ -80,20 +81,26 @@ PLANS = {
     "quick": Plan(
         (Cell("mlp", 2, 64, QUICK_SYSTEMS),), {UNLIMITED: 30, "1gbit": 10, "100mbit": 4}, 2
     ),
-    "full": Plan(
+    "models": Plan(
         (
-            Cell("mlp", 2, 64, tuple(COMPARED)),
             Cell("cnn", 2, 16, MODEL_SYSTEMS),
             Cell("transformer", 2, 8, MODEL_SYSTEMS),
             Cell("embedding", 2, 256, MODEL_SYSTEMS),
-            # Weak scaling beyond two hosts, then strong: 64 samples for all, 63 with three hosts.
+        ),
+        ALL_LINKS,
+        5,
+    ),
+    # All codecs on two hosts; weak scaling beyond, then strong: 64 samples for all, 63 with three.
+    "scaling": Plan(
+        (
+            Cell("mlp", 2, 64, tuple(COMPARED)),
             Cell("mlp", 3, 64, SCALED),
             Cell("mlp", 4, 64, SCALED),
             Cell("mlp", 2, 32, SCALED),
             Cell("mlp", 3, 21, SCALED),
             Cell("mlp", 4, 16, SCALED),
         ),
-        {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4},
+        ALL_LINKS,
         5,
     ),
     # Steps to a loss do not depend on the link, so they are counted on the first, the fastest.

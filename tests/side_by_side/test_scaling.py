@@ -62,7 +62,7 @@ def test_the_text_says_which_hosts_share_a_core(cores, said):
 
 
 def test_the_full_plan_measures_one_device_with_the_batch_that_others_are_compared_to():
-    cells = plans.PLANS["full"].cells
+    cells = plans.PLANS["scaling"].cells
     alone = {(cell.work, cell.batch) for cell in cells if set(plans.FLOORS) <= set(cell.systems)}
     assert ("mlp", 64) in alone
     assert {cell.hosts for cell in cells if cell.batch == 64} == {2, 3, 4}
