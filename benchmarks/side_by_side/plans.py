@@ -36,7 +36,6 @@ MULTIPLE = tuple(
     for name, system in COMPARED.items()
     if system.trains and not system.single and name != "mwms-keras3"
 )
-ALL_LINKS = {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4}
 COUNTED = ("tfdist-horovod", "tfdist-multi_worker", "horovod", "mwms", "ddp", *FLOORS)
 
 
@@ -87,8 +86,8 @@ PLANS = {
             Cell("transformer", 2, 8, MODEL_SYSTEMS),
             Cell("embedding", 2, 256, MODEL_SYSTEMS),
         ),
-        ALL_LINKS,
-        5,
+        {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4},
+        2,
     ),
     # All codecs on two hosts; weak scaling beyond, then strong: 64 samples for all, 63 with three.
     "scaling": Plan(
@@ -100,8 +99,8 @@ PLANS = {
             Cell("mlp", 3, 21, SCALED),
             Cell("mlp", 4, 16, SCALED),
         ),
-        ALL_LINKS,
-        5,
+        {UNLIMITED: 15, "10gbit": 15, "1gbit": 8, "100mbit": 3},
+        2,
     ),
     # Steps to a loss do not depend on the link, so they are counted on the first, the fastest.
     "target": Plan(

@@ -108,9 +108,10 @@ def machine_text(result: dict[str, Any]) -> str:
     versions: dict[str, str] = {}
     for run in result["runs"]:
         versions |= run.get("versions", {})
+    vectors = f" ({machine['vectors']})" if machine.get("vectors") else ""
     return (
-        f"{machine['cores']} cores of {machine['processor']}, Linux {machine['kernel']}, Python "
-        f"{machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
+        f"{machine['cores']} cores of {machine['processor']}{vectors}, Linux {machine['kernel']}, "
+        f"Python {machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
         "Step times are medians with quartiles over the steps of all rounds, of the slowest rank."
     )
 

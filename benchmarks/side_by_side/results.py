@@ -16,15 +16,21 @@ Run = dict[str, Any]
 # By which a launch is known again.
 KEY = ("round", "system", "work", "hosts", "batch")
 
+# Vector instructions, the widest first, as Linux calls them. How fast TensorFlow multiplies depends
+# on them, and processors of the same name differ.
+VECTORS = ("avx512f", "avx2", "avx")
+
 
 def machine() -> dict[str, Any]:
     """What step times depend on here, apart from the systems' versions."""
-    named = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    processor = Path("/proc/cpuinfo").read_text()
+    named = re.search(r"^model name\s*: (.*)$", processor, re.M)
     return {
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "processor": named[1] if named else "unknown processor",
+        "vectors": next((name for name in VECTORS if name in processor.split()), ""),
     }
 
 

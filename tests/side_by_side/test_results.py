@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks.side_by_side.results import Results
+from benchmarks.side_by_side.results import Results, machine
 
 PLACE = {"round": 0, "system": "ddp", "work": "mlp", "hosts": 2, "batch": 64}
 STEPS = {"1gbit": 10}
@@ -49,3 +50,7 @@ def test_results_of_another_machine_are_not_continued(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(SystemExit, match="another plan or machine"):
         Results(path, "quick", STEPS, True)
+
+
+def test_the_machine_is_told_from_others_of_the_same_name():
+    assert machine()["vectors"] in Path("/proc/cpuinfo").read_text().split()
