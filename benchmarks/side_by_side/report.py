@@ -109,9 +109,10 @@ def machine_text(result: dict[str, Any]) -> str:
     for run in result["runs"]:
         versions |= run.get("versions", {})
     vectors = f" ({machine['vectors']})" if machine.get("vectors") else ""
+    used = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return (
         f"{machine['cores']} cores of {machine['processor']}{vectors}, Linux {machine['kernel']}, "
-        f"Python {machine['python']}, {', '.join(f'{n} {v}' for n, v in sorted(versions.items()))}. "
+        f"Python {machine['python']}, {used}. "
         "Step times are medians with quartiles over the steps of all rounds, of the slowest rank."
     )
 
