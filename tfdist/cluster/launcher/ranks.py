@@ -18,13 +18,13 @@ from tfdist.cluster.peers import TIMEOUT_VARIABLE
 STRATEGIES = ("multi_worker", "horovod", "parameter_server")
 DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
 
-# The C library otherwise returns the gradients' memory to the system after each step, and the
-# system has to clear it before the next. 32 MiB are the most that its own rule would come to. The
-# heaps of other threads than the first are of 64 MiB, and go back whole unless that is padding.
+# The C library otherwise returns the memory of a step's gradients to the system, and the system has
+# to clear it before the next: all that is larger than 32 MiB unless it may map nothing by itself,
+# and the heaps of other threads than the first unless all share one.
 ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1024**3),
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
-    "MALLOC_TOP_PAD_": str(64 * 1024**2),
 }
 
 
