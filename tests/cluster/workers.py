@@ -1,6 +1,8 @@
 """Processes for the tests of this folder, started as `python -m tests.cluster.workers NAME ...`."""
 
+import functools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,13 +11,17 @@ from tfdist.cluster import wait_for_peers
 
 
 def start(name, *arguments, **environ):
-    """A process that runs the function `name` of this file."""
+    """A process that runs the function `name` of this file.
+
+    It minds Ctrl-C, which what a shell starts in the background inherits as ignored.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "tests.cluster.workers", name, *map(str, arguments)],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
