@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.side_by_side.report import machine_text
 from benchmarks.side_by_side.results import Results, machine
 
 PLACE = {"round": 0, "system": "ddp", "work": "mlp", "hosts": 2, "batch": 64}
@@ -53,4 +54,7 @@ def test_results_of_another_machine_are_not_continued(tmp_path):
 
 
 def test_the_machine_is_told_from_others_of_the_same_name():
-    assert machine()["vectors"] in Path("/proc/cpuinfo").read_text().split()
+    found = machine()
+    assert found["vectors"] in Path("/proc/cpuinfo").read_text().split()
+    text = machine_text({"machine": found, "runs": []})
+    assert f"{found['processor']} ({found['vectors']}), Linux" in text

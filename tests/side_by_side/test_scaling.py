@@ -61,7 +61,7 @@ def test_the_text_says_which_hosts_share_a_core(cores, said):
     assert said in text
 
 
-def test_the_full_plan_measures_one_device_with_the_batch_that_others_are_compared_to():
+def test_the_plan_measures_one_device_with_the_batch_that_others_are_compared_to():
     cells = plans.PLANS["scaling"].cells
     alone = {(cell.work, cell.batch) for cell in cells if set(plans.FLOORS) <= set(cell.systems)}
     assert ("mlp", 64) in alone
