@@ -68,7 +68,10 @@ def launch(
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "2",
         "OMP_NUM_THREADS": "1",
+        # PyTorch always has it; TensorFlow, unless told, only on processors with VNNI.
+        "TF_ENABLE_ONEDNN_OPTS": "1",
         **ALLOCATOR,
+        **system.variables,
     }
     with tempfile.TemporaryDirectory(prefix="tfdist-bench-") as made:
         folder = Path(made)

@@ -25,7 +25,7 @@ TRAINING = (
     "tf-keras",
     "torch",
 )
-QUICK_SYSTEMS = (*TRAINING, "horovod-alone")
+QUICK_SYSTEMS = (*TRAINING, "keras-eigen", "horovod-alone")
 MODEL_SYSTEMS = (*TRAINING, "ddp-fp16")
 BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")

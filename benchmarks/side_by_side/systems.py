@@ -21,6 +21,7 @@ class System:
         options: of the script.
         single: runs on one host only.
         trains: False for one that only exchanges as many bytes.
+        variables: environment variables of its own.
     """
 
     title: str
@@ -29,6 +30,7 @@ class System:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     single: bool = False
     trains: bool = True
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def floor(self) -> str | None:
@@ -89,6 +91,13 @@ COMPARED: dict[str, System] = {
         "PyTorch DDP, PowerSGD rank 4", "run_torch", PEERS_TORCH, {"hook": "powersgd"}
     ),
     "keras": _single("Keras 3, one device", "run_keras", OWN),
+    "keras-eigen": System(
+        "Keras 3, one device, without oneDNN",
+        "run_keras",
+        OWN,
+        single=True,
+        variables={"TF_ENABLE_ONEDNN_OPTS": "0"},
+    ),
     "torch": _single("PyTorch, one device", "run_torch", PEERS_TORCH, single=True),
     "tf-keras": _single("tf_keras, one device", "run_tf_keras", PEERS_TF, engine="single"),
 }

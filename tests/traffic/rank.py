@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+import time
 
 from tests.traffic.joining import join
 
@@ -21,7 +22,7 @@ def _sent() -> int:
 
 
 def main() -> None:
-    """Writes measured and stated bytes per step, by compressor."""
+    """Writes measured and stated bytes per step, and its seconds, by compressor."""
     join(BACKEND, int(RANK), pathlib.Path(FOLDER), ADDRESSES)
     import tensorflow as tf
 
@@ -45,18 +46,23 @@ def main() -> None:
         def step(number, exchange=exchange):
             return strategy.run(lambda: exchange([gradient], number))
 
-        before = 0
+        before, began = 0, 0.0
         for number in range(_WARM_UP + _STEPS):
             if number == _WARM_UP:
                 strategy.processes.all_gather([0])
-                before = _sent()
+                before, began = _sent(), time.perf_counter()
             step(tf.constant(number, tf.int64))
         strategy.processes.all_gather([0])
+        sent, seconds = _sent() - before, time.perf_counter() - began
         stated = sum(
             sent_bytes(u.wire_bytes, _aggregation(u.compressor, len(ADDRESSES)), len(ADDRESSES))
             for u in exchange.units
         )
-        found[name_of(compressor)] = {"sent": (_sent() - before) / _STEPS, "stated": stated}
+        found[name_of(compressor)] = {
+            "sent": sent / _STEPS,
+            "stated": stated,
+            "seconds": seconds / _STEPS,
+        }
     pathlib.Path(FOLDER, f"{RANK}.json").write_text(json.dumps(found))
     strategy.processes.all_gather([0])  # rank 0 serves the others
 
