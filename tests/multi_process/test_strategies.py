@@ -8,6 +8,7 @@ from tests.multi_process import checks
 from tests.multi_process.jobs import HOROVOD, MULTI_WORKER, scenario
 from tests.multi_process.reference import OneDevice, X
 from tests.multi_process.scenarios import strategies
+from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 
 
 @scenario(strategies.several)
@@ -66,6 +67,12 @@ def test_predictions_of_other_dtypes_are_those_of_one_device(found, dtype):
 def test_eight_operations_of_tensorflow_are_under_way_at_a_time(found):
     for rank in found:
         assert rank == {"operations": 24, "orders": 8}
+
+
+@scenario(strategies.fusion_threshold, HOROVOD)
+def test_horovod_joins_as_many_bytes_as_the_first_strategy_says(found):
+    for rank in found:
+        assert rank == {"bytes": str(DEFAULT_BUCKET_BYTES)}
 
 
 @scenario(strategies.sums_of_half_precision, HOROVOD)

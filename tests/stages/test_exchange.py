@@ -94,7 +94,7 @@ def test_groups_are_summed_from_the_last_gradient_on_as_soon_as_they_are_large_e
 
     monkeypatch.setattr(exchange, "all_reduce", all_reduce)
     sums = grouping.unpack(grouping.sum(grouping.pack(gradients)))
-    assert summed == [[2, 300], [20], [20], [50]]
+    assert summed == [[300], [20], [20], [50], [2]]
     for value, gradient in zip(sums, gradients):
         np.testing.assert_array_equal(value.numpy(), 2 * gradient.numpy())
 

@@ -158,7 +158,7 @@ class Grouping(Packing):
         gradients: as for `Packing`.
         specs: as for `Packing`.
         group_bytes: so many bytes of dense gradients are enough for an operation, and a quarter of
-            all is.
+            all is. A tensor of so many travels alone, as joining it would copy it twice.
     """
 
     def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], group_bytes: int):
@@ -166,6 +166,7 @@ class Grouping(Packing):
         super().__init__(gradients, specs, small)
         part = math.ceil(ENOUGH * sum(bucket.bytes for bucket in self._buckets))
         self._enough = min(group_bytes, max(part, small))
+        self._alone = group_bytes
 
     def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
         """As `Packing.sum`, with an operation for each group of buckets."""
@@ -180,6 +181,9 @@ class Grouping(Packing):
         group: list[int] = []
         size = 0
         for index, bucket in reversed([*enumerate(self._buckets)]):
+            if bucket.bytes >= self._alone:
+                yield [index]
+                continue
             group.append(index)
             size += bucket.bytes
             if size >= self._enough:

@@ -12,7 +12,7 @@ PATIENCE = 20
 
 def sums_within_the_backward_pass(here):
     """Names the last layers' variables whose sums came before the first layer's gradient."""
-    model = _model(here.make(bucket_bytes=200))
+    model = _model(here.make(bucket_bytes=150))
     seen = []
     for _ in range(3):
         _events.arrived.clear()

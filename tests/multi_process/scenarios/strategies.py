@@ -1,5 +1,7 @@
 """Several strategies in one process, and what processes cannot exchange."""
 
+import os
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -127,6 +129,12 @@ def sums_of_half_precision(here):
         return here.strategy.run(all_reduce, args=(values,))
 
     return {"sums": [(tf.as_dtype(s.dtype).name, s.numpy().tolist()) for s in step(values)]}
+
+
+def fusion_threshold(here):
+    """Up to how many bytes Horovod was told to join tensors, after strategies were made."""
+    here.make(bucket_bytes=1)
+    return {"bytes": os.environ["HOROVOD_FUSION_THRESHOLD"]}
 
 
 def orders_of_operations(here):
