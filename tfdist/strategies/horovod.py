@@ -41,9 +41,9 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
             before one exchange and one update.
         bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes, and an
             exchange begins as soon as so many bytes of gradients are there, or a quarter of all.
-            What travels together is packed by Horovod itself, up to this many bytes unless the
+            Horovod itself joins what travels together, up to twice this many bytes unless the
             environment variable HOROVOD_FUSION_THRESHOLD says otherwise or Horovod was initialized
-            before, except for small gradients, which come to it joined.
+            before; small gradients come to it joined.
         compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
             as "topk", or a dict of patterns of variables' paths and these. None for not at all.
         seed: for the random numbers of compressors.
@@ -76,8 +76,9 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     ):
         options = Options(accumulation_steps, bucket_bytes, compression, seed)
         hvd = _horovod()
-        # Horovod's default is so much that even the largest tensors would be copied to be joined.
-        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(bucket_bytes))
+        # Room for any group of gradients that are not large. Horovod's default is so much that it
+        # would copy large ones too, to join them.
+        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(2 * bucket_bytes))
         hvd.init()
         _check_size(hvd)
         _compat.install_collectives()
