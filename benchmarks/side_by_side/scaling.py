@@ -78,7 +78,7 @@ def table(scaled: list[Group], found: Iterable[Group], alone: int) -> list[str]:
     floors = [group for group in found if group.batch == alone]
     head = ["system", "link", "one device, samples/s", *(f"{g.hosts} hosts" for g in scaled)]
     lines = [f"| {' | '.join(head)} |", f"|---|---|{'---:|' * (len(head) - 2)}"]
-    present = {name for group in scaled for name in group.systems}
+    present = {name for group in scaled for name in group.systems if name not in group.errors}
     met = {rate for group in scaled for rate in group.rates}
     for name, rate in itertools.product(SYSTEMS, LINKS):
         if name not in present or rate not in met or SYSTEMS[name].single:
