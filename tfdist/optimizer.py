@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -176,18 +177,18 @@ class DistributedOptimizer(OptimizerWrapper):
 
         largest = getattr(context.strategy, "largest_message", None)
 
-        def exchange_and_update(packed: list) -> None:
+        def exchange_and_update(packed: list, after: Sequence[Any] = ()) -> None:
             number = tf.convert_to_tensor(self._updater().iterations.value)
             reduced = totals.sum(packing, packed, number, largest)
             order = [self._index_of(v) for v in variables]
             reduced = [None if gradients[i] is None else reduced[i] for i in order]
-            update.apply_reduced(self._updater(), reduced, variables)
+            update.apply_reduced(self._updater(), reduced, variables, after)
 
         finite = loss_scale.all_finite(packed) if self._loss_scaler() else None
         if self.accumulator is not None:
             self.accumulator.add(packed, finite)
         if self.accumulator is None and finite is None:
-            exchange_and_update(packed)
+            exchange_and_update(packed, after=packed if context.num_replicas_in_sync > 1 else ())
             self._note_counted()
         else:
             context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))

@@ -82,7 +82,9 @@ class NotingArrived(keras.optimizers.SGD):
         """As of the base class."""
         assert trainable_variables is not None
         pairs = zip(grads, trainable_variables)
-        grads = [noted(gradient, LOG.arrived, v.path) for gradient, v in pairs]
+        # Updates wait for the end of the backward pass, notes of sums must not.
+        with tf.control_dependencies(None):
+            grads = [noted(gradient, LOG.arrived, v.path) for gradient, v in pairs]
         super().apply(grads, trainable_variables)
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
+import tensorflow as tf
 
 from tfdist import _compat
 
 
 def apply_reduced(
-    optimizer: keras.optimizers.Optimizer, gradients: list, variables: list[keras.Variable]
+    optimizer: keras.optimizers.Optimizer,
+    gradients: list,
+    variables: list[keras.Variable],
+    after: Sequence[Any] = (),
 ) -> None:
     """Lets `optimizer` clip and apply gradients that are summed over the replicas already.
 
@@ -18,6 +25,9 @@ def apply_reduced(
         optimizer: the inner optimizer.
         gradients: the global gradients; None where a variable has none.
         variables: the variables that they belong to.
+        after: what is computed before any part of the update. TensorFlow would begin the step with
+            those parts that need no gradient, such as momentum times velocity, and send the first
+            gradients later by what these take.
     """
-    with _compat.applying_reduced_gradients():
+    with tf.control_dependencies(after), _compat.applying_reduced_gradients():
         optimizer.apply(gradients, variables)

@@ -1,4 +1,4 @@
-"""Whether sums of gradients arrive while the backward pass goes on."""
+"""Whether sums of gradients arrive while the backward pass goes on, and updates begin after it."""
 
 import threading
 
@@ -11,14 +11,18 @@ PATIENCE = 20
 
 
 def sums_within_the_backward_pass(here):
-    """Names the last layers' variables whose sums came before the first layer's gradient."""
+    """Names the last layers' variables whose sums came before the first layer's gradient.
+
+    Also names the velocities that an update had read before that gradient.
+    """
     model = _model(here.make(bucket_bytes=150))
-    seen = []
+    arrived, updated = [], []
     for _ in range(3):
-        _events.arrived.clear()
+        _events.clear()
         model.fit(np.ones((8, 8)), np.ones((8, 4)), 8, verbose=0)
-        seen.append(sorted(_events.before_the_first_layer))
-    return {"arrived": seen}
+        arrived.append(sorted(_events.arrived_before))
+        updated.append((sorted(_events.updated_before), sorted(_events.updated)))
+    return {"arrived": arrived, "updated": updated}
 
 
 class _Events:
@@ -26,23 +30,33 @@ class _Events:
 
     Attributes:
         arrived: paths of variables whose gradients are summed.
-        before_the_first_layer: those that were there before the first layer had its gradient.
+        arrived_before: those that were there before the first layer had its gradient.
+        updated: names of variables whose updates have begun.
+        updated_before: those that had begun before the first layer had its gradient.
     """
 
     def __init__(self):
-        self.arrived: set[str] = set()
-        self.before_the_first_layer: set[str] = set()
         self._changed = threading.Condition()
+        self.clear()
+
+    def clear(self):
+        self.arrived: set[str] = set()
+        self.arrived_before: set[str] = set()
+        self.updated: set[str] = set()
+        self.updated_before: set[str] = set()
 
     def note_arrived(self, path):
         with self._changed:
             self.arrived.add(path)
             self._changed.notify()
 
+    def note_updated(self, path):
+        self.updated.add(path)
+
     def wait_in_backward_pass(self):
         with self._changed:
             self._changed.wait_for(lambda: len(self.arrived) == 4, PATIENCE)
-            self.before_the_first_layer = set(self.arrived)
+            self.arrived_before, self.updated_before = set(self.arrived), set(self.updated)
 
 
 _events = _Events()
@@ -71,11 +85,16 @@ class _FirstLayer(keras.layers.Dense):
 
 class NotingSGD(keras.optimizers.SGD):
     def apply(self, grads, trainable_variables=None):
-        noted = [
-            _beside(total, lambda path=variable.path: _events.note_arrived(path))
-            for total, variable in zip(grads, trainable_variables)
-        ]
+        with tf.control_dependencies(None):  # what is noted of sums is not a part of the update
+            noted = [
+                _beside(total, lambda path=variable.path: _events.note_arrived(path))
+                for total, variable in zip(grads, trainable_variables)
+            ]
         super().apply(noted, trainable_variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        rate = _beside(learning_rate, lambda: _events.note_updated(variable.name))
+        super().update_step(gradient, variable, rate)
 
 
 def _model(strategy):
