@@ -28,7 +28,7 @@ train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; r
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
 
 test: lint horovod ## the test suite: lint, format, types, tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --durations 40
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --durations 120
 
 test-full: lint horovod ## all tests, also those that take long and vary others
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "full or not full"

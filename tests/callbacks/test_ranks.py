@@ -8,10 +8,13 @@ from tests.callbacks import ranks, starting
 from tests.conftest import DEVICES
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(s, marks=pytest.mark.xdist_group(s)) for s in starting.STRATEGIES],
-)
+def _param(strategy):
+    """Callbacks are the same code with either engine; the default suite runs them with one."""
+    marks = [pytest.mark.xdist_group(strategy)] + [pytest.mark.full] * (strategy != "horovod")
+    return pytest.param(strategy, marks=marks)
+
+
+@pytest.fixture(scope="module", params=map(_param, starting.STRATEGIES))
 def found(request, tmp_path_factory):
     """What the two ranks found out, by the function of `ranks` that did it."""
     directory = tmp_path_factory.mktemp("ranks")
