@@ -93,6 +93,7 @@ def draw(steps: list[Step], title: str, path: Path) -> None:
     """One panel for each system."""
     figure = Figure(figsize=(8, 3 * len(steps)), layout="constrained")
     figure.suptitle(title)
+    longest_step = max(step.end for step in steps)
     for axes, step in zip(figure.subplots(len(steps), 1, squeeze=False, sharex=True)[:, 0], steps):
         longest = sorted(step.bars, key=lambda bar: bar[1] - bar[2])[:BARS]
         bars = sorted(longest, key=lambda bar: -bar[1])
@@ -100,7 +101,7 @@ def draw(steps: list[Step], title: str, path: Path) -> None:
         widths = [end - begin for _, begin, end in bars]
         axes.barh(names, widths, left=[begin for _, begin, _ in bars], color="C0", alpha=0.6)
         axes.axvspan(0, step.computed, color="C1", alpha=0.15, label="forward and backward pass")
-        axes.set(title=step.title, xlim=(0, step.end))
+        axes.set(title=step.title, xlim=(0, longest_step))
         axes.tick_params(axis="y", labelsize="x-small")
         line = axes.twinx()
         line.plot(*zip(*step.sent), color="C3", label="sent")
