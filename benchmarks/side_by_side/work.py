@@ -120,8 +120,8 @@ WORKS = {
         CHARACTERS,
         (CONTEXT,),
         real=characters,
-        target=2.6,
-        learning_rate=0.1,
+        target=2.75,
+        learning_rate=0.03,
     ),
     **{
         f"variables-{count}": Work(f"{count} variables", f"variables-{count}", (10,), 10)
