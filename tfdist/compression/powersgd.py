@@ -72,7 +72,7 @@ class PowerSGD(Compressor):
         matrix = tf.reshape(gradient, _matrix(spec))
         (left,) = yield (tf.linalg.matmul(matrix, state["right"]),)
         left = _orthonormal(left)
-        # Transposing the large matrix instead takes TensorFlow two to six times as long.
+        # TensorFlow is slow to multiply the large matrix transposed.
         own_right = tf.transpose(tf.linalg.matmul(left, matrix, transpose_a=True))
         (right,) = yield (own_right,)
         total, own = (_product(left, r, spec) for r in (right, own_right))

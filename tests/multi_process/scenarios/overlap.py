@@ -13,7 +13,7 @@ PATIENCE = 20
 def sums_within_the_backward_pass(here):
     """Names the last layers' variables whose sums came before the first layer's gradient.
 
-    Also names the velocities that an update had read before that gradient.
+    Also names those whose updates had begun before it, and all whose updates began.
     """
     model = _model(here.make(bucket_bytes=150))
     arrived, updated = [], []
