@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -9,6 +10,7 @@ import keras
 import pytest
 
 import tfdist
+from tests.equivalence.results import Shared
 
 DEVICES = tfdist.testing.virtual_devices(4)
 
@@ -45,6 +47,24 @@ def strategy(request):
 @pytest.fixture
 def two_replicas():
     return tfdist.MirroredStrategy(DEVICES[:2])
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A folder that the processes of pytest-xdist have in common."""
+    if "TFDIST_EQUIVALENCE_RESULTS" in os.environ:
+        return pathlib.Path(os.environ["TFDIST_EQUIVALENCE_RESULTS"])
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = base / "shared"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def shared(shared_folder):
+    """What one process of pytest-xdist computes and all use."""
+    return Shared(shared_folder)
 
 
 @pytest.fixture(autouse=True)

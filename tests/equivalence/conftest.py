@@ -1,37 +1,18 @@
 """Results of all columns."""
 
 import functools
-import os
-import pathlib
 
 import pytest
 
 from tests.equivalence import columns, harness
 from tests.equivalence.job import Job
 from tests.equivalence.ranks import Ranks
-from tests.equivalence.results import Result, Shared
+from tests.equivalence.results import Result
 
 
 @pytest.fixture(autouse=True)
 def _fresh_keras_state():
     """Stands in for the suite's fixture of this name: each training clears up after itself."""
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory):
-    """A folder that the processes of pytest-xdist have in common."""
-    if "TFDIST_EQUIVALENCE_RESULTS" in os.environ:
-        return pathlib.Path(os.environ["TFDIST_EQUIVALENCE_RESULTS"])
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    path = base / "equivalence"
-    path.mkdir(exist_ok=True)
-    return path
-
-
-@pytest.fixture(scope="session")
-def shared(folder):
-    return Shared(folder)
 
 
 class Results:
@@ -77,13 +58,13 @@ class Results:
 
 
 @pytest.fixture(scope="session")
-def results(request, folder, shared):
+def results(request, shared_folder, shared):
     harness.keep_imports_out_of_collections()
     wanted = {name: [] for name in columns.BY_NAME}
     for item in request.session.items:
         parameters = getattr(item, "callspec", None) and item.callspec.params
         if parameters and {"column", "feature"} <= set(parameters):
             wanted[parameters["column"].name].append(parameters["feature"].name)
-    results = Results(folder, shared, wanted)
+    results = Results(shared_folder, shared, wanted)
     yield results
     results.stop()

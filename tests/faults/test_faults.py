@@ -28,13 +28,17 @@ def run(backend: str, folder: pathlib.Path, *fault: str) -> subprocess.Completed
     )
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(request, tmp_path_factory) -> np.ndarray:
-    """The state after a run without a fault."""
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    finished = run(request.param, folder)
-    assert finished.returncode == 0, finished.stderr
-    return final_state(folder)
+@pytest.fixture
+def uninterrupted(shared, tmp_path_factory) -> np.ndarray:
+    """The state after a run without a fault, which is the same with every backend."""
+
+    def compute() -> np.ndarray:
+        folder = tmp_path_factory.mktemp("uninterrupted")
+        finished = run("multi_worker", folder)
+        assert finished.returncode == 0, finished.stderr
+        return final_state(folder)
+
+    return shared.get(("uninterrupted",), compute)
 
 
 def final_state(folder: pathlib.Path) -> np.ndarray:
@@ -59,20 +63,13 @@ USUAL = [
 
 
 def _cases():
-    """Each backend's tests in one process, which trains the uninterrupted run once."""
     for backend in BACKENDS:
         for fault in FAULTS + (WHILE_WRITING if backend == "multi_worker" else []):
-            marks = [pytest.mark.xdist_group(f"faults {backend}")]
-            if (backend, fault[0]) not in USUAL:
-                marks.append(pytest.mark.full)
-            yield pytest.param(backend, backend, *fault, marks=marks, id=f"{fault[0]}-{backend}")
+            marks = [] if (backend, fault[0]) in USUAL else [pytest.mark.full]
+            yield pytest.param(backend, *fault, marks=marks, id=f"{fault[0]}-{backend}")
 
 
-@pytest.mark.parametrize(
-    ("uninterrupted", "backend", "fault", "rank", "said", "status"),
-    list(_cases()),
-    indirect=["uninterrupted"],
-)
+@pytest.mark.parametrize(("backend", "fault", "rank", "said", "status"), list(_cases()))
 def test_job_ends_and_goes_on(uninterrupted, backend, fault, rank, said, status, tmp_path):
     failed = run(backend, tmp_path, fault, str(rank))
     assert failed.returncode == status, failed.stderr

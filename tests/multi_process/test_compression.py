@@ -1,7 +1,5 @@
 """Compression gives the same with every backend, and goes on where it was interrupted."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -12,21 +10,26 @@ from tests.multi_process.jobs import scenario
 from tests.multi_process.scenarios import compression
 
 
-@functools.cache
+@pytest.fixture
+def assert_as_on_devices(shared):
+    """Compares the weights of ranks with those of replicas in one process."""
+
+    def assert_as_on_devices(found, compressors, last=4):
+        names = ("on devices", str(len(found)), *(c.name for c in compressors), str(last))
+        expected = shared.get(names, lambda: on_devices(compressors, len(found), last))
+        for rank in found:
+            for ours, theirs in zip(rank["weights"], expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+    return assert_as_on_devices
+
+
 def on_devices(compressors, replicas, last):
     """The weights that replicas in one process come to."""
-    chosen = list(compressors)
-    strategy = tfdist.MirroredStrategy(DEVICES[:replicas], compression=layers.choice(chosen))
-    model = layers.model(strategy, chosen)
+    strategy = tfdist.MirroredStrategy(DEVICES[:replicas], compression=layers.choice(compressors))
+    model = layers.model(strategy, compressors)
     layers.fit(model, last=last)
     return layers.state(model)["weights"]
-
-
-def assert_as_on_devices(found, compressors, last=4):
-    for rank in found:
-        expected = on_devices(tuple(compressors), len(found), last)
-        for ours, theirs in zip(rank["weights"], expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 def assert_ranks_agree(found):
@@ -38,20 +41,22 @@ def assert_ranks_agree(found):
 
 
 @scenario(compression.every_compressor)
-def test_every_compressor_gives_what_it_gives_on_devices_of_one_process(found):
+def test_every_compressor_gives_what_it_gives_on_devices_of_one_process(
+    found, assert_as_on_devices
+):
     assert_as_on_devices(found, layers.COMPRESSORS)
     assert_ranks_agree(found)
 
 
 @pytest.mark.full
 @scenario(compression.every_way, ("multi_worker-3", "horovod-3"))
-def test_among_three_ranks_too(found):
+def test_among_three_ranks_too(found, assert_as_on_devices):
     assert_as_on_devices(found, layers.WAYS, last=1)
     assert_ranks_agree(found)
 
 
 @scenario(compression.momentum_before_the_exchange)
-def test_momentum_before_the_exchange(found):
+def test_momentum_before_the_exchange(found, assert_as_on_devices):
     assert_as_on_devices(found, layers.MOMENTUM)
     assert_ranks_agree(found)
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdist.stages import exchange
+from tfdist.options import Options
+from tfdist.stages import exchange, totals
 
 _SHAPES = st.lists(
     st.tuples(
@@ -101,8 +102,8 @@ def test_groups_are_summed_from_the_last_gradient_on_as_soon_as_they_are_large_e
 
 def test_a_model_that_one_group_could_hold_travels_in_several(monkeypatch):
     monkeypatch.setattr(exchange, "SMALL_BYTES", 40)
-    gradients = [tf.zeros((10,))] * 8
-    grouping = exchange.Grouping(gradients, [tf.TensorSpec((10,))] * 8, 1000)
+    gradients = [tf.zeros((10,))] * 24
+    grouping = exchange.Grouping(gradients, [tf.TensorSpec((10,))] * 24, 1000)
     summed = []
 
     def all_reduce(values, largest):
@@ -111,7 +112,7 @@ def test_a_model_that_one_group_could_hold_travels_in_several(monkeypatch):
 
     monkeypatch.setattr(exchange, "all_reduce", all_reduce)
     grouping.sum(grouping.pack(gradients))
-    assert summed == [[10, 10]] * 4
+    assert summed == [[10, 10]] * 12
 
 
 def test_a_bound_of_no_bytes_joins_nothing():
@@ -155,3 +156,26 @@ def test_bucket_size_does_not_change_the_result(bucket_bytes, two_replicas):
     parts = [two_replicas.experimental_local_results(part)[0] for part in step()]
     for part, value in zip(parts, values):
         np.testing.assert_array_equal(part.numpy(), 2 * value.numpy())
+
+
+@pytest.mark.parametrize(("bucket_bytes", "operations"), [(1000, 12), (40, 24), (160, 12)])
+def test_a_model_that_one_bucket_could_hold_travels_in_several(
+    two_replicas, monkeypatch, bucket_bytes, operations
+):
+    monkeypatch.setattr(totals, "LEAST_BYTES", 40)
+    specs = [tf.TensorSpec((1000, 1)), *[tf.TensorSpec((10,))] * 24]
+    with two_replicas.scope():
+        summed = totals.Totals(Options(bucket_bytes=bucket_bytes), specs, ["path"] * 25)
+
+    def of_replica():
+        sparse = tf.IndexedSlices(tf.ones((1, 1)), tf.constant([0]), tf.constant([1000, 1]))
+        gradients = [sparse, *[tf.ones(spec.shape) for spec in specs[1:]]]
+        packing = summed.packing(gradients, accumulates=False)
+        return summed.sum(packing, packing.pack(gradients), tf.constant(0, tf.int64), None)
+
+    @tf.function
+    def step():
+        return two_replicas.run(of_replica)
+
+    graph = step.get_concrete_function().graph
+    assert sum(op.type == "AddN" for op in graph.get_operations()) == operations

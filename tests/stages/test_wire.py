@@ -78,6 +78,24 @@ def test_sums_share_buckets(strategy):
     assert len(sums) == 1
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
+def test_much_travels_in_several_operations(two_replicas, monkeypatch, dtype):
+    monkeypatch.setattr(wire, "LEAST_BYTES", 8)
+
+    @tf.function
+    def step():
+        def of_replica():
+            return wire.sum_over_replicas([tf.ones([4], dtype)] * 24, 1000, None)
+
+        return two_replicas.run(of_replica)
+
+    for value in step():
+        for local in two_replicas.experimental_local_results(value):
+            np.testing.assert_array_equal(local, [2.0] * 4)
+    sums = [op for op in step.get_concrete_function().graph.get_operations() if op.type == "AddN"]
+    assert len(sums) == 12
+
+
 def test_nothing_is_no_operation(strategy):
     assert wire.gather_from_replicas([]) == []
     assert _run(strategy, lambda _: [tf.constant(len(wire.sum_over_replicas([], 9, None)))])

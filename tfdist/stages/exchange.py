@@ -19,9 +19,11 @@ DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 # Tensors for engines that pack themselves are joined up to this size.
 SMALL_BYTES = 256 * 1024
 
-# This part of a model is enough for an operation of such engines, unless it is less than
-# SMALL_BYTES: with all in a single one nothing would travel before the backward pass ends.
-ENOUGH = 1 / 4
+# This part of what a step exchanges is enough for an operation: with fewer and larger ones, less
+# would travel before the backward pass ends. Less than LEAST_BYTES is never enough, or less than
+# SMALL_BYTES for engines that pack themselves.
+PART = 1 / 12
+LEAST_BYTES = 1024 * 1024
 
 # TensorFlow's default for several processes is to pack all tensors into one, which takes longer
 # (benchmarks/exchange.py); what arrives here is packed already.
@@ -84,6 +86,17 @@ def plan_buckets(specs: Sequence[tf.TensorSpec], bucket_bytes: int) -> list[Buck
 def _bucket(specs: Sequence[tf.TensorSpec], members: list[int]) -> Bucket:
     shapes = tuple(tuple(specs[index].shape.as_list()) for index in members)
     return Bucket(tuple(members), shapes, specs[members[0]].dtype)
+
+
+def enough(total_bytes: int, bucket_bytes: int, least_bytes: int) -> int:
+    """The bytes that are enough for one of the operations of a step.
+
+    Args:
+        total_bytes: what the step exchanges.
+        bucket_bytes: upper bound.
+        least_bytes: what costs less to send than an operation of its own.
+    """
+    return min(bucket_bytes, max(math.ceil(PART * total_bytes), least_bytes))
 
 
 def pack(bucket: Bucket, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -157,15 +170,15 @@ class Grouping(Packing):
     Args:
         gradients: as for `Packing`.
         specs: as for `Packing`.
-        group_bytes: so many bytes of dense gradients are enough for an operation, and a quarter of
-            all is. A tensor of so many travels alone, as joining it would copy it twice.
+        group_bytes: upper bound of what is enough for an operation. A tensor of so many bytes
+            travels alone, as joining it would copy it twice.
     """
 
     def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], group_bytes: int):
         small = min(group_bytes, SMALL_BYTES)
         super().__init__(gradients, specs, small)
-        part = math.ceil(ENOUGH * sum(bucket.bytes for bucket in self._buckets))
-        self._enough = min(group_bytes, max(part, small))
+        total = sum(bucket.bytes for bucket in self._buckets)
+        self._enough = enough(total, group_bytes, small)
         self._alone = group_bytes
 
     def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tfdist.compression.base import nbytes
 from tfdist.stages.compression import CompressedExchange
-from tfdist.stages.exchange import Grouping, Packing
+from tfdist.stages.exchange import LEAST_BYTES, Grouping, Packing, enough
 
 if TYPE_CHECKING:
     from tfdist.options import Options
@@ -74,5 +75,11 @@ class Totals:
         strategy = tf.distribute.get_strategy()
         if strategy.num_replicas_in_sync == 1:
             return Packing(gradients, self._specs, 0)
-        layout = Grouping if getattr(strategy, "packs_tensors_itself", False) else Packing
-        return layout(gradients, self._specs, self._bucket_bytes)
+        if getattr(strategy, "packs_tensors_itself", False):
+            return Grouping(gradients, self._specs, self._bucket_bytes)
+        total = sum(
+            nbytes(spec)
+            for spec, gradient in zip(self._specs, gradients)
+            if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+        )
+        return Packing(gradients, self._specs, enough(total, self._bucket_bytes, LEAST_BYTES))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdist.stages.exchange import Packing, all_reduce
+from tfdist.compression.base import nbytes
+from tfdist.stages.exchange import LEAST_BYTES, Packing, all_reduce, enough, plan_buckets
 
 # Bytes of an int64.
 _WORD = 8
@@ -23,26 +24,24 @@ def sum_over_replicas(
 
     Args:
         tensors: of static shapes, which are the same on every replica.
-        bucket_bytes: upper bound of a bucket of several tensors, in bytes.
+        bucket_bytes: upper bound of what travels together of several tensors, in bytes.
         largest: as for `tfdist.stages.exchange.all_reduce`.
     """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    gathered = {
-        index
-        for index, tensor in enumerate(tensors)
-        if tensor.dtype == tf.float16 and replicas == 2
-    }
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    bound = enough(sum(map(nbytes, specs)), bucket_bytes, LEAST_BYTES)
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
     sums: list = [None] * len(tensors)
-    parts = gather_from_replicas([tensors[i] for i in sorted(gathered)], largest)
-    for index, part in zip(sorted(gathered), parts):
-        sums[index] = tf.reduce_sum(tf.cast(part, tf.float32), axis=0)
-    others = [index for index in range(len(tensors)) if index not in gathered]
-    values = [tensors[index] for index in others]
-    packing = Packing(values, [tf.TensorSpec(v.shape, v.dtype) for v in values], bucket_bytes)
-    totals = packing.unpack(packing.sum(packing.pack(values), largest))
-    for index, total in zip(others, totals):
-        sums[index] = total
-    return sums
+    others = list(tensors)
+    for bucket in reversed(plan_buckets(specs, bound)):
+        if bucket.dtype == tf.float16 and replicas == 2:
+            rows = gather_from_replicas([tensors[i] for i in bucket.indices], largest)
+            for index, both in zip(bucket.indices, rows):
+                sums[index] = tf.reduce_sum(tf.cast(both, tf.float32), axis=0)
+                others[index] = None
+    packing = Packing(others, specs, bound)
+    totals = packing.unpack(packing.sum(packing.pack(others), largest))
+    return [total if own is None else own for own, total in zip(sums, totals)]
 
 
 def gather_from_replicas(
