@@ -162,7 +162,7 @@ def test_bucket_size_does_not_change_the_result(bucket_bytes, two_replicas):
 def test_a_model_that_one_bucket_could_hold_travels_in_several(
     two_replicas, monkeypatch, bucket_bytes, operations
 ):
-    monkeypatch.setattr(totals, "LEAST_BYTES", 40)
+    monkeypatch.setattr(exchange, "SMALL_BYTES", 40)
     specs = [tf.TensorSpec((1000, 1)), *[tf.TensorSpec((10,))] * 24]
     with two_replicas.scope():
         summed = totals.Totals(Options(bucket_bytes=bucket_bytes), specs, ["path"] * 25)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.stages import wire
+from tfdist.stages import exchange, wire
 
 DTYPES = [tf.uint8, tf.int8, tf.uint16, tf.int16, tf.int32, tf.float32, tf.float16, tf.bfloat16]
 
@@ -80,7 +80,7 @@ def test_sums_share_buckets(strategy):
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
 def test_much_travels_in_several_operations(two_replicas, monkeypatch, dtype):
-    monkeypatch.setattr(wire, "LEAST_BYTES", 8)
+    monkeypatch.setattr(exchange, "SMALL_BYTES", 8)
 
     @tf.function
     def step():

@@ -16,14 +16,12 @@ import tensorflow as tf
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
-# Tensors for engines that pack themselves are joined up to this size.
+# Tensors are joined up to this size even for engines that pack themselves.
 SMALL_BYTES = 256 * 1024
 
-# This part of what a step exchanges is enough for an operation: with fewer and larger ones, less
-# would travel before the backward pass ends. Less than LEAST_BYTES is never enough, or less than
-# SMALL_BYTES for engines that pack themselves.
+# This part of what a step exchanges is enough for an operation, unless it is less than SMALL_BYTES:
+# with fewer and larger ones, less would travel before the backward pass ends.
 PART = 1 / 12
-LEAST_BYTES = 1024 * 1024
 
 # TensorFlow's default for several processes is to pack all tensors into one, which takes longer
 # (benchmarks/exchange.py); what arrives here is packed already.
@@ -88,15 +86,14 @@ def _bucket(specs: Sequence[tf.TensorSpec], members: list[int]) -> Bucket:
     return Bucket(tuple(members), shapes, specs[members[0]].dtype)
 
 
-def enough(total_bytes: int, bucket_bytes: int, least_bytes: int) -> int:
+def enough(total_bytes: int, bucket_bytes: int) -> int:
     """The bytes that are enough for one of the operations of a step.
 
     Args:
         total_bytes: what the step exchanges.
         bucket_bytes: upper bound.
-        least_bytes: what costs less to send than an operation of its own.
     """
-    return min(bucket_bytes, max(math.ceil(PART * total_bytes), least_bytes))
+    return min(bucket_bytes, max(math.ceil(PART * total_bytes), SMALL_BYTES))
 
 
 def pack(bucket: Bucket, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -178,7 +175,7 @@ class Grouping(Packing):
         small = min(group_bytes, SMALL_BYTES)
         super().__init__(gradients, specs, small)
         total = sum(bucket.bytes for bucket in self._buckets)
-        self._enough = enough(total, group_bytes, small)
+        self._enough = enough(total, group_bytes)
         self._alone = group_bytes
 
     def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:

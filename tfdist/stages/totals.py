@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.compression.base import nbytes
 from tfdist.stages.compression import CompressedExchange
-from tfdist.stages.exchange import LEAST_BYTES, Grouping, Packing, enough
+from tfdist.stages.exchange import Grouping, Packing, enough
 
 if TYPE_CHECKING:
     from tfdist.options import Options
@@ -82,4 +82,4 @@ class Totals:
             for spec, gradient in zip(self._specs, gradients)
             if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
         )
-        return Packing(gradients, self._specs, enough(total, self._bucket_bytes, LEAST_BYTES))
+        return Packing(gradients, self._specs, enough(total, self._bucket_bytes))

@@ -29,7 +29,7 @@ def apply_reduced(
             those parts that need no gradient, such as momentum times velocity, and send the first
             gradients later by what these take.
     """
-    # One operation in between, since each of the update's would otherwise depend on each of `after`.
+    # One operation in between: each of the update's would otherwise depend on each of `after`.
     ready = [tf.group(*after)] if after else []
     with tf.control_dependencies(ready), _compat.applying_reduced_gradients():
         optimizer.apply(gradients, variables)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdist.compression.base import nbytes
-from tfdist.stages.exchange import LEAST_BYTES, Packing, all_reduce, enough, plan_buckets
+from tfdist.stages.exchange import Packing, all_reduce, enough, plan_buckets
 
 # Bytes of an int64.
 _WORD = 8
@@ -29,7 +29,7 @@ def sum_over_replicas(
     """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    bound = enough(sum(map(nbytes, specs)), bucket_bytes, LEAST_BYTES)
+    bound = enough(sum(map(nbytes, specs)), bucket_bytes)
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     sums: list = [None] * len(tensors)
     others = list(tensors)

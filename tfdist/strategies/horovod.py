@@ -40,7 +40,7 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         accumulation_steps: number of micro-batches whose gradients are averaged on each replica
             before one exchange and one update.
         bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes, and an
-            exchange begins as soon as so many bytes of gradients are there, or a quarter of all.
+            exchange begins as soon as so many bytes of gradients are there, or a twelfth of all.
             Horovod itself joins what travels together, up to twice this many bytes unless the
             environment variable HOROVOD_FUSION_THRESHOLD says otherwise or Horovod was initialized
             before; small gradients come to it joined.
