@@ -97,6 +97,7 @@ NEEDED |= {
         "values:Mirrored": None,
     }.items()
 }
+NEEDED["tensorflow:Operation._add_control_input"] = None
 
 
 @pytest.mark.parametrize("place", NEEDED)

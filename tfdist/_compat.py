@@ -76,6 +76,7 @@ __all__ = [
     "number_of_batches",
     "own_non_trainable_variables",
     "place_of_part",
+    "run_after",
     "separate_collectives",
     "set_initial_epoch",
     "traced_function",
@@ -1197,6 +1198,16 @@ def traced_function() -> tf.Graph | None:
     while getattr(getattr(graph, "outer_graph", None), "outer_graph", None) is not None:
         graph = graph.outer_graph
     return graph
+
+
+def run_after(operation: tf.Operation, first: tf.Operation) -> None:
+    """Makes an operation of a graph that is being traced wait for another one, which may be newer.
+
+    Why: `tf.control_dependencies` is only for operations that do not exist yet, and those of a
+    backward pass do when a strategy sees the gradients. TensorFlow 2.20-2.21; a public method of
+    `tf.Operation` would replace it.
+    """
+    operation._add_control_input(first)
 
 
 def _in_function_in_loop() -> bool:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist import _compat, replica
 from tfdist.options import Compression, Options
-from tfdist.stages import collection, exchange, loss_scale, update
+from tfdist.stages import backward, collection, exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.compression import CompressedExchange
 from tfdist.stages.compression_state import CompressionState
@@ -168,6 +168,8 @@ class DistributedOptimizer(OptimizerWrapper):
             context.merge_call(self._build_in_scope, args=(variables,))
         if self.accumulator is not None:
             self._check_applied_once()
+        if context.num_replicas_in_sync > 1:
+            backward.compute_first(grads, self.options.bucket_bytes)
         gradients = self._in_build_order(list(grads), variables)
         if self.gradient_monitor is not None:
             self.gradient_monitor.record(gradients)
