@@ -8,7 +8,7 @@ import functools
 
 import tfdist
 from tests.equivalence import harness
-from tests.equivalence.features import SAMPLE, SMALL_SAMPLE
+from tests.equivalence.features import ENGINE_SAMPLE, SAMPLE, SMALL_SAMPLE
 from tests.equivalence.results import Result
 from tfdist.compression import Compressor, TopK
 
@@ -106,7 +106,7 @@ REFUSED = {
 
 # In the order of the tests: while processes train, those of the tests train references and twins.
 COLUMNS = (
-    Column("multi_worker-2", "multi_worker", 2, 1, complete=False),
+    Column("multi_worker-2", "multi_worker", 2, 1, complete=False, sample=ENGINE_SAMPLE),
     Column("horovod-2", "horovod", 2, 1, complete=False),
     Column("multi_worker-2x2", "multi_worker", 2, 2, complete=False, sample=()),
     Column("mirrored-1", "mirrored", 1, 1, complete=False, sample=SMALL_SAMPLE),

@@ -27,7 +27,12 @@ MULTI_WORKER = ("multi_worker-2",)
 ALL = tuple(JOBS)
 HOROVOD = ("horovod-2", "horovod-3")
 # What is the same code with either engine, the default suite tests with one.
-_USUAL = {"data": ("horovod-2",), "decisions": ("horovod-2",), "files": ("multi_worker-2",)}
+_USUAL = {
+    "compression": ("multi_worker-2",),
+    "data": ("horovod-2",),
+    "decisions": ("horovod-2",),
+    "files": ("multi_worker-2",),
+}
 
 
 class Wanted(NamedTuple):

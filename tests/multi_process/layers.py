@@ -23,7 +23,8 @@ COMPRESSORS = [
 # The momentum is the compressor's, so it has all layers.
 MOMENTUM = [compression.DGC(0.1, min_bytes=0), compression.DGC(1.0)]
 # What travels in each way that there is: whole or in bits, gathered or summed, in one round or two.
-WAYS = [c for c in COMPRESSORS if c.name in ("bf16", "signsgd", "topk", "randomk", "powersgd")]
+_WAYS = ("fp16", "bf16", "signsgd", "topk", "randomk", "powersgd")
+WAYS = [c for c in COMPRESSORS if c.name in _WAYS]
 # Those with a state of their own, and one with error feedback.
 STATEFUL = [c for c in COMPRESSORS if c.name in ("signsgd", "dgc", "powersgd")]
 _RANDOM = np.random.default_rng(1)

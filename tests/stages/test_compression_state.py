@@ -53,7 +53,9 @@ def _assert_same(model, expected):
         np.testing.assert_array_equal(rows[key], wanted)
 
 
-@pytest.fixture(params=CHOICES)
+@pytest.fixture(
+    params=["mixed", *(pytest.param(n, marks=pytest.mark.full) for n in ("topk", "dgc"))]
+)
 def choice(request):
     return CHOICES[request.param]
 
