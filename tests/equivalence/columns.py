@@ -8,7 +8,7 @@ import functools
 
 import tfdist
 from tests.equivalence import harness
-from tests.equivalence.features import ENGINE_SAMPLE, SAMPLE, SMALL_SAMPLE
+from tests.equivalence.features import FIRST_SAMPLE, SAMPLE, SECOND_SAMPLE, SMALL_SAMPLE
 from tests.equivalence.results import Result
 from tfdist.compression import Compressor, TopK
 
@@ -106,14 +106,22 @@ REFUSED = {
 
 # In the order of the tests: while processes train, those of the tests train references and twins.
 COLUMNS = (
-    Column("multi_worker-2", "multi_worker", 2, 1, complete=False, sample=ENGINE_SAMPLE),
-    Column("horovod-2", "horovod", 2, 1, complete=False),
+    Column("multi_worker-2", "multi_worker", 2, 1, complete=False, sample=FIRST_SAMPLE),
+    Column("horovod-2", "horovod", 2, 1, complete=False, sample=SECOND_SAMPLE),
     Column("multi_worker-2x2", "multi_worker", 2, 2, complete=False, sample=()),
     Column("mirrored-1", "mirrored", 1, 1, complete=False, sample=SMALL_SAMPLE),
     Column("mirrored-2", "mirrored", 1, 2, complete=True),
     Column("mirrored-3", "mirrored", 1, 3, complete=False, sample=SMALL_SAMPLE),
     Column("mirrored-4", "mirrored", 1, 4, complete=False, sample=SMALL_SAMPLE),
-    Column("parameter_server-2", "parameter_server", 1, 1, complete=False, workers=2),
+    Column(
+        "parameter_server-2",
+        "parameter_server",
+        1,
+        1,
+        complete=False,
+        workers=2,
+        sample=FIRST_SAMPLE,
+    ),
 )
 # A compressor that loses nothing, in the step path of several processes.
 COMPRESSED = tuple(
