@@ -21,18 +21,25 @@ _OTHER_FORMS = {"Cast", "Identity", "Mul", "Reshape", "Transpose"}
 def compute_first(gradients: Sequence[Any], at_least: int) -> None:
     """Makes what needs the same inputs as a large gradient, and is not needed for it, wait for it.
 
-    Called while a step is traced; does nothing outside of a `tf.function`.
+    Called while a step is traced. Gradients that are not computed in the function that is being
+    traced are left alone, so it does nothing outside of a `tf.function`.
 
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
         at_least: bytes of a gradient that is large. What computes so much uses all cores of a
             device alone; smaller ones gain from running beside each other.
     """
-    large = [g for g in gradients if isinstance(g, tf.Tensor) and _bytes(g) >= at_least]
-    if large and not tf.executing_eagerly():
-        order = _Order(large[0].graph)
+    graph = tf.compat.v1.get_default_graph()
+    large = [g for g in gradients if _is_of(graph, g) and _bytes(g) >= at_least]
+    if large:
+        order = _Order(graph)
         for gradient in large:
             order.put_first(_computing(gradient.op))
+
+
+def _is_of(graph: tf.Graph, gradient: Any) -> bool:
+    is_tensor = isinstance(gradient, tf.Tensor) and tf.is_symbolic_tensor(gradient)
+    return is_tensor and gradient.graph is graph
 
 
 def _bytes(tensor: tf.Tensor) -> int:

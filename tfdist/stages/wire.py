@@ -30,7 +30,6 @@ def sum_over_replicas(
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
     bound = enough(sum(map(nbytes, specs)), bucket_bytes)
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
     sums: list = [None] * len(tensors)
     others = list(tensors)
     for bucket in reversed(plan_buckets(specs, bound)):
