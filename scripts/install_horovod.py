@@ -28,8 +28,15 @@ from urllib.parse import unquote
 VERSION = "0.28.1"
 # What Horovod imports. From Python 3.12 on, setuptools provides the distutils of `horovodrun`.
 NEEDS = ["cloudpickle", "psutil", "pyyaml", "packaging", "setuptools"]
-# Horovod's CMake files are too old for CMake 4.
-BUILD_NEEDS = ["wheel", "cmake>=3.13,<4"]
+# Horovod's CMake files are too old for CMake 4, and those before 3.21 take no CMAKE_TOOLCHAIN_FILE.
+BUILD_NEEDS = ["wheel", "cmake>=3.21,<4"]
+
+# What CMake reads before Horovod's own lines: without debugging information, and without a second
+# Gloo, which is for another C++ standard than TensorFlow's, the build takes half of the time.
+FASTER = """\
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
+cmake_language(DEFER CALL set_target_properties gloo PROPERTIES EXCLUDE_FROM_ALL ON)
+"""
 
 PIP = ["-m", "pip", "--disable-pip-version-check"]
 LOG = Path(sys.prefix) / "install-horovod.log"
@@ -81,11 +88,18 @@ def missing(mpi: bool) -> list[str]:
     ]
 
 
-def build_environment(mpi: bool, shim: Path) -> dict[str, str]:
-    """The variables of Horovod's build; puts a header that TensorFlow has moved into `shim`."""
+def build_environment(mpi: bool, folder: Path) -> dict[str, str]:
+    """The variables of Horovod's build; puts the files that they name into `folder`.
+
+    One is a header that TensorFlow has moved.
+    """
+    shim = folder / "include"
     header = shim / "tensorflow" / "compiler" / "xla" / "client" / "xla_builder.h"
     header.parent.mkdir(parents=True)
     header.write_text('#include "xla/hlo/builder/xla_builder.h"\n')
+    faster, toolchain = folder / "faster.cmake", folder / "toolchain.cmake"
+    faster.write_text(FASTER)
+    toolchain.write_text(f'set(CMAKE_PROJECT_horovod_INCLUDE "{faster}")\n')
     # Found without an import, which takes seconds.
     spec = find_spec("tensorflow")
     assert spec is not None and spec.submodule_search_locations
@@ -99,6 +113,7 @@ def build_environment(mpi: bool, shim: Path) -> dict[str, str]:
         "CXXFLAGS": " ".join(flags).strip(),
         # Replaces what an outer make exports: its job server does not reach the make in here.
         "MAKEFLAGS": f"-j{os.environ.get('HOROVOD_JOBS') or os.cpu_count() or 1}",
+        "CMAKE_TOOLCHAIN_FILE": str(toolchain),
         "HOROVOD_CMAKE": str(Path(sysconfig.get_path("scripts")) / "cmake"),
         "HOROVOD_WITH_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_PYTORCH": "1",
@@ -139,7 +154,7 @@ def build(folder: Path, mpi: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     run("Installing what the build needs", *PIP, "install", *BUILD_NEEDS)
     with tempfile.TemporaryDirectory(prefix="horovod-build-") as temporary:
-        env = build_environment(mpi, Path(temporary) / "include")
+        env = build_environment(mpi, Path(temporary))
         print(f"Building with {env['MAKEFLAGS']}: 2-5 minutes on 2 cores. Log: {LOG}", flush=True)
         # Not isolated, as the build asks TensorFlow for its flags. Not from or to pip's cache.
         options = "--no-build-isolation --no-deps --no-cache-dir --no-binary=horovod --verbose"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,13 @@ def test_the_build_finds_its_headers(tmp_path):
     assert header.read_text() == '#include "xla/hlo/builder/xla_builder.h"\n'
     include = external[0].parents[1]
     assert (include / "xla" / "hlo" / "builder" / "xla_builder.h").is_file()
+
+
+def test_the_build_leaves_out_what_is_not_needed(tmp_path):
+    environment = install_horovod.build_environment(False, tmp_path)
+    toolchain = Path(environment["CMAKE_TOOLCHAIN_FILE"]).read_text()
+    included = re.fullmatch(r'set\(CMAKE_PROJECT_horovod_INCLUDE "(.+)"\)\n', toolchain)
+    assert included and Path(included[1]).read_text() == install_horovod.FASTER
 
 
 def test_the_build_depends_on_no_other_variable(monkeypatch, tmp_path):

@@ -22,7 +22,8 @@ class Column:
         strategy: the name of tfdist's strategy.
         processes: their number; one stands for the process of the test itself.
         devices: virtual CPU devices of each process.
-        complete: whether the default suite trains every feature; otherwise it takes a sample.
+        complete: whether the default suite trains every feature but the variations of others;
+            otherwise it takes a sample.
         sample: the names of the features in that.
         compression: the option of the strategy.
         workers: of a parameter server, whose servers are in the one process; 0 for none.

@@ -8,7 +8,7 @@ import pytest
 from tests.compression.test_properties import LOSSLESS, name_of
 from tests.equivalence import compare
 from tests.equivalence.columns import BY_NAME, COMPRESSED
-from tests.equivalence.features import FEATURES, SAMPLE
+from tests.equivalence.features import FEATURES, FIRST_SAMPLE
 from tfdist import _versions, compression
 from tfdist.strategies.horovod import is_installed
 
@@ -29,7 +29,7 @@ def _cells():
         for feature in FEATURES:
             if _KERAS < feature.since:
                 continue
-            usual = feature.name in (SAMPLE if compressor == _FIRST else _FEW)
+            usual = feature.name in (FIRST_SAMPLE if compressor == _FIRST else _FEW)
             yield pytest.param(
                 chosen,
                 feature,

@@ -5,7 +5,7 @@ import pytest
 
 from tests.equivalence import compare
 from tests.equivalence.columns import BY_NAME, COLUMNS
-from tests.equivalence.features import FEATURES
+from tests.equivalence.features import FEATURES, VARIATIONS
 from tfdist import _versions
 from tfdist.strategies.horovod import is_installed
 
@@ -18,7 +18,8 @@ def _cells():
             if _KERAS < feature.since:
                 continue  # Keras' own part in it is wrong there
             marks = []
-            if not (column.complete or feature.name in column.sample):
+            usual = column.complete and feature.name not in VARIATIONS
+            if not (usual or feature.name in column.sample):
                 marks.append(pytest.mark.full)
             if column.strategy == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
