@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 import tfdist
-from tfdist.stages import exchange
+from tfdist.stages.totals import Totals
 
 Exchanged = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 
@@ -31,14 +31,13 @@ def tensorflow_() -> tuple[tf.distribute.Strategy, Exchanged]:
 
 def tfdist_(name: str) -> tuple[tf.distribute.Strategy, Exchanged]:
     strategy = tfdist.Strategy(name)
-    packs = getattr(strategy, "packs_tensors_itself", False)
-    layout = exchange.Grouping if packs else exchange.Packing
 
     def exchanged(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         specs = [tf.TensorSpec(gradient.shape, gradient.dtype) for gradient in gradients]
-        packing = layout(gradients, specs, strategy.options.bucket_bytes)
-        packed = packing.pack(gradients)
-        return packing.unpack(packing.sum(packed, getattr(strategy, "largest_message", None)))
+        totals = Totals(strategy.options, specs, [str(number) for number in range(len(specs))])
+        packing = totals.packing(gradients, accumulates=False)
+        largest = getattr(strategy, "largest_message", None)
+        return totals.sum(packing, packing.pack(gradients), tf.constant(0, tf.int64), largest)
 
     return strategy, exchanged
 

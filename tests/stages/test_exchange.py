@@ -67,52 +67,24 @@ def test_missing_and_sparse_gradients_keep_their_places():
     np.testing.assert_array_equal(back[1].numpy(), [1.0, 1.0])
 
 
-def test_in_groups_only_small_gradients_are_joined(monkeypatch):
-    monkeypatch.setattr(exchange, "SMALL_BYTES", 40)
+def test_sums_begin_with_the_last_gradients(monkeypatch):
     sparse = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 4]), tf.constant([5, 3]))
-    gradients = [None, sparse, tf.ones((5,)), tf.zeros(()), tf.ones((4, 3)), tf.ones((2, 2))]
-    specs = [tf.TensorSpec(shape) for shape in [(), (5, 3), (5,), (), (4, 3), (2, 2)]]
-    grouping = exchange.Grouping(gradients, specs, 1000)
-    packed = grouping.pack(gradients)
-    assert [len(value) for value in packed[:-1]] == [6, 12, 4]
-    assert packed[-1] is sparse
-    back = grouping.unpack(packed)
-    assert back[0] is None and back[1] is sparse
-    for value, gradient in zip(back[2:], gradients[2:]):
-        np.testing.assert_array_equal(value.numpy(), gradient.numpy())
-
-
-def test_groups_are_summed_from_the_last_gradient_on_as_soon_as_they_are_large_enough(monkeypatch):
-    sizes = [50, 10, 10, 10, 10, 300, 1, 1]
-    gradients = [tf.fill((size,), float(place)) for place, size in enumerate(sizes)]
-    specs = [tf.TensorSpec((size,)) for size in sizes]
-    grouping = exchange.Grouping(gradients, specs, 80)
+    gradients = [tf.ones((5,)), sparse, tf.ones((4,)), tf.ones((3,)), tf.ones((30,))]
+    specs = [tf.TensorSpec(shape) for shape in [(5,), (5, 3), (4,), (3,), (30,)]]
+    packing = exchange.Packing(gradients, specs, 40)
     summed = []
 
     def all_reduce(values, largest):
-        summed.append([len(value) for value in values])
-        return [2 * value for value in values]
+        summed.extend(values)
+        return [2 * value for value in values if value is not sparse] or [sparse]
 
     monkeypatch.setattr(exchange, "all_reduce", all_reduce)
-    sums = grouping.unpack(grouping.sum(grouping.pack(gradients)))
-    assert summed == [[300], [20], [20], [50], [2]]
-    for value, gradient in zip(sums, gradients):
-        np.testing.assert_array_equal(value.numpy(), 2 * gradient.numpy())
-
-
-def test_a_model_that_one_group_could_hold_travels_in_several(monkeypatch):
-    monkeypatch.setattr(exchange, "SMALL_BYTES", 40)
-    gradients = [tf.zeros((10,))] * 24
-    grouping = exchange.Grouping(gradients, [tf.TensorSpec((10,))] * 24, 1000)
-    summed = []
-
-    def all_reduce(values, largest):
-        summed.append([len(value) for value in values])
-        return values
-
-    monkeypatch.setattr(exchange, "all_reduce", all_reduce)
-    grouping.sum(grouping.pack(gradients))
-    assert summed == [[10, 10]] * 12
+    sums = packing.unpack(packing.sum(packing.pack(gradients)))
+    assert summed[0] is sparse
+    assert [len(value) for value in summed[1:]] == [30, 3, 9]
+    assert sums[1] is sparse
+    for place in (0, 2, 3, 4):
+        np.testing.assert_array_equal(sums[place].numpy(), 2 * gradients[place].numpy())
 
 
 def test_a_bound_of_no_bytes_joins_nothing():

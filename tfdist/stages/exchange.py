@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
-# Tensors are joined up to this size even for engines that pack themselves.
+# An operation of fewer bytes takes as long.
 SMALL_BYTES = 256 * 1024
 
 # This part of what a step exchanges is enough for an operation, unless it is less than SMALL_BYTES:
@@ -157,52 +157,6 @@ class Packing:
         for index, gradient in zip(self._sparse, packed[len(self._buckets) :]):
             gradients[index] = gradient
         return gradients
-
-
-class Grouping(Packing):
-    """As `Packing`, for engines that join what travels together: only small tensors are joined.
-
-    Each tensor costs such an engine some time of its own, which a copy of a small one does not.
-
-    Args:
-        gradients: as for `Packing`.
-        specs: as for `Packing`.
-        group_bytes: upper bound of what is enough for an operation. A tensor of so many bytes
-            travels alone, as joining it would copy it twice.
-    """
-
-    def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], group_bytes: int):
-        small = min(group_bytes, SMALL_BYTES)
-        super().__init__(gradients, specs, small)
-        total = sum(bucket.bytes for bucket in self._buckets)
-        self._enough = enough(total, group_bytes)
-        self._alone = group_bytes
-
-    def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
-        """As `Packing.sum`, with an operation for each group of buckets."""
-        sums = list(packed)
-        for group in self._groups():
-            for index, total in zip(group, all_reduce([packed[i] for i in group], largest)):
-                sums[index] = total
-        return sums
-
-    def _groups(self) -> Iterator[list[int]]:
-        """The places in what is packed: enough buckets for an operation, or a sparse gradient."""
-        group: list[int] = []
-        size = 0
-        for index, bucket in reversed([*enumerate(self._buckets)]):
-            if bucket.bytes >= self._alone:
-                yield [index]
-                continue
-            group.append(index)
-            size += bucket.bytes
-            if size >= self._enough:
-                yield group
-                group, size = [], 0
-        if group:
-            yield group
-        for index in range(len(self._buckets), len(self._buckets) + len(self._sparse)):
-            yield [index]
 
 
 def _dense_and_sparse(gradients: Sequence[Any]) -> tuple[list[int], list[int]]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.compression.base import nbytes
 from tfdist.stages.compression import CompressedExchange
-from tfdist.stages.exchange import Grouping, Packing, enough
+from tfdist.stages.exchange import Packing, enough
 
 if TYPE_CHECKING:
     from tfdist.options import Options
@@ -72,11 +72,8 @@ class Totals:
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
     def _on_the_way(self, gradients: Sequence[Any]) -> Packing:
-        strategy = tf.distribute.get_strategy()
-        if strategy.num_replicas_in_sync == 1:
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
             return Packing(gradients, self._specs, 0)
-        if getattr(strategy, "packs_tensors_itself", False):
-            return Grouping(gradients, self._specs, self._bucket_bytes)
         total = sum(
             nbytes(spec)
             for spec, gradient in zip(self._specs, gradients)

@@ -39,11 +39,10 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     Args:
         accumulation_steps: number of micro-batches whose gradients are averaged on each replica
             before one exchange and one update.
-        bucket_bytes: accumulated gradients are kept in buckets of at most this many bytes, and an
-            exchange begins as soon as so many bytes of gradients are there, or a twelfth of all.
-            Horovod itself joins what travels together, up to twice this many bytes unless the
+        bucket_bytes: gradients are packed into buckets of at most this many bytes. Horovod itself
+            joins buckets that wait at the same time, up to twice this many bytes unless the
             environment variable HOROVOD_FUSION_THRESHOLD says otherwise or Horovod was initialized
-            before; small gradients come to it joined.
+            before.
         compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
             as "topk", or a dict of patterns of variables' paths and these. None for not at all.
         seed: for the random numbers of compressors.
@@ -61,10 +60,6 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     1
     """
 
-    # Horovod gathers tensors in a buffer of its own; large ones that are packed before would be
-    # copied twice.
-    packs_tensors_itself = True
-
     def __init__(
         self,
         *,
@@ -76,8 +71,8 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     ):
         options = Options(accumulation_steps, bucket_bytes, compression, seed)
         hvd = _horovod()
-        # Room for any group of gradients that are not large. Horovod's default is so much that it
-        # would copy large ones too, to join them.
+        # Room for two buckets. Horovod's default is so much that it would copy large gradients, to
+        # join them.
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(2 * bucket_bytes))
         hvd.init()
         _check_size(hvd)
