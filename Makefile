@@ -11,7 +11,8 @@ PEERS ?= .venv-peers
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Python compiles what is imported; pip would compile all of TensorFlow.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # Hides TensorFlow's notes on start-up, not its errors.
 export TF_CPP_MIN_LOG_LEVEL ?= 2

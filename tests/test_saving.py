@@ -43,7 +43,13 @@ def _state(model):
     return [np.asarray(v.numpy()) for v in model.optimizer.variables]
 
 
-KINDS = [("2", "plain"), ("plain", "2"), ("2", "4"), ("2", "1"), ("2", "2")]
+KINDS = [
+    ("2", "plain"),
+    ("plain", "2"),
+    ("2", "4"),
+    pytest.param("2", "1", marks=pytest.mark.full),
+    pytest.param("2", "2", marks=pytest.mark.full),
+]
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["", "loss-scaled"])

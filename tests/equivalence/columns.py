@@ -113,7 +113,7 @@ COLUMNS = (
     Column("mirrored-1", "mirrored", 1, 1, complete=False, sample=SMALL_SAMPLE),
     Column("mirrored-2", "mirrored", 1, 2, complete=True),
     Column("mirrored-3", "mirrored", 1, 3, complete=False, sample=SMALL_SAMPLE),
-    Column("mirrored-4", "mirrored", 1, 4, complete=False, sample=SMALL_SAMPLE),
+    Column("mirrored-4", "mirrored", 1, 4, complete=False, sample=()),
     Column(
         "parameter_server-2",
         "parameter_server",

@@ -20,7 +20,7 @@ _MAX_DIFFERENCE = 1e-5
 _MAX_DIFFERENCE_OF_FACTORS = 2e-5
 # What a compressor changes in the step path is the same for all of them.
 _FIRST = compression.TopK(1.0)
-_FEW = ("Adam", "accumulation_steps=3, steps_per_execution=4, remainders")
+_FEW = ("accumulation_steps=3, steps_per_execution=4, remainders",)
 
 
 def _cells():

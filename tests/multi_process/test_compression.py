@@ -40,6 +40,7 @@ def assert_ranks_agree(found):
     assert found[0]["kept"] != found[1]["kept"]
 
 
+@pytest.mark.full
 @scenario(compression.every_compressor)
 def test_every_compressor_gives_what_it_gives_on_devices_of_one_process(
     found, assert_as_on_devices
