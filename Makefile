@@ -11,8 +11,7 @@ PEERS ?= .venv-peers
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
-# Python compiles what is imported; pip would compile all of TensorFlow.
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Hides TensorFlow's notes on start-up, not its errors.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
