@@ -37,7 +37,7 @@ MULTIPLE = tuple(
     for name, system in COMPARED.items()
     if system.trains and not system.single and name != "mwms-keras3"
 )
-COUNTED = (*DENSE, "horovod", "mwms", "ddp", *FLOORS)
+COUNTED = (*DENSE, "horovod", "mwms", "ddp", *FLOORS, "keras-late")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,10 +1,26 @@
-"""Keras 3 on one device: a step without any exchange."""
+"""Keras 3 on one device: a step without any exchange.
+
+Options: "late" for an update that begins when all gradients are there, as after an exchange.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
+import tensorflow as tf
 
 from benchmarks.side_by_side import fitting, models_keras, recording, work
+
+
+class LateSGD(keras.optimizers.SGD):
+    """Updates no variable before the gradients of all are there."""
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        """As Keras' own."""
+        with tf.control_dependencies([tf.group(*grads)]):
+            super().apply(grads, trainable_variables)
 
 
 def main() -> None:
@@ -12,7 +28,10 @@ def main() -> None:
     arguments = recording.parse(__doc__)
     keras.utils.set_random_seed(work.SEED)
     model = models_keras.build(arguments.work, keras)
-    model.compile(models_keras.optimizer(arguments.work, keras), models_keras.loss(keras))
+    optimizer = models_keras.optimizer(arguments.work, keras)
+    if arguments.options.get("late"):
+        optimizer = LateSGD.from_config(optimizer.get_config())
+    model.compile(optimizer, models_keras.loss(keras))
     recorder = recording.Recorder(arguments, fitting.versions("keras"), fitting.parameters(model))
     samples = work.WORKS[arguments.work].samples(arguments.batch)
     fitting.fit(model, keras, samples, arguments.batch, recorder, [])

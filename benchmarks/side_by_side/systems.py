@@ -98,6 +98,9 @@ COMPARED: dict[str, System] = {
         single=True,
         variables={"TF_ENABLE_ONEDNN_OPTS": "0"},
     ),
+    "keras-late": _single(
+        "Keras 3, one device, update after all gradients", "run_keras", OWN, late=True
+    ),
     "torch": _single("PyTorch, one device", "run_torch", PEERS_TORCH, single=True),
     "tf-keras": _single("tf_keras, one device", "run_tf_keras", PEERS_TF, engine="single"),
 }

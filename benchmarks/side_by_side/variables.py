@@ -1,4 +1,9 @@
-"""Whether what a step adds to computing depends on the number of variables of a model."""
+"""Whether what a step adds to computing depends on the number of variables of a model.
+
+One device updates a small variable while its gradient is in the processor's cache. After an
+exchange no system can, so that a part of what is added to such a step is not the exchange's: it is
+shown by one device that updates late too.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +17,21 @@ from benchmarks.side_by_side.work import IN_VARIABLES, VARIABLES
 
 # Of tfdist, what many variables may add, by what few add.
 BOUND = 1.1
+# One device without an exchange, that updates as if there were one.
+LATE = "keras-late"
 
 
 def section(groups: list[Group]) -> list[str]:
-    """A table with its text; nothing unless models with few and with many variables ran."""
+    """Tables with their text; nothing unless models with few and with many variables ran."""
     by_work = {group.work: group for group in groups}
     few, many = (by_work.get(f"variables-{count}") for count in VARIABLES)
     if few is None or many is None:
         return []
-    rows = [
-        row
-        for name, rate in itertools.product(SYSTEMS, few.rates)
-        if not SYSTEMS[name].single and (row := _row(name, rate, few, many))
-    ]
-    if not rows:
+    names = [name for name in SYSTEMS if not SYSTEMS[name].single]
+    lines = _table(few, many, {name: SYSTEMS[name].floor for name in names})
+    if not lines:
         return []
-    head = ["system", "link", *(f"{count} variables, ms" for count in VARIABLES)]
-    head += ["ratio", "goal", "reached"]
-    return [
+    text = [
         "",
         "## Number of variables",
         "",
@@ -37,32 +39,59 @@ def section(groups: list[Group]) -> list[str]:
         "a step adds to the step of one device of the same framework and model: medians over "
         "rounds, and of their ratios, with the lowest and the highest.",
         "",
-        f"| {' | '.join(head)} |",
-        "|---|---|---:|---:|---:|---:|---|",
-        *rows,
+        *lines,
+    ]
+    late = [_milliseconds(overheads(group, LATE, None, "keras")) for group in (few, many)]
+    if None in late:
+        return text
+    same = [name for name in names if SYSTEMS[name].floor == SYSTEMS[LATE].floor]
+    return [
+        *text,
+        "",
+        "The same, added to the step of one device that updates no variable before the gradients "
+        "of all are there, as after an exchange. Without any exchange, that alone adds "
+        f"{late[0]} ms with {VARIABLES[0]} variables and {late[1]} ms with {VARIABLES[1]}.",
+        "",
+        *_table(few, many, dict.fromkeys(same, LATE)),
     ]
 
 
-def overheads(group: Group, name: str, rate: str) -> dict[int, float]:
-    """By round, the seconds that a step adds to that of one device."""
+def overheads(group: Group, name: str, rate: str | None, floor: str | None) -> dict[int, float]:
+    """By round, the seconds that a step adds to that of one device, the system `floor`."""
     found = {}
     for number in range(group.rounds):
         own = group.seconds(name, rate, number)
-        alone = group.seconds(SYSTEMS[name].floor, None, number)
+        alone = group.seconds(floor, None, number) if floor else []
         if own and alone:
             found[number] = statistics.median(own) - statistics.median(alone)
     return found
 
 
-def _row(name: str, rate: str, few: Group, many: Group) -> str | None:
+def _milliseconds(seconds: dict[int, float]) -> str | None:
+    return f"{1000 * statistics.median(seconds.values()):.1f}" if seconds else None
+
+
+def _table(few: Group, many: Group, floors: dict[str, str | None]) -> list[str]:
+    """A line for each system and link; nothing without any."""
+    rows = [
+        row
+        for name, rate in itertools.product(floors, few.rates)
+        if (row := _row(name, rate, few, many, floors[name]))
+    ]
+    head = ["system", "link", *(f"{count} variables, ms" for count in VARIABLES)]
+    head += ["ratio", "goal", "reached"]
+    return [f"| {' | '.join(head)} |", "|---|---|---:|---:|---:|---:|---|", *rows] if rows else []
+
+
+def _row(name: str, rate: str, few: Group, many: Group, floor: str | None) -> str | None:
     """The line of one system on such links, if there is one; tfdist's have a goal."""
-    small, large = overheads(few, name, rate), overheads(many, name, rate)
+    small, large = (overheads(group, name, rate, floor) for group in (few, many))
     ratios = [large[number] / small[number] for number in small.keys() & large.keys()]
     if not ratios:
         return None
     ratio = statistics.median(ratios)
     cells = [SYSTEMS[name].title, LINKS[rate][1]]
-    cells += [f"{1000 * statistics.median(found.values()):.1f}" for found in (small, large)]
+    cells += [f"{_milliseconds(found)}" for found in (small, large)]
     cells.append(f"{ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
     if name.startswith("tfdist"):
         cells += [f"≤ {BOUND:g}", "yes" if ratio <= BOUND else "no"]

@@ -41,6 +41,15 @@ def test_rounds_are_compared_with_themselves():
     assert "1.00 (1.00–1.00)" in variables.section(groups(runs))[-1]
 
 
+def test_a_late_update_of_one_device_is_told_apart_from_the_exchange():
+    runs = [*FLOORS, run_of("keras-late", 10, 21), run_of("keras-late", 1000, 75)]
+    runs += [run_of("tfdist-horovod", 10, 61), run_of("tfdist-horovod", 1000, 115)]
+    runs += [run_of("horovod", 10, 61), run_of("horovod", 1000, 115)]
+    *_, text, _, _, _, row = variables.section(groups(runs))
+    assert "adds 1.0 ms with 10 variables and 15.0 ms with 1000" in text
+    assert "| 40.0 | 40.0 | 1.00 (1.00–1.00) | ≤ 1.1 | yes |" in row
+
+
 def test_nothing_is_said_without_both_models_or_without_one_device():
     assert variables.section(groups([FLOORS[0], run_of("tfdist-horovod", 10, 120)])) == []
     assert variables.section(groups([run_of("horovod", c, 120) for c in work.VARIABLES])) == []
