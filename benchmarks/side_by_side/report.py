@@ -35,8 +35,13 @@ def milliseconds(seconds: list[float]) -> str:
 
 
 def rounds(group: Group) -> str:
-    """How many there were."""
-    return f"{group.rounds} round{'s' * (group.rounds > 1)}"
+    """How many there were, and which systems ran in fewer."""
+    text = f"{group.rounds} round{'s' * (group.rounds > 1)}"
+    worked = [name for name in group.systems if name not in group.errors]
+    for count in sorted({group.rounds_of(name) for name in worked} - {group.rounds}):
+        names = [SYSTEMS[name].title for name in worked if group.rounds_of(name) == count]
+        text += f" ({count} with: {'; '.join(names)})"
+    return text
 
 
 def times(group: Group) -> list[str]:

@@ -58,6 +58,10 @@ class Group:
         """Bytes per step and rank."""
         return [phase["bytes"] for phase in self._phases(name, rate)]
 
+    def rounds_of(self, name: str) -> int:
+        """In how many rounds a system ran."""
+        return len({run["round"] for run in self._runs if run["system"] == name})
+
     def links(self, rate: str) -> list[float]:
         """What the links were measured to carry, bytes per second."""
         phases = itertools.chain.from_iterable(self._phases(name, rate) for name in self.systems)

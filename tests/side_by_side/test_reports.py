@@ -70,6 +70,13 @@ def test_a_ratio_is_of_the_same_round():
     assert group.ratio("tfdist-horovod", "horovod", "1gbit") == pytest.approx([0.5, 1.0])
 
 
+def test_systems_that_ran_in_fewer_rounds_are_named():
+    runs = [run_of("tfdist-horovod", 50), run_of("tfdist-horovod", 50, 1), run_of("ddp", 40)]
+    runs.append(run_of("mwms-keras3", 0, error="ValueError: no"))
+    assert report.rounds(groups(runs)[0]) == "2 rounds (1 with: PyTorch DDP)"
+    assert report.rounds(groups([run_of("ddp", 40)])[0]) == "1 round"
+
+
 def test_goals_name_the_best_of_ours_and_say_whether_it_reaches_them():
     runs = [run_of("horovod", 1000), run_of("tfdist-horovod", 900)]
     runs += [run_of("tfdist-horovod-topk", 300), run_of("tfdist-horovod-powersgd", 40)]
