@@ -1,8 +1,7 @@
 """Whether what a step adds to computing depends on the number of variables of a model.
 
-One device updates a small variable while its gradient is in the processor's cache. After an
-exchange no system can, so that a part of what is added to such a step is not the exchange's: it is
-shown by one device that updates late too.
+One device updates a variable as soon as its gradient is there. After an exchange no system can, so
+a part of what is added to such a step is not the exchange's: one device that updates late shows it.
 """
 
 from __future__ import annotations
@@ -41,16 +40,17 @@ def section(groups: list[Group]) -> list[str]:
         "",
         *lines,
     ]
-    late = [_milliseconds(overheads(group, LATE, None, "keras")) for group in (few, many)]
-    if None in late:
+    late = [overheads(group, LATE, None, SYSTEMS[LATE].floor) for group in (few, many)]
+    if not all(late):
         return text
+    added = [_milliseconds(found) for found in late]
     same = [name for name in names if SYSTEMS[name].floor == SYSTEMS[LATE].floor]
     return [
         *text,
         "",
         "The same, added to the step of one device that updates no variable before the gradients "
         "of all are there, as after an exchange. Without any exchange, that alone adds "
-        f"{late[0]} ms with {VARIABLES[0]} variables and {late[1]} ms with {VARIABLES[1]}.",
+        f"{added[0]} ms with {VARIABLES[0]} variables and {added[1]} ms with {VARIABLES[1]}.",
         "",
         *_table(few, many, dict.fromkeys(same, LATE)),
     ]
@@ -67,8 +67,8 @@ def overheads(group: Group, name: str, rate: str | None, floor: str | None) -> d
     return found
 
 
-def _milliseconds(seconds: dict[int, float]) -> str | None:
-    return f"{1000 * statistics.median(seconds.values()):.1f}" if seconds else None
+def _milliseconds(seconds: dict[int, float]) -> str:
+    return f"{1000 * statistics.median(seconds.values()):.1f}"
 
 
 def _table(few: Group, many: Group, floors: dict[str, str | None]) -> list[str]:
@@ -91,7 +91,7 @@ def _row(name: str, rate: str, few: Group, many: Group, floor: str | None) -> st
         return None
     ratio = statistics.median(ratios)
     cells = [SYSTEMS[name].title, LINKS[rate][1]]
-    cells += [f"{_milliseconds(found)}" for found in (small, large)]
+    cells += [_milliseconds(found) for found in (small, large)]
     cells.append(f"{ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
     if name.startswith("tfdist"):
         cells += [f"≤ {BOUND:g}", "yes" if ratio <= BOUND else "no"]

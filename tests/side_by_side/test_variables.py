@@ -6,8 +6,9 @@ import math
 
 import keras
 import pytest
+import tensorflow as tf
 
-from benchmarks.side_by_side import models_keras, variables, work
+from benchmarks.side_by_side import models_keras, run_keras, variables, work
 from benchmarks.side_by_side.runs import groups
 
 
@@ -48,6 +49,21 @@ def test_a_late_update_of_one_device_is_told_apart_from_the_exchange():
     *_, text, _, _, _, row = variables.section(groups(runs))
     assert "adds 1.0 ms with 10 variables and 15.0 ms with 1000" in text
     assert "| 40.0 | 40.0 | 1.00 (1.00–1.00) | ≤ 1.1 | yes |" in row
+
+
+def test_the_late_update_waits_for_all_gradients():
+    optimizer = run_keras.LateSGD(0.1, momentum=0.9)
+    weights = [keras.Variable([1.0]), keras.Variable([2.0])]
+    optimizer.build(weights)
+
+    @tf.function(autograph=False)
+    def step(x):
+        optimizer.apply([tf.sin(x), tf.cos(x)], weights)
+
+    operations = step.get_concrete_function(tf.ones([1])).graph.get_operations()
+    (gate,) = [o for o in operations if {"Sin", "Cos"} == {i.type for i in o.control_inputs}]
+    behind = [o.type for o in operations if gate in o.control_inputs]
+    assert behind.count("ReadVariableOp") >= len(weights)
 
 
 def test_nothing_is_said_without_both_models_or_without_one_device():
