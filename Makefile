@@ -77,7 +77,7 @@ bench: peers ## side by side with the peers on rate-limited links; under 15 minu
 
 # BENCH_OPTIONS=--resume goes on after an interruption.
 bench-full: peers ## the same with all models, systems and numbers of hosts; hours
-	for plan in dense target variables models scaling; do \
+	for plan in dense compressed target variables models scaling; do \
 	  $(BIN)/python -m benchmarks.side_by_side $$plan --peers $(PEERS) $(BENCH_OPTIONS) || exit; \
 	done
 
