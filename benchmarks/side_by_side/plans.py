@@ -27,7 +27,7 @@ TRAINING = (
     "torch",
 )
 QUICK_SYSTEMS = (*TRAINING, "keras-eigen", "horovod-alone")
-MODEL_SYSTEMS = (*TRAINING, "ddp-fp16")
+MODEL_SYSTEMS = (*TRAINING, "tfdist-horovod-fp16", "ddp-fp16")
 BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")
 SCALED = (*DENSE, BEST, "horovod", "mwms", "ddp", *FLOORS)
