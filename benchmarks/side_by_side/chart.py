@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group
@@ -15,6 +16,8 @@ from benchmarks.side_by_side.systems import SYSTEMS
 matplotlib.use("Agg")
 # After so many lines the colors repeat, with another marker.
 COLORS, MARKERS = 10, "os^"
+# Labels on the logarithmic axis, in each power of ten.
+STEPS = (1, 1.5, 2, 3, 5, 7)
 
 
 def draw(groups: list[Group], path: Path) -> None:
@@ -40,6 +43,9 @@ def draw(groups: list[Group], path: Path) -> None:
             color = f"C{number % COLORS}"
             axes.plot(links, heights, style, color=color, marker=marker, label=label)
         axes.set(yscale="log", ylabel="ms per step", xlabel="link")
+        axes.yaxis.set_major_locator(LogLocator(subs=STEPS))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{group.work}, {group.hosts} hosts, {group.batch} samples per rank")
         axes.grid(alpha=0.3, which="both")
         axes.legend(fontsize="x-small", loc="upper left", bbox_to_anchor=(1, 1))
