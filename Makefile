@@ -69,13 +69,13 @@ benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
 peers: horovod ## install the systems that tfdist is compared with, each in its own environment
 	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)
 
+# BENCH_OPTIONS='--rounds 5' launches each system so often, --resume goes on after an interruption.
 bench: peers ## side by side with the peers on rate-limited links; under 15 minutes, needs root
-	$(BIN)/python -m benchmarks.side_by_side quick --peers $(PEERS) > /dev/null
+	$(BIN)/python -m benchmarks.side_by_side quick --peers $(PEERS) $(BENCH_OPTIONS) > /dev/null
 	$(BIN)/python -m benchmarks.side_by_side.overlap
 	$(BIN)/python -m benchmarks.side_by_side.report --update-readme \
 	  benchmarks/results/side_by_side-quick.json
 
-# BENCH_OPTIONS=--resume goes on after an interruption.
 bench-full: peers ## the same with all models, systems and numbers of hosts; hours
 	for plan in dense compressed target variables models scaling; do \
 	  $(BIN)/python -m benchmarks.side_by_side $$plan --peers $(PEERS) $(BENCH_OPTIONS) || exit; \
