@@ -10,8 +10,12 @@ import tensorflow as tf
 
 from tfdist.compression.base import Compressor
 from tfdist.compression.choice import Choice
+from tfdist.limits import INT64_MAX
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.validation import check_integer
+
+# Twice as many, for which Horovod makes room, are an int64.
+_MOST_BYTES = 2**62
 
 Compression = str | Compressor | Mapping[str, Any] | None
 
@@ -21,11 +25,11 @@ class Options:
     """What every tfdist strategy takes besides TensorFlow's own arguments.
 
     Attributes:
-        accumulation_steps: number of micro-batches per exchange and update, >= 1.
-        bucket_bytes: upper bound of a gradient bucket in bytes, >= 1.
+        accumulation_steps: number of micro-batches per exchange and update, 1 to 2**31 - 1.
+        bucket_bytes: upper bound of a gradient bucket in bytes, 1 to 2**62.
         compression: a `tfdist.compression.Compressor`, its name, or a dict of patterns of
             variables' paths and these; None for none. Once made, a `Choice`.
-        seed: for the random numbers of compressors, >= 0.
+        seed: for the random numbers of compressors, 0 to 2**63 - 1.
 
     Raises:
         ValueError: when a value is out of range or no integer, and for unknown compressors.
@@ -38,8 +42,8 @@ class Options:
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)
-        check_integer("bucket_bytes", self.bucket_bytes, 1)
-        check_integer("seed", self.seed, 0)
+        check_integer("bucket_bytes", self.bucket_bytes, 1, _MOST_BYTES)
+        check_integer("seed", self.seed, 0, INT64_MAX)
         object.__setattr__(self, "compression", Choice.of(self.compression))
 
     @classmethod

@@ -6,6 +6,7 @@ import os
 
 import tensorflow as tf
 
+from tfdist.limits import MOST_DEVICES
 from tfdist.validation import check_integer
 
 _DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
@@ -18,13 +19,13 @@ def virtual_devices(count: int) -> list[str]:
     Devices may be left unused, so ask for the largest number that any test wants.
 
     Args:
-        count: the number of virtual CPU devices, >= 1.
+        count: the number of virtual CPU devices, 1 to 1024.
 
     Returns:
         Their names, `["CPU:0", ...]`, as `tfdist.MirroredStrategy(devices=...)` takes them.
 
     Raises:
-        ValueError: when `count` is no integer >= 1.
+        ValueError: when `count` is no integer from 1 to 1024.
         RuntimeError: when TensorFlow has been initialized with another number of devices.
 
     Example:
@@ -35,7 +36,7 @@ def virtual_devices(count: int) -> list[str]:
     >>> strategy.num_replicas_in_sync
     2
     """
-    check_integer("count", count, 1)
+    check_integer("count", count, 1, MOST_DEVICES)
     names = [f"CPU:{index}" for index in range(count)]
     cpu = tf.config.list_physical_devices("CPU")[0]
     configuration = [tf.config.LogicalDeviceConfiguration()] * count
@@ -56,15 +57,17 @@ def virtual_devices_of_environment() -> None:
     """Makes the virtual devices that `tfdist run --devices-per-worker` asks for, if any.
 
     Raises:
-        ValueError: when the environment variable TFDIST_DEVICES_PER_WORKER is no integer >= 1.
+        ValueError: when the environment variable TFDIST_DEVICES_PER_WORKER is no integer from 1 to
+            1024.
         RuntimeError: when TensorFlow has been initialized with fewer devices.
     """
     text = os.environ.get(_DEVICES_VARIABLE, "")
     if not text:
         return
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_DEVICES:
         raise ValueError(
-            f"The environment variable {_DEVICES_VARIABLE} must be an integer >= 1. "
+            f"The environment variable {_DEVICES_VARIABLE} must be an integer from 1 to "
+            f"{MOST_DEVICES}. "
             f"Received: {_DEVICES_VARIABLE}={text!r}"
         )
     virtual_devices(int(text))

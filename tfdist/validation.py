@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,8 @@ import keras
 import tensorflow as tf
 
 from tfdist._versions import release
+from tfdist.arguments import check_instance, shown
+from tfdist.limits import FLOAT32_MAX, FLOAT32_SMALLEST, INT32_MAX, MOST_SECONDS
 
 
 def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Optimizer:
@@ -22,15 +23,23 @@ def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Opt
 
     Raises:
         TypeError: for anything but a Keras 3 optimizer.
-        ValueError: for one that is wrapped already or accumulates gradients itself.
+        ValueError: for one that is wrapped already, by tfdist or by Horovod, or accumulates
+            gradients itself, and for an unknown name or config.
     """
     if isinstance(optimizer, (str, dict)):
-        optimizer = keras.optimizers.get(optimizer)
+        try:
+            optimizer = keras.optimizers.get(optimizer)
+        except Exception as error:  # Keras raises what it runs into
+            raise ValueError(
+                "Expected a `keras.optimizers.Optimizer`, its name or its config. "
+                f"Received: {shown(optimizer)}"
+            ) from error
     check_not_legacy(optimizer)
+    check_not_horovods(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
             "Expected a `keras.optimizers.Optimizer` or the name of one. "
-            f"Received: {optimizer!r} of type {type(optimizer)}"
+            f"Received: {shown(optimizer)} of type {type(optimizer)}"
         )
     inner = getattr(optimizer, "inner_optimizer", None)
     candidates: list[Any] = [optimizer] if inner is None else [optimizer, inner]
@@ -51,6 +60,23 @@ def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Opt
     return optimizer
 
 
+def check_not_horovods(optimizer: Any) -> None:
+    """Raises ValueError for what Horovod's own `DistributedOptimizer` makes of an optimizer.
+
+    That is an object of a class derived from the optimizer's, of the same name, which Horovod
+    defines. It may be inside Keras' loss scaling.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    kind = type(optimizer)
+    if any(base.__module__.split(".")[0] == "horovod" for base in kind.__mro__):
+        raise ValueError(
+            "The tfdist strategy exchanges the gradients itself, so `hvd.DistributedOptimizer` has "
+            "no place here: remove it, and pass the optimizer that is inside it, such as "
+            f"`keras.optimizers.{kind.__name__}(...)`. "
+            f"Received: hvd.DistributedOptimizer of {kind.__name__} named {optimizer.name!r}"
+        )
+
+
 def check_not_legacy(thing: Any) -> None:
     """Raises TypeError for an object, class or function of the legacy `tf_keras` package."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
@@ -60,6 +86,16 @@ def check_not_legacy(thing: Any) -> None:
             "tfdist trains Keras 3 models with Keras 3 optimizers, not those of the legacy "
             "`tf_keras`. Import `keras` instead, and unset TF_USE_LEGACY_KERAS if it is set. "
             f"Received: {module}.{name}"
+        )
+
+
+def check_tape(tape: tf.GradientTape) -> None:
+    """Raises ValueError for Horovod's own tape, which would average the gradients once more."""
+    if type(tape).__module__.split(".")[0] == "horovod":
+        raise ValueError(
+            "Under a tfdist strategy the optimizer exchanges the gradients: remove "
+            "`hvd.DistributedGradientTape` and use the `tf.GradientTape` itself. "
+            "Received: a gradient of hvd.DistributedGradientTape"
         )
 
 
@@ -76,16 +112,35 @@ def check_optimizer_scope(
         )
 
 
-def check_model_scope(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Raises ValueError unless the variables of `model` were made in the scope of `strategy`."""
+def check_model_scope(
+    model: keras.Model, layers: list[keras.layers.Layer], strategy: tf.distribute.Strategy
+) -> None:
+    """Raises ValueError unless the variables of `model` were made in the scope of `strategy`.
+
+    Args:
+        model: the model.
+        layers: all of its layers.
+        strategy: the strategy.
+    """
     for variable in model.variables:
-        if not strategy.extended.variable_created_in_scope(variable.value):
-            raise ValueError(
-                f"The model was not built in the scope of this {type(strategy).__name__}: its "
-                f"variable {variable.path} is not on the strategy's devices. Build and compile "
-                "the model inside `with strategy.scope():`. "
-                f"Received: model={model.name}"
-            )
+        if strategy.extended.variable_created_in_scope(variable.value):
+            continue
+        adapted = [
+            layer.name
+            for layer in layers
+            if hasattr(layer, "adapt") and any(own is variable for own in layer.variables)
+        ]
+        remedy = (
+            f"Make the layer {adapted[0]!r} and call its `adapt` inside `with strategy.scope():`, "
+            "as the model."
+            if adapted
+            else "Build and compile the model inside `with strategy.scope():`."
+        )
+        raise ValueError(
+            f"The model was not built in the scope of this {type(strategy).__name__}: its "
+            f"variable {variable.path} is not on the strategy's devices. {remedy} "
+            f"Received: model={model.name}"
+        )
 
 
 def check_trainable(variables: list[keras.Variable]) -> None:
@@ -172,31 +227,52 @@ def check_normalizer(reduction: str, masked: bool, step: Any) -> None:
         )
 
 
-def check_integer(name: str, value: Any, minimum: int) -> None:
-    """Raises ValueError unless the argument `name` is an integer that is not below `minimum`."""
-    try:
-        valid = not isinstance(value, bool) and operator.index(value) >= minimum
-    except TypeError:
-        valid = False
-    if not valid:
-        raise ValueError(f"`{name}` must be an integer >= {minimum}. Received: {name}={value!r}")
+def check_integer(name: str, value: Any, minimum: int, maximum: int = INT32_MAX) -> None:
+    """Raises ValueError unless the argument `name` is an integer from `minimum` to `maximum`."""
+    valid = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not valid or not minimum <= value <= maximum:
+        too_large = valid and value > maximum
+        allowed = f"from {minimum} to {maximum}" if too_large else f">= {minimum}"
+        raise ValueError(f"`{name}` must be an integer {allowed}. Received: {name}={shown(value)}")
 
 
-def check_number(name: str, value: Any, minimum: float, exclusive: bool = False) -> None:
-    """Raises ValueError unless the argument `name` is finite and not below `minimum`.
+def check_number(
+    name: str,
+    value: Any,
+    minimum: float,
+    exclusive: bool = False,
+    maximum: float = FLOAT32_MAX,
+) -> None:
+    """Raises ValueError unless the argument `name` is a number within bounds that float32 can hold.
 
     Args:
         name: what the argument is called.
         value: what was received.
         minimum: the smallest allowed number.
-        exclusive: whether `minimum` itself is not allowed.
+        exclusive: whether `minimum`, which is 0, is not allowed itself.
+        maximum: the largest allowed number.
     """
     valid = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (valid and minimum <= value < float("inf")) or (exclusive and value == minimum):
-        raise ValueError(
-            f"`{name}` must be a number {'>' if exclusive else '>='} {minimum}. "
-            f"Received: {name}={value!r}"
-        )
+    above = valid and (value > minimum if exclusive else value >= minimum)  # NaN is not
+    smallest = FLOAT32_SMALLEST if exclusive else minimum
+    if not above or value == float("inf"):
+        allowed = f"{'>' if exclusive else '>='} {minimum}"
+    elif not smallest <= value <= maximum:
+        allowed = f"from {smallest:g} to {maximum:g}"
+    else:
+        return
+    raise ValueError(f"`{name}` must be a number {allowed}. Received: {name}={shown(value)}")
+
+
+def check_seconds(name: str, value: Any, minimum: float = 0.0) -> None:
+    """Raises ValueError unless the argument `name` is a time that can be waited for.
+
+    Args:
+        name: what the argument is called.
+        value: what was received.
+        minimum: the smallest allowed number of seconds; 0 itself is not allowed.
+    """
+    check_number(name, value, minimum, exclusive=not minimum, maximum=MOST_SECONDS)
 
 
 def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
@@ -207,5 +283,18 @@ def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
         value: what was received.
         allowed: the values to choose from.
     """
-    if value not in allowed:
-        raise ValueError(f"`{name}` must be one of {list(allowed)}. Received: {name}={value!r}")
+    if not any(isinstance(value, type(one)) and value == one for one in allowed):
+        raise ValueError(
+            f"`{name}` must be one of {list(allowed)}. Received: {name}={shown(value)}"
+        )
+
+
+def check_resolver(resolver: Any) -> None:
+    """Raises TypeError unless the argument `cluster_resolver` is one, or None."""
+    if resolver is not None:
+        check_instance(
+            "cluster_resolver",
+            resolver,
+            tf.distribute.cluster_resolver.ClusterResolver,
+            "tf.distribute.cluster_resolver.ClusterResolver",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from tfdist.coordination.agreement import all_variables, broadcast_variables, checksum
+from tfdist.coordination.agreement import all_variables, broadcast_variables, checksum_of
 from tfdist.validation import check_integer
 
 
@@ -62,7 +62,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             for variable in all_variables(self.model)
             if variable.synchronization != tf.VariableSynchronization.ON_READ
         ]
-        checksums = processes.all_gather([checksum(strategy, v) for v in common])
+        checksums = processes.all_gather([checksum_of(strategy, v) for v in common])
         differ = (checksums != checksums[0]).any(axis=0)
         different = [variable for variable, differs in zip(common, differ) if differs]
         broadcast_variables(strategy, different, self.root_rank)

@@ -7,8 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.arguments import check_bool
 from tfdist.options import Options
-from tfdist.validation import check_number
+from tfdist.validation import check_integer, check_number
 
 
 class LearningRateWarmup(keras.callbacks.Callback):
@@ -84,6 +85,8 @@ class LearningRateWarmup(keras.callbacks.Callback):
             check_number("steps_per_epoch", steps_per_epoch, 1)
         if multiplier is not None:
             check_number("multiplier", multiplier, 1)
+        check_bool("momentum_correction", momentum_correction)
+        check_integer("verbose", verbose, 0)
         self.initial_lr = initial_lr
         self.warmup_epochs = warmup_epochs
         self.momentum_correction = momentum_correction

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.arguments import check_path, shown
+
 
 class StalenessMonitor(keras.callbacks.Callback):
     """Logs in each epoch how stale the gradients were, and what was done about it.
@@ -34,6 +36,9 @@ class StalenessMonitor(keras.callbacks.Callback):
         log_dir: a folder for TensorBoard, to which each worker's histogram of the epoch is written;
             None for none.
 
+    Raises:
+        TypeError: for anything else.
+
     Example:
 
     >>> import keras, numpy as np, tfdist
@@ -50,6 +55,13 @@ class StalenessMonitor(keras.callbacks.Callback):
 
     def __init__(self, strategy: Any, log_dir: str | os.PathLike | None = None) -> None:
         super().__init__()
+        if not callable(getattr(strategy, "staleness_report", None)):
+            raise TypeError(
+                "`strategy` must be a `tfdist.ParameterServerStrategy`, which alone has stale "
+                f"gradients. Received: strategy={shown(strategy)} of type {type(strategy)}"
+            )
+        if log_dir is not None:
+            check_path("log_dir", log_dir)
         self._strategy = strategy
         self._before = copy.deepcopy(strategy.staleness_report())
         self._writer = None

@@ -38,7 +38,8 @@ def as_text(report: Report) -> str:
     lines += [f"  {f'{kind} devices':<17} {count}" for kind, count in report.devices.items()]
     lines += ["Strategies"]
     for name, found in report.strategies.items():
-        lines.append(f"  {name:<17} {'yes' if found['available'] else 'no: ' + found['reason']}")
+        yes = f"yes, {found['how']}" if found["how"] else "yes"
+        lines.append(f"  {name:<17} {yes if found['available'] else 'no: ' + found['reason']}")
     if report.auto:
         lines.append(f'  "auto" means {report.auto["strategy"]} here: {report.auto["reason"]}')
     lines += ["Environment"]

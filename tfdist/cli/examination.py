@@ -14,12 +14,21 @@ from typing import Any
 
 import tfdist
 from tfdist import _versions
-from tfdist.cluster import Launch, check_port_free, choose_strategy, describe
+from tfdist.cluster import (
+    Cluster,
+    Launch,
+    check_parameter_server_cluster,
+    check_port_free,
+    choose_strategy,
+    describe,
+)
 from tfdist.cluster.launcher.ranks import DEVICES_VARIABLE, cores
 
 _PYTHON = ((3, 10), (3, 14))
 _PROBE = Path(__file__).with_name("probe.py")
 _PROBE_TIMEOUT = 120
+# What each process tries. A crash of TensorFlow's server must not hide the rest: it comes last.
+_PROBES = (("tensorflow", "keras", "server"), ("horovod",))
 
 # Variables that tfdist, its launchers and its engines read: all that begin so.
 _PREFIXES = (
@@ -41,7 +50,8 @@ class Report:
             TensorFlow.
         cores: the number of CPU cores that this process may use.
         devices: the number of devices, by their kind.
-        strategies: for each name whether it is "available", and the "reason" if it is not.
+        strategies: for each name whether it is "available", the "reason" if it is not, and "how" to
+            start a script with it where this process alone is not enough.
         auto: the "strategy" that "auto" means here, and the "reason".
         launch: the "launcher" that started this process, its "rank" and the "size" of the job.
         environment: the variables that are read, with their values.
@@ -75,18 +85,25 @@ def examine(environ: Mapping[str, str], probed: Mapping[str, Mapping[str, Any]])
     installed = "missing" not in probed["horovod"] and "error" not in probed["horovod"]
     horovod = _horovod(report, probed["horovod"], engine)
     launch, mistake = _launch(report, environ)
-    several = launch is not None and launch.cluster is not None and launch.size > 1
     if launch is not None:
         horovod = horovod or _mpi(report, launch)
+    cluster = launch.cluster if launch is not None else None
+    port = _own_port(report, cluster) if cluster is not None and engine is None else None
+    several = cluster is not None and cluster.size > 1
+    servers = engine or mistake or _servers(report, environ, probed["server"])
+    alone = servers is None and not environ.get("TF_CONFIG", "").strip()
     obstacles = {
         "mirrored": engine,
-        "multi_worker": engine or mistake or (_own_port(report, launch) if several else None),
+        "multi_worker": engine or mistake or (port if several else None),
         "horovod": engine or horovod,
-        "parameter_server": "not available yet in this version",
+        "parameter_server": servers or port,
     }
     report.strategies = {
-        name: {"available": reason is None, "reason": reason} for name, reason in obstacles.items()
+        name: {"available": reason is None, "reason": reason, "how": None}
+        for name, reason in obstacles.items()
     }
+    if alone:
+        report.strategies["parameter_server"]["how"] = "with `tfdist run -n 3 --ps 1 SCRIPT`"
     if mistake is None:
         _choose(report, environ, installed)
     return report
@@ -166,14 +183,35 @@ def _mpi(report: Report, launch: Launch) -> str | None:
     return problem
 
 
-def _own_port(report: Report, launch: Launch | None) -> str | None:
+def _own_port(report: Report, cluster: Cluster) -> str | None:
     """Why this process cannot listen on the port that its cluster gives it, if so."""
-    assert launch is not None and launch.cluster is not None
+    needed = cluster.size > 1 or cluster.jobs.get("ps")
     try:
-        if launch.cluster.address is not None:
-            check_port_free(launch.cluster.address)
+        if cluster.address is not None and needed:
+            check_port_free(cluster.address)
     except OSError as error:
         report.problems.append(str(error))
+        return str(error)
+    return None
+
+
+def _servers(report: Report, environ: Mapping[str, str], server: Mapping[str, Any]) -> str | None:
+    """Why there can be no training with parameter servers here, if so."""
+    if "error" in server:
+        problem = (
+            "TensorFlow's server does not start, without which there are no parameter servers. "
+            f"Received: {server['error']}"
+        )
+        report.problems.append(problem)
+        return problem
+    cluster = None
+    try:
+        cluster = Cluster.from_environment(environ)
+        if cluster is not None:
+            check_parameter_server_cluster(cluster)
+    except ValueError as error:
+        if cluster is not None and cluster.jobs.get("ps"):  # nothing else could train in it
+            report.problems.append(str(error))
         return str(error)
     return None
 
@@ -190,14 +228,14 @@ def _choose(report: Report, environ: Mapping[str, str], horovod: bool) -> None:
 
 
 def probe(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Imports TensorFlow, Keras and Horovod in other processes, where they may fail or crash.
+    """Tries TensorFlow, Keras and Horovod in other processes, where they may fail or crash.
 
     Args:
         environ: the environment variables of those processes.
 
     Returns:
         For each of "tensorflow", "keras" and "horovod" its "version" and more, or its "error", or
-        `"missing": True`.
+        `"missing": True`; for "server", TensorFlow's, whether it was "started", or its "error".
     """
     # The cluster does not matter here, and must not be joined.
     environ = {**environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -210,10 +248,10 @@ def probe(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        for names in (("tensorflow", "keras"), ("horovod",))
+        for names in _PROBES
     ]
     found: dict[str, dict[str, Any]] = {}
-    for process in processes:
+    for names, process in zip(_PROBES, processes):
         try:
             shown, _ = process.communicate(timeout=_PROBE_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -224,11 +262,10 @@ def probe(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
                 found.update(json.loads(line.removeprefix("probe: ")))
         if process.returncode:
             end = _ending(process.returncode)
-            names = ("horovod",) if process is processes[1] else ("tensorflow", "keras")
             broken = next((name for name in names if name not in found), names[-1])
-            found.setdefault(broken, {})["error"] = f"the import {end}"
-    for name in ("tensorflow", "keras", "horovod"):
-        found.setdefault(name, {"error": "it was not tried"})
+            found.setdefault(broken, {})["error"] = f"it {end}"
+        for name in names:
+            found.setdefault(name, {"error": "it was not tried"})
     return found
 
 

@@ -1,4 +1,4 @@
-"""Imports TensorFlow, Keras or Horovod and says what it found, for `tfdist doctor`.
+"""Tries TensorFlow, Keras or Horovod and says what it found, for `tfdist doctor`.
 
 `tfdist doctor` runs this file's text in a process of its own, where an import may fail or crash
 without harm. It knows nothing of tfdist.
@@ -21,6 +21,14 @@ def keras() -> dict:
     import keras
 
     return {"version": keras.__version__, "backend": keras.config.backend()}
+
+
+def server() -> dict:
+    """Whether TensorFlow's server starts, as in each process of a job with parameter servers."""
+    import tensorflow as tf
+
+    tf.distribute.Server.create_local_server()
+    return {"started": True}
 
 
 def horovod() -> dict:
@@ -47,11 +55,14 @@ def horovod() -> dict:
     return found
 
 
+_PROBES = {"tensorflow": tensorflow, "keras": keras, "server": server, "horovod": horovod}
+
+
 def main(names: list) -> None:
     """Prints one line for each of `names`."""
     for name in names:
         try:
-            found = {"tensorflow": tensorflow, "keras": keras, "horovod": horovod}[name]()
+            found = _PROBES[name]()
         except BaseException as error:
             found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
             if name != "horovod" and isinstance(error, ModuleNotFoundError):

@@ -51,13 +51,13 @@ def replay(context: click.Context, module: bool, record: str, command: tuple[str
     if not module and not os.path.exists(script):
         context.fail(f"there is no such script. Received: {script!r}")
     try:
-        header = log.read_header(record)
+        header = log.read(record).header
     except ValueError as error:
         context.fail(str(error))
     for name in RANK_VARIABLES:
         os.environ.pop(name, None)
     os.environ[log.VARIABLE] = os.path.abspath(record)
-    if header.threads is not None:
+    if header.threads is not None and header.threads.isdecimal():
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", header.threads)
     sys.argv = [*command]
     try:

@@ -14,23 +14,28 @@ import click
 from tfdist.cluster.launcher import job, output, ranks
 from tfdist.cluster.launcher.members import members
 from tfdist.cluster.launcher.outcome import Outcome
+from tfdist.limits import MOST_DEVICES, MOST_SECONDS
 
 
 class _Seconds(click.ParamType):
     name = "seconds"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """A number of seconds that is greater than 0."""
+        """A number of seconds that is greater than 0, and can be waited for."""
         try:
             seconds = float(value)
         except ValueError:
             seconds = 0.0
         if not 0 < seconds < float("inf"):
             self.fail(f"must be a number of seconds > 0. Received: {value!r}", param, ctx)
+        if seconds > MOST_SECONDS:
+            allowed = f"must be at most {MOST_SECONDS:,.0f} seconds"
+            self.fail(f"{allowed}. Received: {value!r}", param, ctx)
         return seconds
 
 
 _SECONDS = _Seconds()
+_NUMBER = click.IntRange(1, MOST_DEVICES)
 # What trains on one device in each process.
 _ONE_DEVICE = {
     "horovod": "Horovod trains",
@@ -55,7 +60,7 @@ Example:
     "-n",
     "--processes",
     "count",
-    type=click.IntRange(min=1),
+    type=_NUMBER,
     required=True,
     metavar="N",
     help="Number of processes, the ranks 0 to N-1; with parameter servers a chief and N-1 workers.",
@@ -68,14 +73,14 @@ Example:
 )
 @click.option(
     "--ps",
-    type=click.IntRange(min=1),
+    type=_NUMBER,
     metavar="P",
     help="Number of parameter servers, started besides the N processes; implies --strategy "
     "parameter_server, with which it is 1 if not given.",
 )
 @click.option(
     "--devices-per-worker",
-    type=click.IntRange(min=1),
+    type=_NUMBER,
     metavar="D",
     help="Splits the CPU of each process into D virtual devices, for tests.",
 )
@@ -215,7 +220,11 @@ def _report(outcome: Outcome, directory: str | None) -> None:
     rank = outcome.rank
     if rank is not None:
         lines = rank.log.last_lines
-        _say(f"the last lines of {rank.name}:" if lines else f"{rank.name} printed nothing")
+        _say(
+            f"the last lines of {rank.name}:"
+            if lines
+            else f"{rank.name} printed nothing of its own"
+        )
         for line in lines:
             _echo(f"[{rank.member.label}] {line.decode(errors='replace')}")
     if directory is not None:

@@ -11,9 +11,12 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from tfdist.arguments import shown
+
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]]+\]|[A-Za-z0-9._-]+):(?P<port>[1-9][0-9]{0,4})")
 _EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_PORT = 10000
+_LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -37,9 +40,36 @@ def split_address(address: str) -> tuple[str, int]:
     match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if match is None or int(match["port"]) > 65535 or not _is_host(match["host"]):
         raise ValueError(
-            f"An address must be host:port with a port from 1 to 65535. Received: {address!r}"
+            f"An address must be host:port with a port from 1 to 65535. Received: {shown(address)}"
         )
     return match["host"].strip("[]"), int(match["port"])
+
+
+def same_place(address: str) -> tuple[str, int]:
+    """What is equal for addresses that mean one place: a host may be spelled in several ways.
+
+    Args:
+        address: "host:port". All that mean this machine in any case (localhost, 127.0.0.1, ::1)
+            are one place, as a server listens on every interface.
+
+    Raises:
+        ValueError: when that is no address.
+
+    Example:
+
+    >>> from tfdist.cluster.addresses import same_place
+    >>> same_place("127.0.0.1:2222") == same_place("LOCALHOST:2222")
+    True
+    """
+    host, port = split_address(address)
+    host = host.lower().rstrip(".")
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return ("localhost" if host in _LOOPBACK_NAMES else host), port
+    number = getattr(number, "ipv4_mapped", None) or number
+    local = number.is_loopback or number.is_unspecified
+    return ("localhost" if local else str(number)), port
 
 
 def _is_host(host: str) -> bool:

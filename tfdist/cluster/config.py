@@ -7,7 +7,10 @@ import json
 import os
 from collections.abc import Mapping
 
+from tfdist.arguments import check_environ, check_instance, shown
 from tfdist.cluster import tf_config
+from tfdist.cluster.addresses import same_place
+from tfdist.limits import INT32_MAX
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +23,11 @@ class Cluster:
         task_type: the job of this process.
         task_index: its index in that job.
 
+    Raises:
+        TypeError: when an argument is of another type.
+        ValueError: for an unknown job, a negative index, and an address that is none, or is there
+            twice.
+
     Example:
 
     >>> from tfdist.cluster import Cluster
@@ -31,6 +39,34 @@ class Cluster:
     jobs: Mapping[str, tuple[str, ...]]
     task_type: str
     task_index: int
+
+    def __post_init__(self) -> None:
+        check_instance("jobs", self.jobs, Mapping, "mapping of jobs to lists of addresses")
+        check_instance("task_type", self.task_type, str, "str")
+        index = self.task_index
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= INT32_MAX:
+            raise ValueError(
+                f"`task_index` must be an integer from 0 to {INT32_MAX}. "
+                f"Received: task_index={shown(index)}"
+            )
+        unknown = [job for job in (*self.jobs, self.task_type) if job not in tf_config.JOBS]
+        if unknown:
+            raise ValueError(
+                f"The jobs are {', '.join(tf_config.JOBS)}. Received: {shown(unknown[0])}"
+            )
+        seen: dict[tuple[str, int], str] = {}
+        for job, addresses in self.jobs.items():
+            if not isinstance(addresses, (list, tuple)):
+                raise TypeError(
+                    "The addresses of a job must be in a list or tuple. "
+                    f"Received: {job}={shown(addresses)}"
+                )
+            for address in addresses:
+                earlier = seen.setdefault(same_place(address), address)
+                if earlier is not address:
+                    raise ValueError(
+                        f"Two tasks cannot have the same address. Received: {earlier} and {address}"
+                    )
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -97,6 +133,7 @@ class Cluster:
         >>> Cluster.from_environment({"TF_CONFIG": text}).workers
         ('a:2222',)
         """
+        check_environ(environ)
         text = environ.get("TF_CONFIG", "")
         if not text.strip():
             return None

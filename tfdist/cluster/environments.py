@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
+from tfdist.arguments import check_environ
 from tfdist.cluster import slurm
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.slurm import slurm_cluster
@@ -73,6 +74,7 @@ def describe(environ: Mapping[str, str] = os.environ) -> Launch:
     >>> launch.launcher, launch.rank, launch.size
     ('Open MPI', 1, 4)
     """
+    check_environ(environ)
     numbered = _numbered(environ)
     if numbered is not None and (numbered.size > 1 or numbered.launcher == "Horovod"):
         return numbered
@@ -102,6 +104,7 @@ def choose_strategy(
     >>> choose_strategy({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, 1, horovod_installed=True)
     ('horovod', 'Horovod started this process as rank 0 of 2 (HOROVOD_RANK is set)')
     """
+    check_environ(environ)
     if VARIABLE in environ:
         return "parameter_server", f"a record is replayed ({VARIABLE} is set)"
     launch = describe(environ)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.cluster.addresses import reserved_ports
 from tfdist.cluster.parameter_server import enough_threads
+from tfdist.limits import MOST_DEVICES
 from tfdist.validation import check_integer
 
 
@@ -23,8 +24,8 @@ def local_cluster(
     TensorFlow cannot stop its servers, so that their threads stay until the process ends.
 
     Args:
-        workers: the number of workers, >= 1.
-        ps: the number of parameter servers, >= 1.
+        workers: the number of workers, 1 to 1024.
+        ps: the number of parameter servers, 1 to 1024.
 
     Yields:
         What `tfdist.ParameterServerStrategy(cluster_resolver=...)` takes.
@@ -40,8 +41,8 @@ def local_cluster(
     ...     sorted(resolver.cluster_spec().jobs)
     ['chief', 'ps', 'worker']
     """
-    check_integer("workers", workers, 1)
-    check_integer("ps", ps, 1)
+    check_integer("workers", workers, 1, MOST_DEVICES)
+    check_integer("ps", ps, 1, MOST_DEVICES)
     with reserved_ports(1 + workers + ps) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         spec = tf.train.ClusterSpec(

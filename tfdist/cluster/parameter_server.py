@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfdist.arguments import check_instance
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.peers import (
     TIMEOUT_VARIABLE,
@@ -30,6 +31,7 @@ def check_parameter_server_cluster(cluster: Cluster) -> None:
 
     Raises:
         ValueError: in one line, when it has no chief, no worker or no ps.
+        TypeError: when it is no `Cluster`.
 
     Example:
 
@@ -37,6 +39,7 @@ def check_parameter_server_cluster(cluster: Cluster) -> None:
     >>> jobs = {"chief": ("a:2222",), "worker": ("b:2222",), "ps": ("c:2222",)}
     >>> check_parameter_server_cluster(Cluster(jobs, "chief", 0))
     """
+    check_instance("cluster", cluster, Cluster, "tfdist.cluster.Cluster")
     for job, purpose in _NEEDED.items():
         if not cluster.jobs.get(job):
             raise ValueError(

@@ -14,12 +14,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tfdist.arguments import check_instance, shown
 from tfdist.cluster.addresses import (
     is_connected_to_itself,
     listen,
     port_error,
     split_address,
 )
+from tfdist.limits import MOST_SECONDS
 
 DEFAULT_TIMEOUT = 60.0
 TIMEOUT_VARIABLE = "TFDIST_CONNECT_TIMEOUT"
@@ -58,9 +60,11 @@ def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = 
     >>> wait_for_peers([f"localhost:{free_ports(1)[0]}"], rank=0)  # nobody to wait for
     """
     timeout = connect_timeout(timeout)
+    check_instance("addresses", addresses, Sequence, "list of addresses")
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(addresses):
         raise ValueError(
-            f"`rank` must be the place of this worker among {len(addresses)}. Received: rank={rank}"
+            f"`rank` must be the place of this worker among {len(addresses)}. Received: "
+            f"rank={shown(rank)}"
         )
     missing = missing_peers(addresses, rank, timeout)
     if missing:
@@ -125,7 +129,7 @@ def connect_timeout(timeout: float | None = None) -> float:
         The number of seconds.
 
     Raises:
-        ValueError: when it is no positive number.
+        ValueError: when it is no positive number, or more than 1,000,000.
 
     Example:
 
@@ -139,10 +143,13 @@ def connect_timeout(timeout: float | None = None) -> float:
         name, given = TIMEOUT_VARIABLE, os.environ[TIMEOUT_VARIABLE]
     try:
         seconds = float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"{name} must be a number of seconds > 0. Received: {name}={given!r}")
+    if isinstance(given, bool) or not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(
+            f"{name} must be a number of seconds > 0, {MOST_SECONDS:,.0f} at most. "
+            f"Received: {name}={shown(given)}"
+        )
     return seconds
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tfdist.arguments import check_environ
 from tfdist.cluster.config import Cluster
 
 VARIABLES = (
@@ -37,9 +38,13 @@ def is_step(environ: Mapping[str, str]) -> bool:
     """Whether `srun` started this process as one of several.
 
     The script of `sbatch` itself knows the job's tasks too (SLURM_NTASKS), but not a step's.
+
+    Raises:
+        ValueError: in one line, when the number of tasks is none: each would train alone.
     """
-    tasks = environ.get("SLURM_STEP_NUM_TASKS", "")
-    return "SLURM_PROCID" in environ and tasks.isdecimal() and int(tasks[:9]) > 1
+    if "SLURM_PROCID" not in environ or not environ.get("SLURM_STEP_NUM_TASKS"):
+        return False
+    return _tasks(environ) > 1
 
 
 def slurm_cluster(environ: Mapping[str, str]) -> Cluster:
@@ -68,6 +73,7 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster:
     ... }).workers
     ('n9:2222', 'n9:2223', 'n10:2222', 'n10:2223')
     """
+    check_environ(environ)
     hosts = expand_hosts(_variable(environ, "SLURM_STEP_NODELIST"))
     tasks = _tasks_per_host(_variable(environ, "SLURM_STEP_TASKS_PER_NODE"))
     if len(hosts) != len(tasks):
@@ -76,7 +82,14 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster:
             f"Received: {environ['SLURM_STEP_NODELIST']!r} and "
             f"{environ['SLURM_STEP_TASKS_PER_NODE']!r}"
         )
+    _check_hosts(hosts)
     places = _places(tasks, environ.get("SLURM_DISTRIBUTION", "block"))
+    if environ.get("SLURM_STEP_NUM_TASKS") and _tasks(environ) != len(places):
+        raise ValueError(
+            "SLURM_STEP_NUM_TASKS must be the number of tasks on all hosts, which is "
+            f"{len(places)}. Received: SLURM_STEP_NUM_TASKS={_tasks(environ)} with "
+            f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']!r}"
+        )
     rank = _integer(environ, "SLURM_PROCID")
     if rank >= len(places):
         raise ValueError(
@@ -149,6 +162,18 @@ def _tasks_per_host(text: str) -> list[int]:
     return tasks
 
 
+def _check_hosts(hosts: list[str]) -> None:
+    """Raises for a host that is there twice: its tasks would take the same ports."""
+    known = set()
+    for host in hosts:
+        if host.lower() in known:
+            raise ValueError(
+                "Slurm names each host of a step once. Received: SLURM_STEP_NODELIST with "
+                f"{host!r} twice"
+            )
+        known.add(host.lower())
+
+
 def _places(tasks: list[int], distribution: str) -> list[tuple[int, int]]:
     """The host and the place on that host of each rank."""
     places = [(host, local) for host, count in enumerate(tasks) for local in range(count)]
@@ -184,6 +209,16 @@ def _port_base(environ: Mapping[str, str], most_on_a_host: int) -> int:
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
     )
     return _FIRST_PORT + (4 * job + step) * _PORTS_PER_STEP % _PORTS
+
+
+def _tasks(environ: Mapping[str, str]) -> int:
+    tasks = environ["SLURM_STEP_NUM_TASKS"]
+    if not _is_number(tasks) or int(tasks) < 1:
+        raise ValueError(
+            "SLURM_STEP_NUM_TASKS must be an integer >= 1, as `srun` sets it. "
+            f"Received: SLURM_STEP_NUM_TASKS={tasks!r}"
+        )
+    return int(tasks)
 
 
 def _is_number(text: str) -> bool:

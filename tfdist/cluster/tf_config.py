@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tfdist.cluster.addresses import split_address
+from tfdist.cluster.addresses import same_place
 
 JOBS = ("chief", "worker", "ps", "evaluator")
 
@@ -97,13 +97,13 @@ def _jobs(cluster: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def _check_address(field: str, address: Any, seen: dict[tuple[str, int], str]) -> None:
     try:
-        host, port = split_address(address)
+        place = same_place(address)
     except ValueError as error:
         problem = f"{field} must be host:port with a port from 1 to 65535"
         raise _mistake(problem, field, address) from error
-    earlier = seen.setdefault((host.lower(), port), field)
+    earlier = seen.setdefault(place, field)
     if earlier != field:
-        raise _mistake(f"{field} has the same address as {earlier}", field, address)
+        raise _mistake(f"{field} is the same address as {earlier}", field, address)
 
 
 def _task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> tuple[str, int]:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 import keras
 import tensorflow as tf
 
+from tfdist.arguments import check_bool
+from tfdist.limits import INT64_MAX
 from tfdist.validation import check_integer
 
 Payload = tuple[tf.Tensor, ...]
@@ -64,9 +66,9 @@ class Compressor:
         error_feedback: keep what was not sent, and add it to the next gradient (Karimireddy et al.,
             "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019,
             algorithm 2). The default follows the paper of each compressor.
-        min_bytes: variables of fewer bytes travel uncompressed.
+        min_bytes: variables of fewer bytes travel uncompressed; 0 to 2**63 - 1.
         start_step: number of updates that are exchanged uncompressed before the first compressed
-            one.
+            one, 0 to 2**31 - 1.
 
     Raises:
         ValueError: for options out of range.
@@ -86,13 +88,9 @@ class Compressor:
     start_step: int = dataclasses.field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_integer("min_bytes", self.min_bytes, 0)
+        check_integer("min_bytes", self.min_bytes, 0, INT64_MAX)
         check_integer("start_step", self.start_step, 0)
-        if not isinstance(self.error_feedback, bool):
-            raise ValueError(
-                "error_feedback must be True or False. "
-                f"Received: error_feedback={self.error_feedback!r}"
-            )
+        check_bool("error_feedback", self.error_feedback)
 
     @property
     def unbiased(self) -> bool:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfdist.arguments import shown
 from tfdist.compression.base import Compressor
 from tfdist.compression.registry import get
 
@@ -38,7 +39,7 @@ class Choice:
         if not rules or not all(isinstance(pattern, str) for pattern in rules):
             raise ValueError(
                 "`compression` must be a compressor, its name, or a dict of patterns of variables' "
-                f"paths and these. Received: compression={compression!r}"
+                f"paths and these. Received: compression={shown(compression)}"
             )
         made = [(pattern, None if c is None else get(c)) for pattern, c in rules.items()]
         return cls(tuple(made)) if any(c is not None for _, c in made) else None

@@ -43,8 +43,9 @@ class DGC(Sparse):
     Args:
         ratio: the part of the elements that is sent, above 0 and at most 1.
         momentum: 0 to below 1.
-        warmup_steps: number of updates, after `start_step`, in which the part that is sent falls in
-            four equal parts from 1/4 to 1/250; parts at or below `ratio` are left out.
+        warmup_steps: number of updates, 0 to 2**31 - 1, after `start_step`, in which the part that
+            is sent falls in four equal parts from 1/4 to 1/250; parts at or below `ratio` are left
+            out.
 
     Example:
 

@@ -35,7 +35,7 @@ class PowerSGD(Compressor):
     which that is no less than n m elements travel uncompressed, vectors among them.
 
     Args:
-        rank: r, at least 1. 1 to 4 are usual.
+        rank: r, 1 to 2**31 - 1. 1 to 4 are usual.
 
     Example:
 

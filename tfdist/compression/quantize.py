@@ -87,9 +87,9 @@ class QSGD(Compressor):
     the squared norm of the gradient (lemma 3.1 (ii)), and above 1 what is unsent may grow.
 
     Args:
-        levels: s, at least 1. Sizes: 1 to 2 levels 3 to 5 per byte, up to 7 levels 2 per byte, up
+        levels: s, 1 to 2**30. Sizes: 1 to 2 levels 3 to 5 per byte, up to 7 levels 2 per byte, up
             to 127 one byte each, up to 32,767 2 bytes, up to 2**30 4 bytes.
-        group: number of elements with a norm of their own.
+        group: number of elements with a norm of their own, 1 to 2**31 - 1.
         norm: "l2" as in equation 1, or "max", the largest magnitude: less variance (section 4).
 
     Example:
@@ -107,13 +107,8 @@ class QSGD(Compressor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("levels", self.levels, 1)
+        check_integer("levels", self.levels, 1, 2**30)  # 4 bytes with their signs
         check_integer("group", self.group, 1)
-        if self.levels > 2**30:
-            raise ValueError(
-                "levels must be at most 2**30, which have 4 bytes with their signs. "
-                f"Received: levels={self.levels}"
-            )
         check_choice("norm", self.norm, ("l2", "max"))
 
     @property

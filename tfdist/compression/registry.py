@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from tfdist.arguments import shown
 from tfdist.compression.base import Compressor
 
 _CLASSES: dict[str, type[Compressor]] = {}
@@ -31,7 +32,9 @@ def register(cls: _Class) -> _Class:
     'half'
     """
     if not (isinstance(cls, type) and issubclass(cls, Compressor)):
-        raise TypeError(f"Only subclasses of Compressor can be registered. Received: cls={cls!r}")
+        raise TypeError(
+            f"Only subclasses of Compressor can be registered. Received: cls={shown(cls)}"
+        )
     known = _CLASSES.get(cls.name)
     if not cls.name or (known and known.__qualname__ != cls.__qualname__):
         raise ValueError(
@@ -78,5 +81,7 @@ def get(compressor: str | Mapping[str, Any] | Compressor, **options: Any) -> Com
         options = {**compressor, **options}
         compressor = options.pop("name", None)
     if not isinstance(compressor, str) or compressor not in _CLASSES:
-        raise ValueError(f"Unknown compressor. Available: {available()}. Received: {compressor!r}")
+        raise ValueError(
+            f"Unknown compressor. Available: {available()}. Received: {shown(compressor)}"
+        )
     return _CLASSES[compressor](**options)

@@ -14,6 +14,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tfdist.replay.checks import check_end, check_fit, check_header, check_run, check_used
+
 VARIABLE = "TFDIST_REPLAY"
 """The environment variable that names the record which a script follows."""
 
@@ -136,6 +138,11 @@ class RunLog:
     used: list[Used] = dataclasses.field(default_factory=list)
     exhausted: bool = False
 
+    @property
+    def version(self) -> int:
+        """The number of updates after all of that."""
+        return self.used[-1].version if self.used else self.run.version
+
 
 @dataclasses.dataclass
 class FitLog:
@@ -199,14 +206,19 @@ def read_header(path: str) -> Header:
     try:
         fields = json.loads(line)
         version = fields.pop("tfdist record")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"This is no record of tfdist. {_WHAT_TO_DO} Received: {path}") from None
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise ValueError(
             f"This tfdist reads records of format {FORMAT}: replay with the tfdist that wrote it. "
             f"Received: {path} of format {version}"
         )
-    return Header(**fields)
+    try:
+        header = Header(**fields)
+        check_header(header)
+    except (ValueError, TypeError):
+        raise _damaged(path, 1) from None
+    return header
 
 
 def read(path: str) -> Log:
@@ -220,7 +232,7 @@ def read(path: str) -> Log:
     for number, event in _events(path):
         try:
             _add(log, event)
-        except IndexError:
+        except (ValueError, TypeError, IndexError):
             raise _damaged(path, number) from None
     return log
 
@@ -233,7 +245,7 @@ def _events(path: str) -> Iterator[tuple[int, Event]]:
                 return
             try:
                 yield number, _event(json.loads(line))
-            except (ValueError, TypeError, KeyError, IndexError):
+            except (ValueError, TypeError, KeyError, IndexError, RecursionError):
                 raise _damaged(path, number) from None
 
 
@@ -249,15 +261,22 @@ def _event(values: list) -> Event:
 
 def _add(log: Log, event: Event) -> None:
     if isinstance(event, Fit):
+        check_fit(event)
         log.fits.append(FitLog(event))
+        return
+    fit = log.fits[-1]
+    if isinstance(event, End):
+        check_end(event, fit.fit)
+        fit.end = event
     elif isinstance(event, Run):
-        log.fits[-1].runs.append(RunLog(event))
-    elif isinstance(event, End):
-        log.fits[-1].end = event
+        check_run(event, fit.fit)
+        fit.runs.append(RunLog(event))
     elif isinstance(event, Used):
-        log.fits[-1].runs[-1].used.append(event)
+        run = fit.runs[-1]
+        check_used(event, log.header, run.run, run.version)
+        run.used.append(event)
     else:
-        log.fits[-1].runs[-1].exhausted = True
+        fit.runs[-1].exhausted = True
 
 
 def _damaged(path: str, number: int) -> ValueError:

@@ -10,9 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.replay.checks import SAMPLE
 from tfdist.replay.log import Weights
-
-_SAMPLE = 32
 
 
 def checksum_of_batch(data: Any) -> str:
@@ -46,7 +45,7 @@ def weights_of(variables: Iterable[keras.Variable]) -> Weights:
         value = np.asarray(tf.convert_to_tensor(variable.value))
         checksum = zlib.crc32(value.tobytes(), checksum)
         flat = value.reshape(-1)
-        places = np.unique(np.linspace(0, max(flat.size - 1, 0), _SAMPLE).astype(int))
+        places = np.unique(np.linspace(0, max(flat.size - 1, 0), SAMPLE).astype(int))
         # As text: short, and the same number again. Adding 0 makes numbers of truth values.
         sample.append([float(str(number + 0)) for number in flat[places[: flat.size]]])
     return Weights(checksum, sample)

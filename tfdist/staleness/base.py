@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
+
+from tfdist.arguments import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +78,20 @@ class Policies(StalenessPolicy):
         policies: the policies; those that change gradients do so in this order.
 
     Raises:
-        ValueError: for policies that contradict each other.
+        ValueError: for something else, and for policies that contradict each other.
     """
 
     policies: tuple[StalenessPolicy, ...] = ()
 
     def __post_init__(self) -> None:
+        given = self.policies
+        several = isinstance(given, (list, tuple))
+        if not several or not all(isinstance(policy, StalenessPolicy) for policy in given):
+            raise ValueError(
+                "`staleness` must be a policy of `tfdist.staleness`, such as InverseLR(), or a "
+                f"list of them. Received: staleness={shown(given)}"
+            )
+        object.__setattr__(self, "policies", tuple(given))
         kinds = [type(policy) for policy in self.policies]
         if any(policy.synchronous for policy in self.policies) and len(kinds) > 1:
             raise ValueError(
@@ -105,14 +115,9 @@ class Policies(StalenessPolicy):
         """
         if isinstance(staleness, Policies):
             return staleness
-        given = [] if staleness is None else staleness
-        several = list(given) if isinstance(given, Iterable) else [given]
-        if isinstance(staleness, str) or not all(isinstance(p, StalenessPolicy) for p in several):
-            raise ValueError(
-                "`staleness` must be a policy of `tfdist.staleness`, such as InverseLR(), or a "
-                f"list of them. Received: staleness={staleness!r}"
-            )
-        return cls(tuple(several))
+        if staleness is None:
+            return cls()
+        return cls((staleness,) if isinstance(staleness, StalenessPolicy) else staleness)
 
     @property
     def synchronous(self) -> bool:  # type: ignore[override]

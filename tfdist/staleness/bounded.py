@@ -19,7 +19,7 @@ class Bounded(StalenessPolicy):
     2014), "Flexible Consistency".
 
     Args:
-        max_staleness: the bound on τ, >= 0.
+        max_staleness: the bound on τ, 0 to 2**31 - 1.
         on_exceed: "drop" leaves out gradients that are too stale: nobody waits, but the work of a
             worker that is always slow is in vain. "wait" holds updates back while gradients that
             are being computed would become too stale by them, and lets no more than

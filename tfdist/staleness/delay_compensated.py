@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from tfdist.arguments import check_bool
 from tfdist.staleness.base import StalenessPolicy
 from tfdist.validation import check_number
 
@@ -47,10 +48,7 @@ class DelayCompensated(StalenessPolicy):
 
     def __post_init__(self) -> None:
         check_number("lam", self.lam, 0)
-        if not isinstance(self.adaptive, bool):
-            raise ValueError(
-                f"`adaptive` must be True or False. Received: adaptive={self.adaptive!r}"
-            )
+        check_bool("adaptive", self.adaptive)
 
     def init(self, variable: tf.Variable) -> Any:
         """The moving average of the squared gradient, where λ adapts."""

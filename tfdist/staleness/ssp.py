@@ -18,8 +18,8 @@ class SSP(StalenessPolicy):
     does not count; one that comes back counts as level with the slowest.
 
     Args:
-        slack: the number of steps, >= 0; with 0 all workers finish a step before any starts the
-            next.
+        slack: the number of steps, 0 to 2**31 - 1; with 0 all workers finish a step before any
+            starts the next.
 
     Raises:
         ValueError: when `slack` is out of range.

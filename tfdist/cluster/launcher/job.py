@@ -17,7 +17,7 @@ from tfdist.cluster.launcher.outcome import Outcome
 from tfdist.cluster.launcher.rank import Rank, ending
 
 # After the first failure, the others may end by themselves, and so say what they have seen; those
-# that have printed a traceback end slowly on a busy machine.
+# that have printed a traceback, or leave in the middle, end slowly on a busy machine.
 _SETTLE_FAILING = 5.0
 # The states of stopped ranks are read this often.
 _LOOK = 0.5
@@ -169,11 +169,18 @@ class Job:
                     rank.signal(signal.SIGCONT)  # a stopped rank would not notice
 
     def _some_still_fail(self, now: float) -> bool:
-        """Whether a rank ends by itself, of what may be the reason for another one's end."""
+        """Whether a rank ends by itself, of what may be the reason for another one's end.
+
+        That may be one that leaves with status 0, where all others say that they lost a peer.
+        """
         first = self._first_failure
         if first is None or now >= first + _SETTLE_FAILING:
             return False
-        return any(rank.fails(first) for rank in self._ranks)
+        failed = [rank for rank in self._ranks if rank.code]
+        unexplained = all(rank.log.lost_a_peer for rank in failed) and all(
+            rank.code != 0 for rank in self._ranks
+        )
+        return unexplained or any(rank.fails(first) for rank in self._ranks)
 
     def _pause(self) -> float:
         """Seconds until something is to be done, if nothing happens."""

@@ -47,13 +47,35 @@ def of_ranks(ranks: Sequence[Rank], told: float, started: float) -> Outcome:
         return Outcome()
     first = min(failed, key=lambda rank: rank.failed_at)
     code = first.code or 0
-    message = f"{first.name} {ending(code)} after {first.ended - started:.1f} s"
+    left = _left(by_themselves, first)
+    if left:
+        text = "before the others, which were still training"
+        message = f"{_named(left)} ended with status 0 {text}, after {_age(left[0], started)}"
+        message += f"; {_named(failed)} then failed"
+    else:
+        message = f"{first.name} {ending(code)} after {_age(first, started)}"
     too = [rank for rank in failed if rank is not first]
-    if too:
+    if too and not left:
         message += f"; {_named(too)} then failed too"
     if any(rank.code for rank in ranks if rank.ended > told):
         message += "; the other ranks were ended"
-    return Outcome(code if code > 0 else 128 - code, message, first)
+    return Outcome(code if code > 0 else 128 - code, message, left[0] if left else first)
+
+
+def _left(by_themselves: Sequence[Rank], first: Rank) -> list[Rank]:
+    """The ranks that had ended well when `first` failed because others were gone.
+
+    Args:
+        by_themselves: the ranks that nobody told to end.
+        first: the first that failed.
+    """
+    if not first.log.lost_a_peer:
+        return []
+    return sorted((rank for rank in by_themselves if rank.code == 0), key=lambda rank: rank.ended)
+
+
+def _age(rank: Rank, started: float) -> str:
+    return f"{rank.ended - started:.1f} s"
 
 
 def timed_out(ranks: Sequence[Rank], total: float) -> Outcome:

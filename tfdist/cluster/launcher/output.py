@@ -12,6 +12,8 @@ import termios
 import time
 from typing import BinaryIO
 
+from tfdist.cluster.launcher.banners import Banners
+
 # What the launcher's own lines begin with.
 SAYS = "tfdist run: "
 
@@ -61,7 +63,7 @@ class Screen:
 
 
 class Log:
-    """Everything that one rank prints, in a file, and its last lines.
+    """Everything that one rank prints, in a file, and the last lines that are no banners.
 
     Args:
         path: the file; one that exists is overwritten.
@@ -109,8 +111,8 @@ class Stream:
         fd: where the rank's output can be read; it is closed with the stream.
         screen: where it is shown.
         log: where it is kept.
-        prefix: stands before each line on the screen. None shows everything as it is, byte by
-            byte, which a progress bar needs.
+        prefix: stands before each line on the screen, which leaves TensorFlow's banners out. None
+            shows everything as it is, byte by byte, which a progress bar needs.
     """
 
     def __init__(self, fd: int, screen: Screen, log: Log, prefix: bytes | None) -> None:
@@ -119,6 +121,7 @@ class Stream:
         self._log = log
         self._prefix = prefix
         self._open_line = b""
+        self._banners = Banners()
 
     def read(self) -> bool:
         """Takes what there is; returns False at the end of the stream."""
@@ -153,6 +156,8 @@ class Stream:
 
     def _line(self, line: bytes) -> None:
         line = visible(line)
+        if self._banners.match(line):
+            return
         self._log.remember(line)
         if self._prefix is not None:
             self._screen.write_line(self._prefix + line)

@@ -1,0 +1,66 @@
+"""Checks of arguments by their types, each with one error that shows what was received.
+
+Nothing here imports TensorFlow, so the command line uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+_LONGEST_SHOWN = 200
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Raises ValueError unless the argument `name` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False. Received: {name}={shown(value)}")
+
+
+def check_path(name: str, value: Any) -> None:
+    """Raises TypeError unless the argument `name` is a path."""
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise TypeError(f"`{name}` must be a path. Received: {name}={shown(value)}")
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Raises TypeError unless the argument `name` can be called."""
+    if not callable(value):
+        raise TypeError(f"`{name}` must be a function. Received: {name}={shown(value)}")
+
+
+def check_instance(name: str, value: Any, kind: type, called: str) -> None:
+    """Raises TypeError unless the argument `name` is an instance of `kind`.
+
+    Args:
+        name: what the argument is called.
+        value: what was received.
+        kind: the class.
+        called: what users call that class.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"`{name}` must be a `{called}`. Received: {name}={shown(value)} of type {type(value)}"
+        )
+
+
+def check_environ(environ: Any) -> None:
+    """Raises TypeError unless the argument `environ` is a mapping, as `os.environ` is."""
+    check_instance("environ", environ, Mapping, "mapping of environment variables")
+
+
+def shown(value: Any) -> str:
+    """`value` in one line of a length that can be read.
+
+    Example:
+
+    >>> from tfdist.arguments import shown
+    >>> shown(10**5000)
+    'an int that is too long to be shown'
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # whatever the value is, it must not hide what is wrong with it
+        return f"an {type(value).__name__} that is too long to be shown"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
