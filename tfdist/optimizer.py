@@ -10,11 +10,13 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat, replica
+from tfdist.arguments import check_instance
 from tfdist.options import Compression, Options
 from tfdist.stages import backward, collection, exchange, loss_scale, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.compression import CompressedExchange
 from tfdist.stages.compression_state import CompressionState
+from tfdist.stages.loss_tags import refuse_unweighted
 from tfdist.stages.totals import Totals
 from tfdist.stages.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
@@ -30,8 +32,8 @@ class DistributedOptimizer(OptimizerWrapper):
     summed over the replicas in buckets, clipped, and applied by the inner optimizer's own code.
 
     Under `model.fit` a tfdist strategy wraps the model's optimizer by itself. In a custom training
-    loop wrap it by hand, and call `apply` inside `strategy.run`. There Keras losses carry the
-    replica's share; a loss computed without them is scaled with `tfdist.scale_loss`.
+    loop wrap it by hand, and call `apply` inside `strategy.run`. There the tape that takes the
+    gradient of a mean loss applies the replica's share.
 
     The learning rate and every other setting of the inner optimizer can be read and set here. The
     saved state has the inner optimizer's layout, so a model trained with tfdist loads without it.
@@ -77,6 +79,13 @@ class DistributedOptimizer(OptimizerWrapper):
     1
     """
 
+    def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """An instance that is a `LossScaleOptimizer` too if `inner_optimizer` is one."""
+        scales = isinstance(inner_optimizer, keras.optimizers.LossScaleOptimizer)
+        if scales and cls is DistributedOptimizer:
+            cls = DistributedLossScaleOptimizer
+        return super().__new__(cls)
+
     def __init__(
         self,
         inner_optimizer: keras.optimizers.Optimizer | str | dict,
@@ -86,6 +95,8 @@ class DistributedOptimizer(OptimizerWrapper):
         name: str | None = None,
     ):
         inner = check_inner_optimizer(inner_optimizer, DistributedOptimizer)
+        if name is not None:
+            check_instance("name", name, str, "str")
         options = Options.of(tf.distribute.get_strategy()).replace(
             accumulation_steps=accumulation_steps,
             bucket_bytes=bucket_bytes,
@@ -113,6 +124,8 @@ class DistributedOptimizer(OptimizerWrapper):
                 self.options.accumulation_steps,
                 exchange.plan_buckets(self._specs(), self.options.bucket_bytes),
                 len(variables),
+                lambda: int(self._updater().iterations.numpy()),
+                self.options.compression is not None,
             )
         paths = [variable.path for variable in variables]
         self._totals = Totals(self.options, self._specs(), paths)
@@ -133,7 +146,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 share, since its gradient is a sum over samples already.
         """
         step = replica.current()
-        if step is not None and not step.share_in_loss:
+        if step is not None and not step.own_loop:
             step.scaled_losses.add(id(self))
             if len(loss.shape) == 0:
                 loss = loss * tf.cast(step.share.fraction, loss.dtype)
@@ -150,8 +163,8 @@ class DistributedOptimizer(OptimizerWrapper):
                 optimizer was built for.
 
         Raises:
-            ValueError: in cross-replica context, without any gradient, and for a variable that the
-                optimizer was not built for.
+            ValueError: in cross-replica context, without any gradient, for a variable that the
+                optimizer was not built for, and in a parameter server's loop of the user's own.
         """
         context = tf.distribute.get_replica_context()
         if context is None:
@@ -160,10 +173,17 @@ class DistributedOptimizer(OptimizerWrapper):
                 "that is passed to strategy.run. Received: a call in cross-replica context."
             )
         variables = list(trainable_variables or self.built_for)
+        refuse_unweighted(grads)
         collected = collection.current()
         if collected is not None:
             self._hand_out(collected, list(grads), variables)
             return
+        if getattr(context.strategy, "collects_gradients", False):
+            raise ValueError(
+                "Under a parameter server DistributedOptimizer works in `fit`. In functions that a "
+                "ClusterCoordinator schedules, use the Keras optimizer itself. "
+                f"Received: an apply of {self.name} outside of fit"
+            )
         if not self.built:
             context.merge_call(self._build_in_scope, args=(variables,))
         if self.accumulator is not None:
@@ -197,6 +217,9 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def _hand_out(self, collected: collection.Collected, grads: list, variables: list) -> None:
         """Gives the gradients, weighted, to whoever runs the step."""
+        if collected.builds_later and not self.built:
+            collected.unbuilt.append((self, variables))
+            return
         with _compat.outside_stateless_scope():
             if not self.built:
                 self._build_in_scope(self._distribution_strategy, variables)
@@ -237,8 +260,12 @@ class DistributedOptimizer(OptimizerWrapper):
     def _note_counted(self) -> None:
         """Notes that the step counts an update, whatever the data."""
         step = replica.current()
-        if step is not None:
-            step.advances.append(functools.partial(self.unwrap().iterations.assign_add, 1))
+        if step is None:
+            return
+        inner = self.unwrap()
+        for optimizer in (inner, *getattr(inner, "optimizers", ())):  # of a MultiOptimizer
+            if optimizer.built:
+                step.advances.append(functools.partial(optimizer.iterations.assign_add, 1))
 
     def _check_applied_once(self) -> None:
         """Raises ValueError at a second call in one step: each counts as a micro-batch."""
@@ -284,9 +311,10 @@ class DistributedOptimizer(OptimizerWrapper):
         weight: float | tf.Tensor | None = None
         step = replica.current()
         if step is not None:
-            scaled = step.share_in_loss or id(self) in step.scaled_losses
+            scaled = step.own_loop or id(self) in step.scaled_losses
             step.weighted_gradients |= not scaled
             weight = step.share.nonempty if scaled else step.share.fraction
+            weight = None if step.empty_counts else weight
         scaler = self._loss_scaler()
         if scaler:
             unscale = loss_scale.unscale_factor(scaler)
@@ -363,3 +391,11 @@ class DistributedOptimizer(OptimizerWrapper):
             config["inner_optimizer"], custom_objects=custom_objects
         )
         return cls(**{**config, "inner_optimizer": inner})
+
+
+@keras.saving.register_keras_serializable("tfdist")
+class DistributedLossScaleOptimizer(DistributedOptimizer, keras.optimizers.LossScaleOptimizer):
+    """What `DistributedOptimizer` makes of a `keras.optimizers.LossScaleOptimizer`.
+
+    Keras and scripts find out with `isinstance` whether the loss is scaled already.
+    """

@@ -25,9 +25,13 @@ class ReplicaStep:
         replica_id: this replica's number among all replicas, 0-based.
         replicas: the number of all replicas.
         share: this replica's share of the global batch.
-        share_in_loss: True where Keras losses carry the share themselves (custom training loops,
-            which by tf.distribute's convention sum the gradients); False in Keras' own steps,
-            where losses are those of the local batch and the optimizer applies the share.
+        own_loop: True in a step of a user's own loop, where the share is applied as gradients are
+            taken (`strategies/own_loops.py`); False in Keras' own steps, where the optimizer
+            applies the share.
+        is_eager: whether the strategy's `run` was called eagerly.
+        seen: the kinds of losses that were made in this step, tags of `stages/loss_tags.py`.
+        empty_counts: whether gradients of a replica without samples are taken as they are.
+        weighted_losses: losses whose gradient was weighted in an eager step, by id.
         exchanges: whether the replicas of a step can exchange values while it runs.
         scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
         weighted_gradients: whether an optimizer applied the share to its gradients, because their
@@ -41,8 +45,12 @@ class ReplicaStep:
     replica_id: int | tf.Tensor
     replicas: int
     share: Share
-    share_in_loss: bool
+    own_loop: bool
     exchanges: bool = True
+    is_eager: bool = False
+    empty_counts: bool = False
+    seen: set[str] = dataclasses.field(default_factory=set)
+    weighted_losses: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
     scaled_losses: set[int] = dataclasses.field(default_factory=set)
     weighted_gradients: bool = False
     applied: set[int] = dataclasses.field(default_factory=set)

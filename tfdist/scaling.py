@@ -5,15 +5,17 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdist import replica
+from tfdist.stages.loss_tags import PART, tag
 
 
 def scale_loss(loss: tf.Tensor) -> tf.Tensor:
     """Scales the mean loss of a replica's part of the batch by its share of the global batch.
 
-    For losses in custom training loops that are computed without `keras.losses`, which do it
-    themselves. The gradients of scaled losses, summed over the replicas, are the gradient of the
-    global mean. Outside `strategy.run` of a tfdist strategy, and in the `train_step` of a Keras
-    model, where the optimizer applies the share, the loss is returned as it is.
+    For losses in custom training loops of which tfdist cannot tell what they are, and for means
+    that are reported as a sum over the replicas. The result, and its gradient, summed over the
+    replicas, are those of the global mean. Outside `strategy.run` of a tfdist strategy, and in the
+    `train_step` of a Keras model, where the optimizer applies the share, the loss is returned as
+    it is.
 
     Args:
         loss: a float scalar tensor, the mean over the replica's samples.
@@ -32,6 +34,6 @@ def scale_loss(loss: tf.Tensor) -> tf.Tensor:
     5.0
     """
     step = replica.current()
-    if step is None or not step.share_in_loss:
+    if step is None or not step.own_loop:
         return loss
-    return tf.math.multiply_no_nan(loss, tf.cast(step.share.fraction, loss.dtype))
+    return tag(tf.math.multiply_no_nan(loss, tf.cast(step.share.fraction, loss.dtype)), PART)

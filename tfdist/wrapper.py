@@ -33,7 +33,7 @@ class OptimizerWrapper(_compat.IndexedOptimizer):
     """
 
     def __init__(self, inner: keras.optimizers.Optimizer, name: str):
-        super().__init__(learning_rate=0.0, name=name)
+        keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
         for setting in inner.get_config():
             if setting != "name":
                 self.__dict__.pop(setting, None)
@@ -113,6 +113,9 @@ class OptimizerWrapper(_compat.IndexedOptimizer):
     ) -> None:
         """Excludes variables from the inner optimizer's weight decay, before it is built."""
         self.unwrap().exclude_from_weight_decay(var_list, var_names)
+
+    def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
+        _compat.apply_weight_decay(self.unwrap(), variables)
 
     def set_weights(self, weights: list) -> None:
         """Sets the inner optimizer's variables."""

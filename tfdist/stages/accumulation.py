@@ -7,35 +7,47 @@ are no multiple of k, the remainder is completed by the first batches of the nex
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Callable
+from typing import Any
 
-import keras
+import numpy as np
 import tensorflow as tf
 
-from tfdist._compat import SaveableState
-from tfdist.stages.exchange import Bucket, pack, unpack
+from tfdist.stages.exchange import Bucket
+from tfdist.stages.replica_rows import NOTHING, PER_REPLICA, SUM, Entry, places, total_of
+from tfdist.stages.replica_state import ReplicaState
 
 
-class GradientAccumulator(SaveableState, tf.Module):
+class GradientAccumulator(ReplicaState):
     """Sums of gradients since the last update, one flat variable per bucket and replica.
 
-    It is saved per variable, so that a file can be read with another bucket size, and as the sum
-    over the replicas, so that it can be read with another number of replicas. (A
-    `tf.train.Checkpoint` writes the flat variables: there the bucket size must stay the same.)
+    It is saved per variable, so that a file can be read with another bucket size. With compression
+    each replica's sums are saved, as they are what its compressor will see. Without, only the sum
+    over the replicas matters to the update. (A `tf.train.Checkpoint` writes the flat variables,
+    summed: there the bucket size must stay the same.)
 
     Args:
         steps: k, the number of micro-batches per update.
         buckets: the layout of the gradients of all trainable variables.
         variables: number of trainable variables.
+        iterations: gives the optimizer's number of updates.
+        compressed: whether gradients are compressed.
     """
 
-    def __init__(self, steps: int, buckets: list[Bucket], variables: int):
+    def __init__(
+        self,
+        steps: int,
+        buckets: list[Bucket],
+        variables: int,
+        iterations: Callable[[], int],
+        compressed: bool,
+    ):
         super().__init__(name="accumulated_gradients")
         self.steps = steps
         self.buckets = buckets
         self._variables = variables
-        self._strategy = tf.distribute.get_strategy()
-        self._spread_state = 0
+        self._iterations = iterations
+        self._compressed = compressed
         self.micro_step = tf.Variable(
             0,
             dtype=tf.int64,
@@ -90,65 +102,72 @@ class GradientAccumulator(SaveableState, tf.Module):
         self.micro_step.assign(tf.where(due, tf.zeros_like(micro_batches), micro_batches))
         return due, micro_batches
 
-    def spread(self) -> None:
-        """Gives every replica an equal part of the sums, so that one process can save them alone.
+    # --- what is saved ------------------------------------------------------------------------
 
-        Called by all processes, between steps.
-        """
-        if not self._is_spread():
-            for total in self.sums:
-                self._set(total, tf.convert_to_tensor(total))
-            self.note_spread()
+    def entries(self) -> list[Entry]:
+        """The sums, by bucket."""
+        return [
+            Entry(total, places(bucket, (sum(bucket.sizes),)))
+            for bucket, total in zip(self.buckets, self.sums)
+        ]
 
-    def note_spread(self) -> None:
-        """Notes that every replica has an equal part of the sums now."""
-        self._spread_state = self._local_state()
+    def has_rows(self) -> bool:
+        """Whether gradients wait for an update; alike in all processes."""
+        return int(self.micro_step.numpy()) != 0
 
-    def _is_spread(self) -> bool:
-        return int(self.micro_step.numpy()) == 0 or self._local_state() == self._spread_state
+    def saved_as(self) -> str:
+        """By replica where a compressor will see each replica's gradients, else their sum."""
+        return PER_REPLICA if self._compressed else SUM
 
-    def _local_state(self) -> int:
-        """A checksum of what this process has."""
-        state = int(self.micro_step.numpy())
+    def position(self) -> tuple[int, int]:
+        """The number of updates, and of micro-batches since."""
+        return self._iterations(), int(self.micro_step.numpy())
+
+    def start_anew(self) -> None:
+        """Forgets what was accumulated."""
+        self.micro_step.assign(0)
         for total in self.sums:
             for local in self._strategy.experimental_local_results(total):
-                state = zlib.crc32(local.numpy().tobytes(), state)
-        return state
-
-    def _get(self, total: tf.Variable) -> tf.Tensor:
-        """The sum over the replicas."""
-        if not self._is_spread():
-            return tf.convert_to_tensor(total)
-        local = self._strategy.experimental_local_results(total)[0]
-        return local * tf.cast(self._strategy.num_replicas_in_sync, total.dtype)
-
-    def _set(self, total: tf.Variable, value: tf.Tensor) -> None:
-        """Sets the sum over the replicas, part by part.
-
-        TensorFlow's assignment to all asks the other processes for their sums.
-        """
-        part = value / tf.cast(self._strategy.num_replicas_in_sync, value.dtype)
-        for local in self._strategy.experimental_local_results(total):
-            local.assign(part)
+                local.assign(tf.zeros_like(local))
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it."""
         store["micro_step"] = self.micro_step.numpy()
-        for bucket, total in zip(self.buckets, self.sums):
-            for index, part in zip(bucket.indices, unpack(bucket, self._get(total))):
-                store[str(index)] = part.numpy()
+        super().save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
-        """Reads the state; a file without any (no accumulation when it was saved) starts at 0."""
-        if not len(store.keys()):
+        """Reads the state; without any (no accumulation when it was saved), nothing waits.
+
+        Raises:
+            ValueError: when it was saved for other variables.
+        """
+        names = set(store.keys())
+        if len(names) <= 1:
+            self.adopt(NOTHING)
             return
-        if len(store.keys()) != self._variables + 1:
+        gradients = {name for name in names if name != "micro_step"}
+        by_replica = any("." in name for name in gradients)
+        variables = {name.partition(".")[0] for name in gradients}
+        replicas, rest = divmod(len(gradients), len(variables))
+        if variables != {str(index) for index in range(self._variables)} or rest:
             raise ValueError(
                 "The saved accumulated gradients belong to another model. Received: "
-                f"{len(store.keys()) - 1} gradients for {self._variables} trainable variables."
+                f"gradients of {len(variables)} variables for {self._variables} trainable ones."
             )
         self.micro_step.assign(int(store["micro_step"][()]))
-        parts = [keras.ops.convert_to_tensor(store[str(i)][()]) for i in range(self._variables)]
-        for bucket, total in zip(self.buckets, self.sums):
-            self._set(total, pack(bucket, parts))
-        self.note_spread()
+        if not by_replica:
+            self.adopt(SUM, lambda key, _: _array(store[key]))
+            return
+
+        def of_replica(key: str, replica: int) -> np.ndarray:
+            return _array(store[f"{key}.{replica}"])
+
+        if replicas == self._strategy.num_replicas_in_sync:
+            self.adopt(PER_REPLICA, of_replica)
+        else:
+            self.adopt(SUM, lambda key, _: total_of(of_replica(key, r) for r in range(replicas)))
+
+
+def _array(stored: Any) -> np.ndarray:
+    """An array out of a file; Keras gives it as a tensor where HDF5 has no such dtype."""
+    return np.asarray(stored[()])

@@ -16,9 +16,14 @@ class Collected:
     Attributes:
         applied: for each time that an optimizer is applied, the optimizer and its gradients, one
             per variable that it was built for; None where there is none.
+        builds_later: whether the variables do not exist yet, so that optimizers cannot be built.
+        unbuilt: with `builds_later`, the optimizers that were not built, each with the variables
+            that it is for.
     """
 
     applied: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
+    builds_later: bool = False
+    unbuilt: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
 
 
 _collecting = threading.local()
@@ -30,10 +35,14 @@ def current() -> Collected | None:
 
 
 @contextlib.contextmanager
-def collect() -> Iterator[Collected]:
-    """In this context, `DistributedOptimizer.apply` in this thread hands out its gradients."""
+def collect(builds_later: bool = False) -> Iterator[Collected]:
+    """In this context, `DistributedOptimizer.apply` in this thread hands out its gradients.
+
+    Args:
+        builds_later: whether optimizers are noted instead of built; see `Collected`.
+    """
     previous = current()
-    _collecting.collected = Collected()
+    _collecting.collected = Collected(builds_later=builds_later)
     try:
         yield _collecting.collected
     finally:

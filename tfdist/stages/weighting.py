@@ -9,6 +9,7 @@ the sum of the sample weights) or not at all (reduction "sum") needs one more fa
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -61,20 +62,17 @@ def batch_size(data: Any) -> int | tf.Tensor | None:
 
 def with_global_normalizer(
     share: Share,
-    share_in_loss: bool,
     loss: tf.Tensor,
     reduction: str | None,
     local_normalizer: tf.Tensor | None,
 ) -> tf.Tensor:
     """Turns a loss normalised over the local batch into one normalised over the global batch.
 
-    The result is such that the sum over replicas of share times result is the global loss (with
-    `share_in_loss`, the plain sum, as the share is in `loss` already), and that the mean over
-    replicas weighted by their numbers of samples, which Keras reports, is the global loss too.
+    The result is such that the sum over replicas of share times result is the global loss, and so
+    is the mean over replicas weighted by their numbers of samples, which Keras reports.
 
     Args:
         share: this replica's share.
-        share_in_loss: whether `loss` contains the share.
         loss: what the Keras loss returned, a scalar, or a vector with reduction "none".
         reduction: the reduction of the Keras loss.
         local_normalizer: a float32 scalar, what the local mean was divided by; None for the local
@@ -85,13 +83,20 @@ def with_global_normalizer(
     """
     fraction = tf.cast(share.fraction, loss.dtype)
     if reduction == "sum":
-        return loss if share_in_loss else tf.math.divide_no_nan(loss, fraction)
+        return tf.math.divide_no_nan(loss, fraction)
     if local_normalizer is None:
         return loss
     local = tf.stop_gradient(local_normalizer)
     total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
     factor = tf.math.divide_no_nan(local, total * share.fraction)
     return loss * tf.cast(factor, loss.dtype)
+
+
+def of_samples(gradients: Iterable[Any], share: Share) -> list[Any]:
+    """`gradients`, zero on a replica without samples."""
+    if share.nonempty is None:
+        return list(gradients)
+    return [None if g is None else weigh(g, share.nonempty) for g in gradients]
 
 
 def weigh(gradient: tf.Tensor | tf.IndexedSlices, weight: float | tf.Tensor) -> Any:
