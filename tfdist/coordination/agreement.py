@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import _compat
+from tfdist.checksum import checksum
 from tfdist.stages.accumulation import GradientAccumulator
-from tfdist.stages.compression_state import CompressionState
+from tfdist.stages.replica_state import ReplicaState
 
 
 class Agreement:
@@ -37,10 +38,18 @@ class Agreement:
         self._strategy = strategy
         self._variables_of = variables
         self._before: list[int] = []
+        self._acts = True
 
-    def begin(self) -> None:
-        """Notes the state before the callbacks."""
-        self._before = self._checksums()
+    def begin(self, acts: bool = True, trained: bool = True) -> None:
+        """Notes the state before the callbacks.
+
+        Args:
+            acts: whether a callback of this process may change variables until `end`.
+            trained: whether variables may have changed since `end`.
+        """
+        self._acts = acts
+        if trained or not self._before:
+            self._before = self._checksums()
 
     def end(self) -> None:
         """Makes weights, learning rate, next epoch and the decision to stop equal everywhere.
@@ -48,7 +57,7 @@ class Agreement:
         Raises:
             RuntimeError: when the processes' weights differ though no callback changed any.
         """
-        after = self._checksums()
+        after = self._checksums() if self._acts else self._before
         changed = [int(a != b) for a, b in zip(after, self._before)]
         common = _combined([c for c, v in zip(after, self._variables()) if _is_common(v)])
         row = [
@@ -56,7 +65,7 @@ class Agreement:
             _compat.initial_epoch(self._model),
             int(any(changed)),
             common,
-            int(any(state.is_new for state in compression_states(self._model))),
+            int(any(state.is_new for state in replica_states(self._model))),
         ]
         rows = self._strategy.processes.all_gather(row)
         stops, epochs, changes, states, news = rows.T.tolist()
@@ -68,41 +77,42 @@ class Agreement:
                 "random numbers of its own. "
                 f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
             )
+        self._before = after
         if any(changes):
-            self._adopt(root, changed)
-        if any(news):
-            for state in compression_states(self._model):
-                state.share(news.index(1))
+            self._adopt(root, changed, after)
+        for state in replica_states(self._model) if any(news) else ():
+            # Where all have read a file, each has its part.
+            state.settle() if all(news) else state.share()
         _compat.set_initial_epoch(self._model, epochs[root])
         self._model.stop_training = any(stops)
 
-    def _adopt(self, root: int, changed: list[int]) -> None:
+    def _adopt(self, root: int, changed: list[int], after: list[int]) -> None:
         """Sets the variables that any process changed to their values in `root`."""
-        processes = self._strategy.processes
-        mask = processes.all_gather(changed).any(axis=0)
-        chosen = [v for v, is_changed in zip(self._variables(), mask) if is_changed]
-        broadcast_variables(self._strategy, chosen, root)
-        adopted = {id(variable) for variable in chosen}
-        for accumulator in accumulators(self._model):
-            if adopted & {id(variable) for variable in accumulator.sums}:
-                accumulator.note_spread()
+        count = len(changed)
+        rows = self._strategy.processes.all_gather([*changed, *after])
+        is_changed = rows[:, :count].any(axis=0)
+        differs = (rows[:, count:] != rows[root, count:]).any(axis=0)
+        chosen = np.flatnonzero(is_changed & differs)
+        variables = self._variables()
+        broadcast_variables(self._strategy, [variables[index] for index in chosen], root)
+        self._before = np.where(is_changed, rows[root, count:], after).tolist()
 
     def _variables(self) -> list[tf.Variable]:
         return self._variables_of(self._model)
 
     def _checksums(self) -> list[int]:
-        return [checksum(self._strategy, variable) for variable in self._variables()]
+        return [checksum_of(self._strategy, variable) for variable in self._variables()]
 
 
-def checksum(strategy: Any, variable: tf.Variable) -> int:
+def checksum_of(strategy: Any, variable: tf.Variable) -> int:
     """A checksum of what this process' first replica has of `variable`."""
-    return zlib.crc32(_local(strategy, variable).tobytes())
+    return checksum(strategy.experimental_local_results(variable)[0])
 
 
 def broadcast_variables(strategy: Any, variables: list[tf.Variable], root: int) -> None:
     """Sets `variables` on all replicas to their values in process `root`; called by all."""
-    values = strategy.processes.broadcast([_local(strategy, v) for v in variables], root)
-    for variable, value in zip(variables, values):
+    for variable in variables:
+        (value,) = strategy.processes.broadcast([_local(strategy, variable)], root)
         for part in strategy.experimental_local_results(variable):
             part.assign(value)
 
@@ -112,14 +122,13 @@ def _local(strategy: Any, variable: tf.Variable) -> np.ndarray:
 
 
 def all_variables(model: keras.Model) -> list[tf.Variable]:
-    """The variables of `model`, of its optimizers and of what they accumulate."""
+    """The variables of `model` and of its optimizers, but for what each replica has for itself."""
     found: dict[int, tf.Variable] = {}
     for owner in [model, *_optimizers(model)]:
         for variable in owner.variables:
             found.setdefault(id(variable.value), variable.value)
-    for accumulator in accumulators(model):
-        for variable in accumulator.variables:
-            found.setdefault(id(variable), variable)
+    for accumulator in _accumulators(model):
+        found.setdefault(id(accumulator.micro_step), accumulator.micro_step)
     return [v for v in found.values() if v.dtype != tf.string]
 
 
@@ -129,16 +138,18 @@ def learning_rates(model: keras.Model) -> list[tf.Variable]:
     return [rate.value for rate in rates if isinstance(rate, keras.Variable)]
 
 
-def accumulators(model: keras.Model) -> list[GradientAccumulator]:
-    """What the optimizers of `model` accumulate."""
-    found = [getattr(optimizer, "accumulator", None) for optimizer in _optimizers(model)]
-    return [accumulator for accumulator in found if accumulator is not None]
-
-
-def compression_states(model: keras.Model) -> list[CompressionState]:
-    """What the compressors of the optimizers of `model` keep."""
-    found = [getattr(optimizer, "compression_state", None) for optimizer in _optimizers(model)]
+def replica_states(model: keras.Model) -> list[ReplicaState]:
+    """What each replica has for itself: gradients that wait, and what compressors keep."""
+    found = [
+        getattr(optimizer, name, None)
+        for optimizer in _optimizers(model)
+        for name in ("accumulator", "compression_state")
+    ]
     return [state for state in found if state is not None]
+
+
+def _accumulators(model: keras.Model) -> list[GradientAccumulator]:
+    return [state for state in replica_states(model) if isinstance(state, GradientAccumulator)]
 
 
 def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
@@ -154,4 +165,4 @@ def _is_common(variable: Any) -> bool:
 
 
 def _combined(checksums: list[int]) -> int:
-    return zlib.crc32(np.array(checksums, np.uint32).tobytes())
+    return zlib.crc32(np.array(checksums, np.int64).tobytes())

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import keras
-import numpy as np
 
-from tfdist.coordination import runs
+from tfdist.coordination import meeting, runs
 from tfdist.coordination.agreement import (
     Agreement,
-    accumulators,
     all_variables,
-    compression_states,
     learning_rates,
+    replica_states,
 )
 from tfdist.coordination.files import CallbackFiles
 
@@ -26,6 +25,13 @@ _PASSIVE = (
     keras.callbacks.ProgbarLogger,
     keras.callbacks.TensorBoard,
 )
+
+
+# When the processes agree on what callbacks did.
+_PHASES = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
+
+# Those that save the model, in all processes or, where only one has them, in this one.
+_SAVING = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 
 def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
@@ -43,7 +49,7 @@ def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> No
     shared = _Shared(strategy, list(callbacks))
     if not (strategy.is_chief or strategy.log_all_ranks):
         shared.files.silence()
-    callbacks[:] = [First(shared), *callbacks, Last(shared)]
+    callbacks[:] = [First(shared), *shared.files.with_commits(), Last(shared)]
 
 
 class _Shared:
@@ -56,10 +62,19 @@ class _Shared:
         self.files = CallbackFiles(callbacks, strategy.is_chief)
         strategy.callback_files.append(self.files)
         self.asks_each_batch = False
-        self.may_save_alone = False
+        self.may_save_alone: frozenset[str] = frozenset()
         self.training = False
         self.whole: Agreement
         self.in_batches: Agreement
+
+    def recover(self) -> None:
+        """Mends the chief's backups; all processes raise when it cannot."""
+        error: Exception | None = None
+        try:
+            self.files.recover()
+        except Exception as caught:
+            error = caught
+        runs.raise_everywhere(self.strategy.processes, error, "go on from a backup")
 
     def start(self, model: keras.Model) -> None:
         """Begins a training; all processes look into every batch if the callbacks of one do."""
@@ -67,15 +82,47 @@ class _Shared:
         self.whole = Agreement(model, self.strategy, all_variables)
         self.in_batches = Agreement(model, self.strategy, learning_rates)
         looks = any(_acts_in_batches(callback) for callback in self.callbacks)
-        saves = any(_may_save_alone(callback) for callback in self.callbacks)
-        rows = self.strategy.processes.all_gather([int(looks), int(saves)])
-        self.asks_each_batch, self.may_save_alone = rows.any(axis=0).tolist()
+        saves = [any(_may_save_alone(c, phase) for c in self.callbacks) for phase in _PHASES]
+        savers = [callback for callback in self.callbacks if isinstance(callback, _SAVING)]
+        names = " ".join(type(callback).__name__ for callback in savers)
+        in_batches = any(callback.save_freq not in ("epoch", False) for callback in savers)
+        row = [int(looks), zlib.crc32(names.encode()), int(in_batches), *map(int, saves)]
+        rows = self.strategy.processes.all_gather(row)
+        self.asks_each_batch = bool(rows[:, 0].any())
+        differ = len(set(rows[:, 1])) > 1
+        if differ and rows[:, 2].any() and replica_states(model):
+            raise ValueError(
+                "With `accumulation_steps` above 1 or compression, each rank has something to "
+                "save. A ModelCheckpoint or BackupAndRestore that saves in the middle of an epoch "
+                "must be in the callbacks of all ranks; or let it save at the end of epochs. "
+                f"Received by rank, whether one saves in batches: {rows[:, 2].tolist()}; here "
+                f"{names or 'no such callback'}"
+            )
+        alone = dict(zip(_PHASES, rows[:, 3:].any(axis=0)))
+        alone["on_epoch_end"] |= differ
+        self.may_save_alone = frozenset(phase for phase in _PHASES if alone[phase])
+
+    def may_change_variables(self, phase: str) -> bool:
+        """Whether a callback of this process may, in a phase of an epoch."""
+        return any(_defines(callback, phase, _PASSIVE) for callback in self.callbacks)
 
 
-def _may_save_alone(callback: keras.callbacks.Callback) -> bool:
+def _defines(
+    callback: keras.callbacks.Callback,
+    name: str,
+    harmless: tuple[type[keras.callbacks.Callback], ...] = (),
+) -> bool:
+    """Whether `callback` has a method `name` of its own, other than those of `harmless`."""
+    classes = (keras.callbacks.Callback, *harmless)
+    own = all(getattr(type(callback), name) is not getattr(c, name) for c in classes)
+    return own or name in vars(callback)
+
+
+def _may_save_alone(callback: keras.callbacks.Callback, phase: str) -> bool:
     """Whether `callback` may save the model in one process: Keras' own save in all of them."""
     known = type(callback).__module__.partition(".")[0] in ("keras", "tfdist")
-    return not known or isinstance(callback, keras.callbacks.LambdaCallback)
+    is_lambda = isinstance(callback, keras.callbacks.LambdaCallback)
+    return (is_lambda or not known) and _defines(callback, phase)
 
 
 def _acts_in_batches(callback: keras.callbacks.Callback) -> bool:
@@ -88,13 +135,7 @@ def _acts_in_batches(callback: keras.callbacks.Callback) -> bool:
     if _reads_logs_in_batches(callback):
         return True
     names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
-    harmless = (keras.callbacks.Callback, *_PASSIVE)
-    own = [
-        all(getattr(type(callback), name) is not getattr(c, name) for c in harmless)
-        for name in names
-    ]
-    instance = [name in vars(callback) for name in names]
-    return any(own) or any(instance)
+    return any(_defines(callback, name, _PASSIVE) for name in names)
 
 
 def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:
@@ -114,14 +155,17 @@ class First(keras.callbacks.Callback):
         self._shared = shared
         self._compared = False
 
-    def _begin(self) -> None:
-        for accumulator in accumulators(self.model):
-            accumulator.spread()
-        if self._shared.may_save_alone:
-            for state in compression_states(self.model):
+    def _begin(self, phase: str) -> None:
+        shared = self._shared
+        if phase in shared.may_save_alone:
+            for state in replica_states(self.model):
                 state.hold()
-        self._shared.strategy.callbacks_run = True
-        self._shared.whole.begin()
+        shared.strategy.callbacks_run = True
+        shared.whole.begin(
+            # Before and after training, Keras itself may change variables.
+            acts=not phase.startswith("on_epoch") or shared.may_change_variables(phase),
+            trained=phase != "on_epoch_begin",
+        )
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Mends what a killed process left, and starts to watch."""
@@ -132,21 +176,14 @@ class First(keras.callbacks.Callback):
                 optimizer.build(variables)
         self._check_params()
         self._shared.start(self.model)
-        self._shared.files.recover()
-        self._begin()
+        self._shared.recover()
+        self._begin("on_train_begin")
 
     def _check_params(self) -> None:
         """Raises ValueError where the processes were asked for different numbers of steps."""
-        names = ("steps", "epochs")
         params = self.params or {}
-        row = [-1 if params.get(name) is None else params[name] for name in names]
-        rows = self._shared.strategy.processes.all_gather(row)
-        if len(np.unique(rows, axis=0)) > 1:
-            raise ValueError(
-                "All processes must make the same number of steps and epochs: those of the global "
-                "batches, or `steps_per_epoch`. Received by rank (-1 for none): "
-                f"steps {rows[:, 0].tolist()}, epochs {rows[:, 1].tolist()}"
-            )
+        facts = {name: params.get(name) for name in ("steps", "epochs")}
+        meeting.meet(self._shared.strategy.processes, "begins to train or evaluate", facts)
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Checks what the processes were asked for; validation steps are timed anew."""
@@ -161,12 +198,12 @@ class First(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes the state."""
         self._shared.questions.start_again()
-        self._begin()
+        self._begin("on_epoch_begin")
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Stops everywhere after Ctrl-C in one process; compares the processes' data once."""
-        self._shared.questions.ask_now_and_then()
-        if batch > 0 and not self._compared:
+        """Stops everywhere after Ctrl-C in one process; compares the processes' data."""
+        is_time = self._shared.questions.ask_now_and_then()
+        if batch > 0 and (is_time or not self._compared):
             self._compare_data()
 
     def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
@@ -186,20 +223,28 @@ class First(keras.callbacks.Callback):
             self._shared.in_batches.begin()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes the state."""
-        if not self._compared:
-            self._compare_data()
-        self._begin()
+        """Compares the processes' data, and notes the state."""
+        self._compare_data()
+        self._begin("on_epoch_end")
 
     def _compare_data(self) -> None:
         self._compared = True
-        self._shared.strategy.compare_first_batches()
+        self._shared.strategy.data.compare()
+
+    def on_test_end(self, logs: dict | None = None) -> None:
+        """Compares the processes' data, unless the end of an epoch of training does it."""
+        if not self._shared.training:
+            self._compare_data()
+
+    def on_predict_end(self, logs: dict | None = None) -> None:
+        """Compares the processes' data."""
+        self._compare_data()
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Lets the chief's callbacks clean up where they wrote."""
         if self._shared.strategy.is_chief:
-            self._shared.files.restore()
-        self._begin()
+            self._shared.files.end_training()
+        self._begin("on_train_end")
 
 
 class Last(keras.callbacks.Callback):
@@ -211,32 +256,31 @@ class Last(keras.callbacks.Callback):
 
     def _end(self) -> None:
         self._shared.strategy.callbacks_run = False
-        for state in compression_states(self.model):
+        for state in replica_states(self.model):
             state.release()
         self._shared.whole.end()
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Adopts what one process restored; from now on backups become visible when whole."""
+        """Adopts what one process restored."""
         self._end()
-        self._shared.files.stage()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Adopts what one process changed."""
         self._end()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Completes backups; stops everywhere when one process stops."""
-        self._shared.files.commit()
+        """Stops everywhere when one process stops."""
         if self._shared.asks_each_batch:
             self._shared.in_batches.end()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Completes backups and adopts what one process changed or decided."""
-        self._shared.files.commit()
+        """Adopts what one process changed or decided."""
         self._end()
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Adopts what one process restored."""
         self._end()
+        for state in replica_states(self.model):
+            state.end_training()
         self._shared.training = False
         self._shared.files.restore()

@@ -6,10 +6,11 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from tfdist.coordination import files
 from tfdist.strategies.processes import Processes
 
 # About how often, in seconds, the processes ask each other whether someone pressed Ctrl-C.
@@ -23,8 +24,10 @@ class _Interruption:
 
 
 @contextlib.contextmanager
-def coordinated(strategy: Any) -> Iterator[None]:
+def coordinated(strategy: Any, agree: Callable[[], None]) -> Iterator[None]:
     """Surrounds a run of several processes.
+
+    Before the outermost of nested runs, the processes `agree` that they do the same.
 
     The first Ctrl-C stops all of them at one step, with KeyboardInterrupt; a second one stops this
     process at once.
@@ -35,15 +38,15 @@ def coordinated(strategy: Any) -> Iterator[None]:
     outermost = not getattr(_running, "active", False)
     _running.active = True
     try:
-        with strategy.processes.naming_lost_ranks():
+        with files.restored(strategy), strategy.processes.naming_lost_ranks():
             with _one_interrupt() if outermost else contextlib.nullcontext():
+                if outermost:
+                    agree()
                 yield
     finally:
         if outermost:
             _running.active = False
             strategy.callbacks_run = False
-            while strategy.callback_files:
-                strategy.callback_files.pop().restore()
 
 
 _running = threading.local()
@@ -69,6 +72,25 @@ def _one_interrupt() -> Iterator[None]:
         _Interruption.requested = False
 
 
+def raise_everywhere(processes: Processes, error: Exception | None, action: str) -> None:
+    """Raises `error`, which this process has met, and in all others one that tells of it.
+
+    Args:
+        processes: the processes, all of which call this.
+        error: what went wrong in this process; None for nothing.
+        action: what rank 0 was about to do, for the message.
+
+    Raises:
+        RuntimeError: in the other processes, when rank 0 has met an error.
+    """
+    own = f"{type(error).__name__}: {error}" if error else ""
+    (message, *_) = processes.all_gather_texts(own)
+    if error:
+        raise error
+    if message:
+        raise RuntimeError(f"Rank 0 could not {action}. Its error was: {message}")
+
+
 class Questions:
     """Asks the other processes now and then whether someone pressed Ctrl-C.
 
@@ -90,15 +112,18 @@ class Questions:
         self._steps_between = self._steps_left = 1
         self._asked_at = time.monotonic()
 
-    def ask_now_and_then(self) -> None:
+    def ask_now_and_then(self) -> bool:
         """Called by all processes before each step.
+
+        Returns:
+            Whether it is time for what they do about once a second; the same in all of them.
 
         Raises:
             KeyboardInterrupt: in all processes, when Ctrl-C was pressed in one.
         """
         self._steps_left -= 1
         if self._steps_left > 0:
-            return
+            return False
         milliseconds = int(1000 * (time.monotonic() - self._asked_at))
         rows = self._processes.all_gather([int(_Interruption.requested), milliseconds])
         if rows[:, 0].any():
@@ -109,3 +134,4 @@ class Questions:
         self._steps_between = min(max(wanted, 1), 2 * self._steps_between)
         self._steps_left = self._steps_between
         self._asked_at = time.monotonic()
+        return bool(rows[:, 1].max() > 500 * _SECONDS_BETWEEN_QUESTIONS)
