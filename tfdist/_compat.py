@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.common import global_state as keras_global_state
 from keras.src.backend.common import stateless_scope as keras_stateless_scope
+from keras.src.backend.tensorflow import core as keras_tf_core
 from keras.src.backend.tensorflow import numpy as keras_tf_numpy
 from keras.src.backend.tensorflow import optimizer as keras_tf_optimizer
 from keras.src.backend.tensorflow import trainer as keras_tf_trainer
@@ -45,10 +47,11 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute import values as tf_values
 from tensorflow.python.distribute.coordinator import cluster_coordinator, coordinator_context
+from tensorflow.python.eager import record
 
 from tfdist import replica
-from tfdist.stages import weighting
-from tfdist.validation import check_exchangeable, check_normalizer
+from tfdist.stages import loss_tags, weighting
+from tfdist.validation import check_exchangeable, check_normalizer, check_tape
 
 __all__ = [
     "IndexedOptimizer",
@@ -57,17 +60,22 @@ __all__ = [
     "ParameterServerExtended",
     "PartitionedVariable",
     "SaveableState",
+    "apply_weight_decay",
     "applying_reduced_gradients",
+    "captured_tensor",
     "flatten_layers",
+    "function_graph",
     "hook_callbacks",
     "hook_compile",
     "hook_end_of_data",
     "hook_load_weights",
+    "hook_own_loops",
     "hook_reduce_per_replica",
     "hook_runs",
     "hook_saving",
     "hook_symbolic_build",
     "hook_unwrapped_optimizer",
+    "hook_variables",
     "initial_epoch",
     "install",
     "install_collectives",
@@ -76,10 +84,12 @@ __all__ = [
     "number_of_batches",
     "own_non_trainable_variables",
     "place_of_part",
+    "resource_of",
     "run_after",
     "separate_collectives",
     "set_initial_epoch",
     "traced_function",
+    "unbuilt_parts",
     "variables_to_build",
 ]
 
@@ -113,35 +123,47 @@ def hook_compile(hook: Callable[..., None]) -> None:
 
 
 def hook_symbolic_build(
-    batch_spec: Callable[[Any, Any], Any], build_by_step: Callable[[Any, keras.Model, Any], None]
+    batch_spec: Callable[[Any, Any], Any], build_by_step: Callable[[Any, keras.Model, Any], bool]
 ) -> None:
     """Makes Keras build models from `batch_spec(strategy, data set)` instead of from a batch.
 
     `batch_spec` returns the structure of one batch as type specs, or None for Keras' own way. Why:
     Keras takes a batch from the data (which a generator never gives again) and averages it over
-    the replicas, which fails for strings, sparse tensors and uneven parts. It cannot build the loss
-    and metrics of batches without targets, which `build_by_step(strategy, model, spec)` does.
-    Keras 3.10-3.15. A trainer that builds from `element_spec` would replace it.
+    the replicas, which fails for strings, sparse tensors and uneven parts. It calls the model,
+    which a model with a step of its own need not support: `build_by_step(strategy, model, data)`
+    is asked first, with a data set or one batch, and answers whether it has built the model.
+    Keras 3.10-3.15. A trainer that builds from `element_spec`, by its step, would replace it.
     """
     trainer = keras_tf_trainer.TensorFlowTrainer
     original = trainer._maybe_symbolic_build
 
     @functools.wraps(original)
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if iterator is not None and self._distribute_strategy is not None:
-            spec = batch_spec(self._distribute_strategy, iterator._distributed_dataset)
+        strategy = self._distribute_strategy
+        data = data_batch if iterator is None else iterator._distributed_dataset
+        if strategy is not None and build_by_step(strategy, self, data):
+            return
+        if iterator is not None and strategy is not None:
+            spec = batch_spec(strategy, data)
             if any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(spec)):
                 return
             if spec is not None:
                 unbuilt = _unbuilt_without_targets(self, spec)
-                with self._distribute_strategy.scope(), _taken_as_built(unbuilt):
+                with strategy.scope(), _taken_as_built(unbuilt):
                     self._symbolic_build(data_batch=spec)
-                if unbuilt:
-                    build_by_step(self._distribute_strategy, self, spec)
                 return
         original(self, iterator=iterator, data_batch=data_batch)
 
     trainer._maybe_symbolic_build = _maybe_symbolic_build
+
+
+def unbuilt_parts(model: keras.Model) -> list[Any]:
+    """What Keras has not built yet of `model`, its layers, and the loss and metrics of `compile`.
+
+    Keras 3.10-3.15. A public `built` of compiled losses and metrics would replace it.
+    """
+    parts = [*flatten_layers(model), model._compile_loss, model._compile_metrics]
+    return [part for part in parts if part is not None and not part.built]
 
 
 def _unbuilt_without_targets(model: keras.Model, batch_spec: Any) -> list[Any]:
@@ -166,7 +188,8 @@ def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
     """The model and step name, if `fn` is what Keras' trainer passes to `Strategy.run`.
 
     Keras wraps the model's bound `train_step` or `test_step` with `functools.wraps`; for `predict`
-    it is a closure over the model. Why: only Keras' own steps take the optimizer from the model.
+    it is a closure over the model. Why: only Keras' own steps take the optimizer from the model,
+    which may also be a layer with Keras' `Trainer` mixed in.
     Keras 3.10-3.15. A public argument of `Strategy.run` would replace it.
 
     Returns:
@@ -174,11 +197,11 @@ def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
     """
     fn = _unwrapped(fn)
     model = getattr(fn, "__self__", None)
-    if isinstance(model, keras.Model):
+    if isinstance(model, keras_trainer.Trainer):
         return (model, fn.__name__) if fn.__name__ in ("train_step", "test_step") else None
     if getattr(fn, "__name__", "") == "one_step_on_data":
         model = inspect.getclosurevars(fn).nonlocals.get("self")
-        if isinstance(model, keras.Model):
+        if isinstance(model, keras_trainer.Trainer):
             return model, "predict_step"
     return None
 
@@ -244,7 +267,7 @@ def _note_lengths(adapter: Any) -> None:
 
 
 def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None:
-    """Makes `model.fit`, `evaluate` and `predict` run inside `context(model, method name)`.
+    """Makes `fit`, `evaluate` and `predict` run inside `context(model, method name, arguments)`.
 
     Why: what several processes need around a run (one answer to Ctrl-C, errors that name the rank
     that failed) must not ask for a change of the user's script. Keras 3.10-3.15. A callback that
@@ -254,10 +277,11 @@ def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None
 
     def wrap(name: str) -> None:
         original = getattr(trainer, name)
+        signature = inspect.signature(original)
 
         @functools.wraps(original)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with context(self, name):
+            with context(self, name, signature.bind(self, *args, **kwargs).arguments):
                 return original(self, *args, **kwargs)
 
         setattr(trainer, name, run)
@@ -339,9 +363,9 @@ def hook_reduce_per_replica(hook: Callable[[Any, Any, str], Any]) -> None:
 def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -> None:
     """Makes Keras call `hook(model, path, write)` where it writes a model or weights to `path`.
 
-    `write(path)` is Keras' own. Why: of several processes one must write, and whole files only, in
-    scripts and callbacks that know nothing of it. Keras 3.10-3.15. A public hook of the saving
-    library would replace it.
+    `write(path)` is Keras' own; `path` is None for weights in several files (`max_shard_size`).
+    Why: of several processes one must write, and whole files only, in scripts and callbacks that
+    know nothing of it. Keras 3.10-3.15. A public hook of the saving library would replace it.
     """
 
     def wrap(module: Any, name: str) -> None:
@@ -349,6 +373,8 @@ def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -
 
         @functools.wraps(original)
         def save(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("max_shard_size") or (name == "save_weights_only" and args and args[0]):
+                return hook(model, None, lambda _: original(model, filepath, *args, **kwargs))
             return hook(model, filepath, lambda path: original(model, path, *args, **kwargs))
 
         setattr(module, name, save)
@@ -422,6 +448,16 @@ class IndexedOptimizer(keras.optimizers.Optimizer):
         return list(self._trainable_variables)
 
 
+def apply_weight_decay(
+    optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]
+) -> None:
+    """Decays `variables` as `optimizer` does, which may have a rule of its own (Muon).
+
+    Why: a wrapper inherits Keras' rule. Keras 3.10-3.15; a public method would replace it.
+    """
+    optimizer._apply_weight_decay(variables)
+
+
 def variables_to_build(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """The variables that a built `optimizer` was built for. Keras 3.0-3.15; none public."""
     return list(optimizer._trainable_variables)
@@ -444,11 +480,16 @@ def _wrap_optimizer() -> None:
 
     # The first thing: in a step that runs as a function, what follows fails in other ways.
     @functools.wraps(apply)
-    def apply_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if replica.current() is not None and not getattr(_applying, "active", False):
+    def apply_with_hooks(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        step = replica.current()
+        if step is not None and not getattr(_applying, "active", False):
             for hook in _unwrapped_optimizer_hooks:
                 hook(self)
-        return apply(self, *args, **kwargs)
+            grads = list(grads)
+            loss_tags.refuse_unweighted(grads)
+            if step.own_loop and not step.empty_counts:
+                grads = weighting.of_samples(grads, step.share)
+        return apply(self, grads, *args, **kwargs)
 
     # Keras' TensorFlow version updates all replicas at once, which TensorFlow forbids inside the
     # condition that Keras puts around it; the base class updates the running replica's copy.
@@ -510,11 +551,47 @@ def _wrap_learning_rate() -> None:
     optimizer_class._get_current_learning_rate = _get_current_learning_rate
 
 
+# --- Keras' variables -----------------------------------------------------------------------------
+
+
+def hook_variables(is_lifted: Callable[[tf.distribute.Strategy], bool]) -> None:
+    """Makes Keras create variables outside of the function that is being traced.
+
+    So it is done for the strategies for which `is_lifted` answers True. Why: a layer or an
+    optimizer may be built in the first step of a user's own loop. Replicas and processes exchange
+    the initial values, which as tensors of the function do not exist yet. Keras 3.10-3.15,
+    TensorFlow 2.20-2.21. Variables that Keras itself lifts out of functions would replace it.
+    """
+    variable_class = keras_tf_core.Variable
+    original = variable_class._initialize
+
+    @functools.wraps(original)
+    def _initialize(self: Any, value: Any) -> None:
+        strategy = tf.distribute.get_strategy()
+        inside = not tf.executing_eagerly() and not isinstance(value, tf.Variable)
+        if not inside or not is_lifted(strategy):
+            original(self, value)
+            return
+        if not callable(value):
+            number = tf.get_static_value(value)
+            if number is None:
+                raise ValueError(
+                    "A variable that is made inside a `tf.function` needs an initial value that "
+                    "does not depend on the function's data. Make the variable before, in "
+                    f"`strategy.scope()`. Received: {self.path} with the initial value {value}"
+                )
+            value = number
+        with tf.init_scope():
+            original(self, value)
+
+    variable_class._initialize = _initialize
+
+
 # --- Keras' losses --------------------------------------------------------------------------------
 
 
 def _wrap_losses() -> None:
-    """Gives losses the replica's true share and their true normalizer instead of 1/replicas.
+    """Gives losses their true normalizer, and no factor of 1/replicas.
 
     Keras 3.10-3.15. A public hook for the distributed loss scale would replace it.
     """
@@ -524,10 +601,7 @@ def _wrap_losses() -> None:
 
     @functools.wraps(scale)
     def scale_loss_for_distribution(value: Any) -> Any:
-        step = replica.current()
-        if step is None:
-            return scale(value)
-        return value * tf.cast(step.share.fraction, value.dtype) if step.share_in_loss else value
+        return scale(value) if replica.current() is None else value
 
     @functools.wraps(unscale)
     def unscale_loss_for_distribution(value: Any) -> Any:
@@ -536,8 +610,6 @@ def _wrap_losses() -> None:
             return unscale(value)
         if step.share.nonempty is not None:
             value = tf.math.multiply_no_nan(value, tf.cast(step.share.nonempty, value.dtype))
-        if step.share_in_loss:
-            value = tf.math.divide_no_nan(value, tf.cast(step.share.fraction, value.dtype))
         return value
 
     @functools.wraps(reduce_weighted_values)
@@ -550,7 +622,8 @@ def _wrap_losses() -> None:
     ) -> Any:
         loss = reduce_weighted_values(values, sample_weight, mask, reduction, dtype)
         step = replica.current()
-        if step is None or reduction in (None, "none") or len(values.shape) == 0:
+        is_scalar = len(getattr(values, "shape", ())) == 0
+        if step is None or reduction in (None, "none") or is_scalar:
             return loss
         loss = tf.reduce_sum(loss)  # a scalar, but Keras leaves the losses of no sample a vector
         weights = mask if reduction in ("mean", "sum_over_batch_size") else None
@@ -559,9 +632,8 @@ def _wrap_losses() -> None:
         normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
         if normalizer is not None:
             check_normalizer(reduction, mask is not None, step)
-        return weighting.with_global_normalizer(
-            step.share, step.share_in_loss, loss, reduction, normalizer
-        )
+        loss = weighting.with_global_normalizer(step.share, loss, reduction, normalizer)
+        return loss_tags.tag(loss, loss_tags.LOSS)
 
     keras_loss.scale_loss_for_distribution = scale_loss_for_distribution
     keras_loss.unscale_loss_for_distribution = unscale_loss_for_distribution
@@ -583,9 +655,12 @@ def _wrap_mean_metric() -> None:
     @functools.wraps(update)
     def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
         step = replica.current()
-        if step is not None and step.share.nonempty is not None and sample_weight is None:
+        if step is not None and sample_weight is None:
             values = tf.convert_to_tensor(values)
-            if values.shape.rank == 0 and values.dtype.is_floating:
+            is_mean = values.shape.rank == 0 and values.dtype.is_floating
+            if is_mean and step.own_loop:
+                is_mean = not _own_loops.is_part_of_sum(step, values)
+            if is_mean and step.share.nonempty is not None:
                 weight = tf.cast(step.share.fraction * step.replicas, values.dtype)
                 values = tf.math.multiply_no_nan(values, weight)
         return update(self, values, sample_weight)
@@ -665,6 +740,11 @@ def _wrap_gradient_tape() -> None:
     @functools.wraps(gradient)
     def gradient_by_value(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         values = getattr(_sources, "values", None)
+        step = replica.current()
+        if step is not None:
+            check_tape(self)
+        if step is not None and step.own_loop and not getattr(_own_loops, "in_jacobian", False):
+            return _own_gradient(step, gradient, self, target, sources, *args, **kwargs)
         if not values:
             return gradient(self, target, sources, *args, **kwargs)
         named = tf.nest.flatten(sources)
@@ -675,8 +755,150 @@ def _wrap_gradient_tape() -> None:
         ]
         return tf.nest.pack_sequence_as(sources, found)
 
+    jacobian = tf.GradientTape.jacobian
+
+    @functools.wraps(jacobian)
+    def jacobian_of_values(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _own_loops.in_jacobian = True
+        try:
+            return jacobian(self, *args, **kwargs)
+        finally:
+            _own_loops.in_jacobian = False
+
     tf.GradientTape.__enter__ = watch_values
     tf.GradientTape.gradient = gradient_by_value
+    tf.GradientTape.jacobian = jacobian_of_values
+
+
+# --- Losses of users' own loops -------------------------------------------------------------------
+
+
+class _OwnLoops(threading.local):
+    weigh_targets: Callable[..., tuple[list, list]]
+    is_part_of_sum: Callable[..., bool]
+    in_jacobian = False
+
+
+_own_loops = _OwnLoops()
+
+
+def hook_own_loops(
+    weigh_targets: Callable[..., tuple[list, list]], is_part_of_sum: Callable[..., bool]
+) -> None:
+    """Asks these what the losses of users' own loops are; see `strategies/own_loops.py`."""
+    _OwnLoops.weigh_targets = staticmethod(weigh_targets)
+    _OwnLoops.is_part_of_sum = staticmethod(is_part_of_sum)
+
+
+def _own_gradient(
+    step: replica.ReplicaStep,
+    gradient: Callable,
+    tape: tf.GradientTape,
+    target: Any,
+    sources: Any,
+    output_gradients: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """The gradient of the replica's part of the global loss.
+
+    While another tape records it, a gradient is not the one that is applied, and is left as it is.
+    Why: synchronized BatchNormalization needs the share in the loss, not in the gradient. The
+    methods of `tf.GradientTape` are public, replacing them is not, nor is asking which tapes
+    record. TensorFlow 2.20-2.21. A hook for the loss that a strategy differentiates would replace
+    it.
+    """
+    targets = tf.nest.flatten(target)
+    if not all(isinstance(one, tf.Tensor) for one in targets):
+        return gradient(tape, target, sources, output_gradients, **kwargs)
+    if _is_recorded(tape, targets):
+        found = gradient(tape, target, sources, output_gradients, **kwargs)
+        return tf.nest.map_structure(loss_tags.mark_unweighted, found)
+    flat = [None] * len(targets)
+    if output_gradients is not None:
+        flat = tf.nest.flatten(output_gradients)
+    with record.stop_recording():
+        targets, flat = _own_loops.weigh_targets(step, targets, flat, tf.nest.flatten(sources))
+    factors = [tf.ones_like(t) if f is None else f for t, f in zip(targets, flat)]
+    return gradient(tape, targets, sources, factors, **kwargs)
+
+
+def _is_recorded(tape: Any, targets: list) -> bool:
+    if tape._recording:
+        with tape.stop_recording():
+            return _is_recorded(tape, targets)
+    return record.should_record_backprop(targets)
+
+
+def _wrap_losses_of_loops() -> None:
+    """Tags the losses that TensorFlow's and Keras' functions make in steps of users' own loops.
+
+    Without a `global_batch_size`, `compute_average_loss` takes all parts for equally large; here it
+    divides by the true size. A script that has imported the functions before tfdist has those of
+    TensorFlow, whose results are told by their graphs. `Layer.losses` and the functions are public,
+    replacing them is not. TensorFlow 2.20-2.21, Keras 3.10-3.15. A strategy that is asked for its
+    share of a batch would replace it.
+    """
+    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
+    losses = keras.layers.Layer.losses
+
+    @functools.wraps(average)
+    def compute_average_loss(
+        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    ) -> Any:
+        step = replica.current()
+        if step is None or not step.own_loop:
+            return average(per_example_loss, sample_weight, global_batch_size)
+        if global_batch_size is not None:
+            part = average(per_example_loss, sample_weight, global_batch_size)
+        else:
+            per_example_loss = tf.convert_to_tensor(per_example_loss)
+            part = average(per_example_loss, sample_weight, tf.shape(per_example_loss)[0])
+            part = part * tf.cast(step.share.fraction, part.dtype)
+        return loss_tags.tag(part, loss_tags.PART)
+
+    @functools.wraps(scale)
+    def scale_regularization_loss(regularization_loss: Any) -> Any:
+        step = replica.current()
+        if step is None or not step.own_loop:
+            return scale(regularization_loss)
+        step.seen.discard(loss_tags.ADDED)
+        return loss_tags.tag(scale(regularization_loss), loss_tags.SCALED)
+
+    def tagged_losses(self: Any) -> list:
+        return [loss_tags.tag(loss, loss_tags.ADDED) for loss in losses.fget(self)]
+
+    for module in (tf.nn, tf.compat.v1.nn, tf.compat.v2.nn):
+        module.compute_average_loss = compute_average_loss
+        module.scale_regularization_loss = scale_regularization_loss
+    keras.layers.Layer.losses = property(tagged_losses, doc=losses.__doc__)
+
+
+def captured_tensor(placeholder: tf.Tensor) -> Any:
+    """What a function's placeholder stands for outside of the function, None for an argument.
+
+    TensorFlow 2.20-2.21. A public link from a placeholder to what it captures would replace it.
+    """
+    for outside, inside in getattr(placeholder.graph, "captures", ()):
+        if inside is placeholder:
+            return outside
+    return None
+
+
+def resource_of(variable: Any) -> Any:
+    """What functions capture of a variable; in a replica that of its own copy.
+
+    TensorFlow 2.20-2.21. A public link from a captured tensor to its variable would replace it.
+    """
+    value = variable.value if isinstance(variable, keras.Variable) else variable
+    return value.handle
+
+
+def function_graph(graph: tf.Graph, name: str) -> Any:
+    """The graph of a function that is called in `graph`, None where there is none.
+
+    TensorFlow 2.20-2.21. A public look-up of functions by name would replace it.
+    """
+    return getattr(graph._get_function(name), "graph", None)
 
 
 # --- Rows of values -------------------------------------------------------------------------------
@@ -702,6 +924,44 @@ def _wrap_take() -> None:
         return original(x, indices, axis)
 
     keras_tf_numpy.take = take
+
+
+# --- Batches of no sample -------------------------------------------------------------------------
+
+
+def _wrap_functions_of_empty_batches() -> None:
+    """Lets Keras add batches of no sample, and take their maxima, in eager execution.
+
+    Why: a replica without samples computes with tensors of shape (0, n), which `add` takes for a
+    bias, and of which `max` and `min` say that they are empty. In functions Keras does not see
+    it: `strategies/batches.py` hides the size. `keras.ops.add` and the others are public, replacing
+    what they call is not. Keras 3.10-3.15. Functions that take empty batches would replace it.
+    """
+    add = keras_tf_numpy.add
+
+    def is_empty(x: Any) -> bool:
+        return isinstance(x, tf.Tensor) and bool(x.shape.rank) and x.shape[0] == 0
+
+    @functools.wraps(add)
+    def add_empty(x1: Any, x2: Any) -> Any:
+        if replica.current() is None or not is_empty(x2):
+            return add(x1, x2)
+        return keras_tf_numpy.subtract(x1, x2)  # of nothing it is the same, by Keras' dtypes too
+
+    def wrap_extremum(name: str, farthest: Callable[[tf.DType], Any]) -> None:
+        original = getattr(keras_tf_numpy, name)
+
+        @functools.wraps(original)
+        def extremum(x: Any, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+            if replica.current() is not None and is_empty(x) and initial is None:
+                initial = farthest(x.dtype)
+            return original(x, axis=axis, keepdims=keepdims, initial=initial)
+
+        setattr(keras_tf_numpy, name, extremum)
+
+    keras_tf_numpy.add = add_empty
+    wrap_extremum("max", lambda dtype: dtype.min)
+    wrap_extremum("min", lambda dtype: dtype.max)
 
 
 # --- TensorFlow's parameter servers ---------------------------------------------------------------
@@ -927,6 +1187,14 @@ _local_end_of_data = threading.local()
 # allocation for each page; above 128 KiB each is mapped anew.
 _CHUNK_BYTES = 64 * 1024
 
+# Called in all processes with the arguments of a variable that each is about to make; returns them,
+# and whether the initial value is known to be the same in all.
+BeforeCreating = Callable[[dict[str, Any]], tuple[dict[str, Any], bool]]
+
+
+def _create_alone(arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    return arguments, False
+
 
 # With fewer a link of 1 Gbit/s is idle now and then (benchmarks/side_by_side, 1 Gbit/s).
 OPERATIONS_UNDER_WAY = 8
@@ -938,7 +1206,8 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
     TensorFlow takes one CPU device per worker and fixes the interval after which a silent worker
     counts as lost, and the size of the pieces in which it copies what it sends. It also runs one
     collective operation of a replica at a time, which NCCL needs; over gRPC the link would be idle
-    whenever one of them adds or waits for the other worker, so several are under way there.
+    whenever one of them adds or waits for the other worker, so several are under way there. And it
+    sends the initial value of every variable, also of those that have the same everywhere.
     TensorFlow 2.20-2.21. Constructor arguments would replace it.
 
     Args:
@@ -960,6 +1229,8 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
     ):
         self._heartbeat_milliseconds = int(1000 * heartbeat_timeout_seconds)
         self._std_server_started = MultiWorkerExtended._server_runs
+        self.before_creating: BeforeCreating = _create_alone
+        self._is_equal = False
         super().__init__(strategy, cluster_resolver, communication_options)
         MultiWorkerExtended._server_runs = self._std_server_started
         if self._num_workers > 1:
@@ -978,7 +1249,17 @@ class MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExte
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
         if self._num_workers > 1:
             check_exchangeable(kwargs.get("dtype"), kwargs.get("name"))
+            kwargs, self._is_equal = self.before_creating(kwargs)
         return super()._create_variable(next_creator, **kwargs)
+
+    def _get_variable_creator_initial_value(
+        self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any
+    ) -> Any:
+        if replica_id == 0 and self._is_equal:
+            return kwargs["initial_value"]  # the chief's need not travel
+        return super()._get_variable_creator_initial_value(
+            replica_id, device, primary_var, **kwargs
+        )
 
     def _update_config_proto(self, config_proto: Any) -> Any:
         config = super()._update_config_proto(config_proto)
@@ -1020,6 +1301,7 @@ class OneReplicaExtended(mirrored_strategy.MirroredExtended):
 
     def __init__(self, strategy: tf.distribute.Strategy, device: str, rank: int, size: int):
         self._rank, self._size = rank, size
+        self.before_creating: BeforeCreating = _create_alone
         super().__init__(strategy, [device], tf.distribute.ReductionToOneDevice())
 
     def all_reduce(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -1066,10 +1348,12 @@ class OneReplicaExtended(mirrored_strategy.MirroredExtended):
         return distribute_utils.regroup((value_fn(context),), always_wrap=True)
 
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
-        if self._size > 1:
-            check_exchangeable(kwargs.get("dtype"), kwargs.get("name"))
+        if self._size == 1:
+            return super()._create_variable(next_creator, **kwargs)
+        check_exchangeable(kwargs.get("dtype"), kwargs.get("name"))
+        kwargs, is_equal = self.before_creating(kwargs)
         variable = super()._create_variable(next_creator, **kwargs)
-        if self._size > 1 and variable.dtype != tf.string:
+        if not is_equal and variable.dtype != tf.string:
             with tf.init_scope():
                 local = variable.values[0]
                 local.assign(self.broadcast(local.read_value()))
@@ -1189,6 +1473,24 @@ def _tell_iterators_that_ask_apart() -> None:
     spec.sanity_check_type = check_type
 
 
+def _let_distributed_variables_be_numbers() -> None:
+    """Lets Python and NumPy read a distributed variable as they read one of one device.
+
+    Why: callbacks write `float(model.optimizer.learning_rate)`. TensorFlow's distributed variables
+    have `numpy` but not these methods. TensorFlow 2.20-2.21, which would have to define them.
+    """
+
+    def as_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+        del copy
+        return np.asarray(self.numpy(), dtype)
+
+    variable = tf_values.DistributedVariable
+    variable.__array__ = as_array
+    variable.__int__ = lambda self: int(self.numpy())
+    variable.__float__ = lambda self: float(self.numpy())
+    variable.__complex__ = lambda self: complex(self.numpy())
+
+
 def traced_function() -> tf.Graph | None:
     """The graph of the outermost function that is being traced, None outside of any.
 
@@ -1231,7 +1533,10 @@ def install() -> None:
     _wrap_learning_rate()
     _wrap_gradient_tape()
     _wrap_take()
+    _wrap_functions_of_empty_batches()
     _wrap_variable_key()
     _wrap_losses()
+    _wrap_losses_of_loops()
     _wrap_mean_metric()
     _wrap_seed_generator()
+    _let_distributed_variables_be_numbers()

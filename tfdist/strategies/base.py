@@ -14,7 +14,7 @@ from tfdist import _compat, replica
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.options import Options
 from tfdist.stages import weighting
-from tfdist.strategies import batches, end_of_data, keras_steps, wrapping
+from tfdist.strategies import batches, end_of_data, keras_steps, own_loops, shards, wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.strategies.processes import Processes
 from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
@@ -89,8 +89,9 @@ class SynchronousStrategy(KerasStrategy):
     def _prepare(self, model: keras.Model) -> None:
         """Checks and completes what the scope and `compile` could not yet see."""
         if model not in self._prepared:
-            check_model_scope(model, self)
-            check_layers(_compat.flatten_layers(model), self.num_replicas_in_sync)
+            layers = _compat.flatten_layers(model)
+            check_model_scope(model, layers, self)
+            check_layers(layers, self.num_replicas_in_sync)
             if self.num_replicas_in_sync > 1:
                 keras_steps.warn_of_unsynchronized_layers(model)
             self._prepared.add(model)
@@ -113,6 +114,7 @@ class SynchronousStrategy(KerasStrategy):
             if global_size is not None:
                 args = batches.split(args, global_size, self)
         share_of_local_replica = self._shares(args, global_size, keras_step)
+        has_empty_part = self._knows_of_an_empty_part(args, global_size)
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
             replica_id = replica.static_id()
@@ -120,12 +122,33 @@ class SynchronousStrategy(KerasStrategy):
                 replica_id=replica_id,
                 replicas=self.num_replicas_in_sync,
                 share=share_of_local_replica(replica_id % len(self.extended.worker_devices)),
-                share_in_loss=keras_step is None,
+                own_loop=keras_step is None,
+                is_eager=tf.executing_eagerly(),
             )
             with replica.publish(step), end_of_data.nothing_without(args):
-                return fn(*args, **kwargs)
+                if has_empty_part:
+                    args = batches.without_static_sizes(args)
+                return own_loops.weigh_returned(step, fn(*args, **kwargs))
 
         return super().run(step_of_replica, args, kwargs, options)
+
+    def _knows_of_an_empty_part(self, args: Any, global_size: int | tf.Tensor | None) -> bool:
+        """Whether the sizes that are known statically leave a replica without a sample.
+
+        All replicas must answer alike, so that they trace the same operations. A process does not
+        know the sizes of the others' parts of a data set.
+
+        Args:
+            args: the step's arguments.
+            global_size: as for `_shares`.
+        """
+        if isinstance(global_size, int):
+            length = -(-global_size // self.num_replicas_in_sync)
+            return (self.num_replicas_in_sync - 1) * length >= global_size
+        if global_size is not None or self.processes.size > 1:
+            return False
+        sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
+        return any(isinstance(size, int) and size == 0 for size in sizes)
 
     def _shares(
         self, args: Any, global_size: int | tf.Tensor | None, keras_step: str | None
@@ -177,9 +200,12 @@ class SynchronousStrategy(KerasStrategy):
             ValueError: when `dataset` is known to be empty.
         """
         check_not_empty(dataset)
-        if self.num_replicas_in_sync > 1:
-            batches.warn_of_sparse_tensors(dataset.element_spec)
-        distributed = super().experimental_distribute_dataset(dataset, options)
+        replicas = self.num_replicas_in_sync
+        if replicas > 1 and batches.has_sparse_tensors(dataset.element_spec):
+            parts = shards.of_global_batches(dataset, 0, replicas, replicas)
+            distributed = super().distribute_datasets_from_function(lambda _: parts, options)
+        else:
+            distributed = super().experimental_distribute_dataset(dataset, options)
         self._batch_specs[distributed] = dataset.element_spec
         return distributed
 
@@ -195,3 +221,6 @@ class SynchronousStrategy(KerasStrategy):
         distributed = super().distribute_datasets_from_function(recorded, options)
         self._batch_specs[distributed] = specs[0]
         return distributed
+
+
+_compat.hook_variables(lambda strategy: isinstance(strategy, SynchronousStrategy))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def part(data: Any, size: int | tf.Tensor, replica_id: int, replicas: int) -> An
             rest = leaf.dense_shape[1:]
             begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
             extent = tf.concat([[tf.cast(stop - start, tf.int64)], rest], 0)
-            return tf.sparse.slice(leaf, begin, extent)
+            return tf.sparse.slice(tf.sparse.reorder(leaf), begin, extent)
         is_batched = hasattr(leaf, "shape") and tf.TensorShape(leaf.shape).rank != 0
         return leaf[start:stop] if is_batched else leaf
 
@@ -62,6 +61,42 @@ def part(data: Any, size: int | tf.Tensor, replica_id: int, replicas: int) -> An
 def as_tensors(data: Any) -> Any:
     """`data` with tensors in place of NumPy arrays."""
     return tf.nest.map_structure(_as_tensor, data)
+
+
+def without_static_sizes(data: Any) -> Any:
+    """`data` with batches of unknown size in place of those whose size is known statically.
+
+    A replica gets no sample of a batch with fewer samples than replicas. Where that is known when
+    its step is traced, shapes decide what is computed: Keras takes a summand of shape (0, n) for a
+    bias. In eager execution every size is known, and `data` are returned as they are.
+
+    Args:
+        data: a structure of tensors whose first dimension is the batch.
+    """
+
+    def hidden(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or leaf.shape.rank in (None, 0):
+            return leaf
+        return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
+
+    return data if tf.executing_eagerly() else tf.nest.map_structure(hidden, data)
+
+
+def spec(data: Any) -> Any:
+    """The type specs of batches like `data`, of any size.
+
+    Args:
+        data: a structure of tensors and arrays; other values are returned as they are.
+    """
+
+    def spec_of(leaf: Any) -> Any:
+        if not (tf.is_tensor(leaf) or isinstance(leaf, np.ndarray)):
+            return leaf
+        if leaf.shape == () or not isinstance(leaf, (tf.Tensor, np.ndarray)):
+            return tf.type_spec_from_value(leaf)
+        return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+    return tf.nest.map_structure(spec_of, data)
 
 
 def split(data: Any, size: int | tf.Tensor, strategy: tf.distribute.Strategy) -> Any:
@@ -88,17 +123,10 @@ def split(data: Any, size: int | tf.Tensor, strategy: tf.distribute.Strategy) ->
     return tf.nest.map_structure(distribute, data)
 
 
-def warn_of_sparse_tensors(spec: Any) -> None:
-    """Warns of batches that TensorFlow may fail to split.
+def has_sparse_tensors(spec: Any) -> bool:
+    """Whether batches of the type `spec` hold sparse tensors.
 
-    Args:
-        spec: the type specs of a batch.
+    TensorFlow fails to split them where a replica gets no sample, or where the indices are not in
+    order.
     """
-    specs = tf.nest.flatten(spec)
-    if any(isinstance(s, tf.SparseTensorSpec) and s.shape[0] is None for s in specs):
-        warnings.warn(
-            "TensorFlow cannot split a sparse batch so short that a replica would get no sample, "
-            "and stops with an InvalidArgumentError. If the last batch may be as short, pass "
-            f"`drop_remainder=True` to the data set's `batch`. Received: element_spec={spec}",
-            stacklevel=3,
-        )
+    return any(isinstance(leaf, tf.SparseTensorSpec) for leaf in tf.nest.flatten(spec))

@@ -1,48 +1,122 @@
-"""Losses and metrics that only the step can build, as it decides what the targets are."""
+"""Models with a step of their own are built by that step: no other call need reach all of them."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfdist import replica
+from tfdist import _compat, replica
 from tfdist.stages import collection
 from tfdist.stages.weighting import Share
+from tfdist.strategies import batches, end_of_data, wrapping
 
-_OWN = ("train_step", "test_step")
+_STEPS = ("train_step", "test_step")
+
+_beyond_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, spec: Any) -> None:
-    """Traces a model's own step once, for the variables that it makes.
+class _UnchangedVariables(keras.StatelessScope):
+    """Puts off the making of variables, and keeps those that exist as they are."""
 
-    Without it they would be made while the replicas trace it, where processes cannot agree on them.
+    def add_update(self, update: tuple) -> None:
+        """Forgets the new value, as tapes ask for the variable itself."""
+
+
+def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: Any) -> bool:
+    """Traces a model's own step, for the variables that it makes.
+
+    The model may have no `call`, or one that the step does not use. Without the trace the variables
+    would be made while the replicas trace the step, where processes cannot agree on them.
 
     Args:
         strategy: where the variables are made.
-        model: the model, whose layers are built.
-        spec: the type of a batch.
+        model: the model.
+        data: what the run reads: a distributed data set, or a tuple as one batch.
+
+    Returns:
+        Whether the model has a step of its own that has built it.
     """
-    own = [name for name in _OWN if getattr(type(model), name) is not getattr(keras.Model, name)]
-    if own:
-        # A thread of its own is in no strategy's scope: its context is that of one replica.
-        with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            thread.submit(_trace, strategy, getattr(model, own[0]), spec).result()
+    step = _own_step(model)
+    if step is None:
+        return False
+    spec = batches.spec(data) if isinstance(data, tuple) else strategy.batch_spec(data)
+    beyond = _beyond_steps.setdefault(model, {}).setdefault(step.__name__, weakref.WeakSet())
+    if spec is None or not set(_compat.unbuilt_parts(model)) - set(beyond):
+        return spec is not None
+    wrapping.wrap_optimizers(model)
+    _build_optimizer(strategy, model)
+    try:
+        _trace_until_built(strategy, model, step, spec)
+    except Exception:
+        if model.run_eagerly and type(model).call is not keras.Model.call:
+            return False  # what a step does eagerly may be impossible in a function
+        raise
+    beyond.update(_compat.unbuilt_parts(model))
+    return True
 
 
-def _trace(strategy: tf.distribute.Strategy, step: Any, spec: Any) -> None:
-    running = replica.ReplicaStep(0, 1, Share(1.0), share_in_loss=False, exchanges=False)
+def _build_optimizer(strategy: tf.distribute.Strategy, model: keras.Model) -> None:
+    """Builds the optimizer of `compile` for a model that has its variables, as Keras does.
+
+    The step may read what an optimizer has only when it is built, such as a loss scale.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    layers_are_built = all(layer.built for layer in _compat.flatten_layers(model))
+    if optimizer is not None and not optimizer.built and layers_are_built:
+        with strategy.scope():
+            optimizer.build(model.trainable_variables)
+
+
+def _own_step(model: keras.Model) -> Callable | None:
+    """The step that the present run of `model` takes, if it is the model's own."""
+    running = end_of_data.running_step(model)
+    names = _STEPS if running is None else (running,)
+    own = [name for name in names if getattr(type(model), name) is not getattr(keras.Model, name)]
+    return getattr(model, own[0]) if own else None
+
+
+def _trace_until_built(
+    strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Any
+) -> None:
+    """Traces until it succeeds: there is no gradient by a variable that does not exist yet."""
+    dtype_policy = keras.config.dtype_policy()
+
+    def trace() -> None:
+        keras.config.set_dtype_policy(dtype_policy)
+        _trace(strategy, step, spec)
+
+    while True:
+        unbuilt = len(_compat.unbuilt_parts(model))
+        try:
+            # A thread of its own is in no strategy's scope: its context is that of one replica.
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:
+                return thread.submit(trace).result()
+        except Exception:
+            if len(_compat.unbuilt_parts(model)) == unbuilt:
+                raise
+
+
+def _trace(strategy: tf.distribute.Strategy, step: Callable, spec: Any) -> None:
+    running = replica.ReplicaStep(0, 1, Share(1.0), own_loop=False, exchanges=False)
+    unbuilt: list[tuple[keras.optimizers.Optimizer, list]] = []
 
     def trace(batch: Any) -> None:
-        with collection.collect(), replica.publish(running):
+        with collection.collect(builds_later=True) as collected, replica.publish(running):
             step(batch)
+        unbuilt.extend(collected.unbuilt)
 
-    variables = keras.StatelessScope()
+    variables = _UnchangedVariables()
     variables.__enter__()
     try:
         tf.function(trace, autograph=False).get_concrete_function(spec)
     finally:
         with strategy.scope():
             variables.__exit__(None, None, None)
+    with strategy.scope():
+        for optimizer, its_variables in unbuilt:
+            optimizer.build(its_variables)

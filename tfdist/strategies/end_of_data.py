@@ -38,7 +38,7 @@ def note(model: keras.Model, step: str, advances: list[Callable[[], Any]]) -> No
 
 
 @contextlib.contextmanager
-def of_run(model: keras.Model, name: str) -> Iterator[None]:
+def of_run(model: keras.Model, name: str, arguments: Any) -> Iterator[None]:
     """Surrounds `model.fit`, `evaluate` or `predict`, as `name` says; they may be nested."""
     outer = getattr(_runs, "innermost", (None, ""))
     _runs.innermost = (model, _STEPS[name])
@@ -46,6 +46,12 @@ def of_run(model: keras.Model, name: str) -> Iterator[None]:
         yield
     finally:
         _runs.innermost = outer
+
+
+def running_step(model: keras.Model) -> str | None:
+    """The name of the step that the innermost run takes; None where it is not a run of `model`."""
+    innermost, step = getattr(_runs, "innermost", (None, ""))
+    return step if innermost is model else None
 
 
 def advance() -> None:

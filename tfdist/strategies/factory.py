@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.arguments import shown
 from tfdist.cluster import choose_strategy
 from tfdist.strategies.horovod import HorovodStrategy, is_installed
 from tfdist.strategies.mirrored import MirroredStrategy
@@ -49,15 +50,15 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     >>> tfdist.Strategy("mirrored", accumulation_steps=4).options.accumulation_steps
     4
     """
-    requested = f"name={name!r}"
+    requested = f"name={shown(name)}"
+    if not isinstance(name, str) or name not in {"auto", *_AVAILABLE}:
+        raise ValueError(
+            f"Unknown strategy. Available: {sorted(_AVAILABLE)} and 'auto'. Received: {requested}"
+        )
     if name == "auto":
         name, reason = _choose()
         requested += f", which means {name!r} here, because {reason}"
         tf.get_logger().info("tfdist: strategy %r, because %s", name, reason)
-    if name not in _AVAILABLE:
-        raise ValueError(
-            f"Unknown strategy. Available: {sorted(_AVAILABLE)} and 'auto'. Received: name={name!r}"
-        )
     if name != "parameter_server" and options.pop("staleness", None) is not None:
         raise ValueError(
             "Only the strategy 'parameter_server' trains asynchronously, so that gradients may be "

@@ -9,9 +9,11 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist import _compat
+from tfdist.arguments import check_bool
 from tfdist.cluster import describe
 from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
@@ -70,6 +72,7 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         log_all_ranks: bool = False,
     ):
         options = Options(accumulation_steps, bucket_bytes, compression, seed)
+        check_bool("log_all_ranks", log_all_ranks)
         hvd = _horovod()
         # Room for two buckets. Horovod's default is so much that it would copy large gradients, to
         # join them.
@@ -198,6 +201,9 @@ class _Ranks(Processes):
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         return self._hvd.allreduce(value, op=self._hvd.Sum)
+
+    def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
+        return self._hvd.broadcast(tf.constant(data), root_rank=root).numpy()
 
 
 def _horovod() -> ModuleType:

@@ -12,6 +12,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat
+from tfdist.coordination import hooks
+from tfdist.coordination.files import CallbackFiles
 from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.strategies import end_of_data, wrapping
@@ -23,15 +25,23 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     Attributes:
         options: the `tfdist.Options` that the strategy was made with.
+        callback_files: where the callbacks of the present runs write.
     """
 
     options: Options
+    callback_files: list[CallbackFiles]
     collects_gradients = False
     """Whether optimizers hand their gradients to the strategy instead of applying them."""
 
     def _init_options(self, options: Options) -> None:
         self.options = options
+        self.callback_files = []
         self._batch_specs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    @property
+    def is_multi_process(self) -> bool:
+        """Whether the processes that run the script have to agree: not with a single one."""
+        return False
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
@@ -94,5 +104,6 @@ _compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
 _compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
 _compat.hook_symbolic_build(
     lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None,
-    build_by_step,
+    lambda strategy, model, data: _is_ours(strategy) and build_by_step(strategy, model, data),
 )
+hooks.install(KerasStrategy)

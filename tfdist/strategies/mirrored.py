@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdist import testing
+from tfdist.arguments import check_instance, shown
 from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.base import SynchronousStrategy
@@ -67,6 +68,13 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
             devices = [device.name for device in tf.config.list_logical_devices("CPU")]
         if cross_device_ops is None and devices and all("CPU" in d.upper() for d in devices):
             cross_device_ops = tf.distribute.ReductionToOneDevice()
+        if cross_device_ops is not None:
+            check_instance(
+                "cross_device_ops",
+                cross_device_ops,
+                tf.distribute.CrossDeviceOps,
+                "tf.distribute.CrossDeviceOps, such as tf.distribute.NcclAllReduce()",
+            )
         super().__init__(devices, cross_device_ops)
         self._init_synchronous(options, OneProcess())
 
@@ -76,7 +84,7 @@ def _check_devices(devices: Sequence[str]) -> None:
     if not is_list or not all(isinstance(device, str) for device in devices):
         raise ValueError(
             '`devices` must be a list of device names such as ["CPU:0", "CPU:1"]. '
-            f"Received: devices={devices!r}"
+            f"Received: devices={shown(devices)}"
         )
     available = [device.name for device in tf.config.list_logical_devices()]
     chosen = []

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
+import functools
 import secrets
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdist import _compat, replica
-from tfdist.coordination import hooks
-from tfdist.coordination.files import CallbackFiles
+from tfdist.coordination import creation, digest, meeting
 from tfdist.options import Options
 from tfdist.stages import exchange, weighting
-from tfdist.strategies import batches, keras_steps, seeds, shards
+from tfdist.strategies import batches, keras_steps, seeds, shards, watching
 from tfdist.strategies.base import SynchronousStrategy
 from tfdist.strategies.processes import Processes
 from tfdist.validation import check_not_empty
 
 _UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
 _INFINITE = int(tf.data.INFINITE_CARDINALITY)
+_LENGTHS = {_UNKNOWN: "unknown", _INFINITE: "without end"}
+
+_GLOBAL_DATA = (
+    "Every process must be given the same global batches, of which it takes its part; data that "
+    "you divide yourself are handed in with `strategy.distribute_datasets_from_function`."
+)
+_ONE_STRATEGY = (
+    "All ranks must make the same strategies, with the same versions of everything. A random seed "
+    "is one for all, as a shuffled data set must have the same order in all of them: call "
+    "`keras.utils.set_random_seed` with the same number everywhere, or nowhere."
+)
 
 # The dtypes of predictions, and in which the engines exchange them.
 _EXCHANGED_AS = {
@@ -43,21 +51,42 @@ class MultiProcessStrategy(SynchronousStrategy):
     Attributes:
         log_all_ranks: whether other processes than the chief show progress too.
         callbacks_run: whether Keras runs its callbacks, after which the processes agree.
-        callback_files: where the callbacks of the present run write.
+        data: what the processes have read of global batches, which they compare.
     """
 
     log_all_ranks: bool
     callbacks_run: bool
-    callback_files: list[CallbackFiles]
+    data: watching.Comparison
 
     def _init_processes(self, options: Options, processes: Processes, log_all_ranks: bool) -> None:
         self._init_synchronous(options, processes)
         self.log_all_ranks = log_all_ranks
         self.callbacks_run = False
-        self.callback_files = []
-        # A job that only evaluates or predicts never compares them; the last ones are enough.
-        self._first_batches: collections.deque = collections.deque(maxlen=8)
-        _agree_on_seed(processes)
+        self.data = watching.Comparison(processes)
+        if processes.size > 1:
+            self._agree(options)
+            before = functools.partial(creation.before_creating, processes)
+            self.extended.before_creating = before
+
+    def _agree(self, options: Options) -> None:
+        """Raises ValueError in all processes, where they make other strategies or seeds."""
+        seed = seeds.global_seed()
+        facts = digest.of_strategy(type(self).__name__, options, len(self.extended.worker_devices))
+        facts["random seed"] = seed
+        numbers = meeting.meet(
+            self.processes,
+            "makes a strategy",
+            facts,
+            number=secrets.randbits(31),
+            advice=_ONE_STRATEGY,
+        )
+        if seed is None:
+            tf.random.set_seed(numbers[0])
+
+    @property
+    def is_multi_process(self) -> bool:
+        """Whether there are other processes to agree with."""
+        return self.processes.size > 1
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
@@ -92,10 +121,8 @@ class MultiProcessStrategy(SynchronousStrategy):
         _check_auto_shard(dataset)
         length = self._agreed_length(dataset)
         replicas, local = self.num_replicas_in_sync, len(self.extended.worker_devices)
-        first_batch = shards.FirstBatch()
-        self._first_batches.append(first_batch)
         dataset_spec = dataset.element_spec
-        dataset = first_batch.watch(dataset)
+        dataset = self.data.watch(dataset, length != _UNKNOWN)
         parts = shards.of_global_batches(dataset, self.processes.rank, local, replicas)
         size = shards.static_batch_size(dataset_spec)
         if size is None or size % replicas:
@@ -139,43 +166,15 @@ class MultiProcessStrategy(SynchronousStrategy):
         self._batch_specs[distributed] = spec
         return distributed
 
-    def compare_first_batches(self) -> None:
-        """Warns when the processes read different data; called by all of them, after a step.
-
-        Only data sets that have given a batch in every process are compared, once.
-        """
-        if not self._first_batches:
-            return
-        checksums = [first.checksum() for first in self._first_batches]
-        columns = self.processes.all_gather(checksums).T
-        if any(column.all() and len(set(column)) > 1 for column in columns):
-            tf.get_logger().warning(
-                "tfdist: the ranks do not read the same data. Every rank must be given the same "
-                "global batches, of which it takes its part; where each was given a part of its "
-                "own, most samples are left out: hand such data in with "
-                "`strategy.distribute_datasets_from_function`. (Where only random augmentation "
-                "differs, this does no harm.)"
-            )
-        left = [first for first, column in zip(self._first_batches, columns) if not column.all()]
-        self._first_batches = collections.deque(left, self._first_batches.maxlen)
-
     def _agreed_length(self, dataset: tf.data.Dataset) -> int:
-        spec = zlib.crc32(str(dataset.element_spec).encode())
         length = _compat.number_of_batches(dataset)
-        rows = self.processes.all_gather([length, spec])
-        if len(np.unique(rows, axis=0)) > 1:
-            raise ValueError(
-                "Every process must be given the same global batches, of which it takes its part; "
-                "data that you divide yourself are handed in with "
-                "`strategy.distribute_datasets_from_function`. Received: data sets of "
-                f"{rows[:, 0].tolist()} batches by rank, of "
-                f"{'equal' if len(set(rows[:, 1])) == 1 else 'different'} types; here "
-                f"{dataset.element_spec}"
-            )
+        facts = {"batches": _LENGTHS.get(length, length), "types": str(dataset.element_spec)}
+        meeting.meet(self.processes, "distributes a data set", facts, advice=_GLOBAL_DATA)
         return length
 
     def _longest(self, own: int) -> int:
         """The number of elements of the longest process' data set, a multiple of the replicas'."""
+        meeting.meet(self.processes, "distributes data that it has divided", {})
         lengths = self.processes.all_gather([own])[:, 0].tolist()
         for special in (_UNKNOWN, _INFINITE):
             if special in lengths:
@@ -257,25 +256,6 @@ class MultiProcessStrategy(SynchronousStrategy):
         return tf.cast(self.gather(numbers, axis=0), dtype)
 
 
-def _agree_on_seed(processes: Processes) -> None:
-    """Gives all processes one global random seed, unless the user has set one.
-
-    Without it, `shuffle` would give each process other global batches to take its part of.
-    """
-    if processes.size == 1:
-        return
-    own = seeds.global_seed()
-    rows = processes.all_gather([-1 if own is None else own, secrets.randbits(31)])
-    if len(set(rows[:, 0])) > 1:
-        raise ValueError(
-            "The processes must have one random seed, as a shuffled data set must have the same "
-            "order in all of them. Call `keras.utils.set_random_seed` with the same number "
-            f"everywhere, or nowhere. Received: seeds {rows[:, 0].tolist()} by rank"
-        )
-    if own is None:
-        tf.random.set_seed(int(rows[0, 1]))
-
-
 def _check_auto_shard(dataset: tf.data.Dataset) -> None:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     allowed = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA)
@@ -286,6 +266,3 @@ def _check_auto_shard(dataset: tf.data.Dataset) -> None:
             "`strategy.distribute_datasets_from_function`. Received: a data set with "
             f"auto_shard_policy={policy.name}"
         )
-
-
-hooks.install(MultiProcessStrategy)

@@ -8,13 +8,14 @@ import re
 import tensorflow as tf
 
 from tfdist import _compat, testing
+from tfdist.arguments import check_bool, check_instance
 from tfdist.cluster import Cluster, describe, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
 from tfdist.options import Compression, Options
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.processes import OneProcess, Processes
-from tfdist.validation import check_number
+from tfdist.validation import check_resolver, check_seconds
 
 
 class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -38,8 +39,8 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
             as "topk", or a dict of patterns of variables' paths and these. None for not at all.
         seed: for the random numbers of compressors.
-        heartbeat_timeout: seconds; a worker that gives no sign of life for so long counts as lost,
-            and training ends with an error that names it.
+        heartbeat_timeout: seconds, 1 to 1,000,000; a worker that gives no sign of life for so long
+            counts as lost, and training ends with an error that names it.
         log_all_ranks: whether other workers than the chief show progress too.
 
     Raises:
@@ -72,7 +73,16 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         log_all_ranks: bool = False,
     ):
         options = Options(accumulation_steps, bucket_bytes, compression, seed)
-        check_number("heartbeat_timeout", heartbeat_timeout, 1)
+        check_seconds("heartbeat_timeout", heartbeat_timeout, minimum=1)
+        check_bool("log_all_ranks", log_all_ranks)
+        if communication_options is not None:
+            check_instance(
+                "communication_options",
+                communication_options,
+                tf.distribute.experimental.CommunicationOptions,
+                "tf.distribute.experimental.CommunicationOptions",
+            )
+        check_resolver(cluster_resolver)
         testing.virtual_devices_of_environment()
         cluster = _cluster() if cluster_resolver is None else _cluster_of(cluster_resolver)
         if cluster is not None and cluster.size > 1:
@@ -111,6 +121,12 @@ class _Workers(Processes):
         self._strategy = strategy
         self._addresses = cluster.workers
         self._chiefs = len(cluster.jobs.get("chief", ()))
+        _places.append(self)
+
+    @property
+    def meeting_place(self) -> Processes:
+        """The first strategy's workers: each strategy's operations only meet their like."""
+        return _places[0]
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
@@ -133,6 +149,7 @@ class _Workers(Processes):
         return f"rank {rank} ({self._addresses[rank]})"
 
 
+_places: list[Processes] = []
 _joined: list[Cluster] = []
 
 

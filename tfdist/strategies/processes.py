@@ -1,7 +1,8 @@
 """How the processes of a job talk to each other outside of training steps.
 
 Decisions, lengths of data sets and weights read from a file must be the same in all processes. What
-travels here is small or rare, so one operation is enough: the sum over the processes.
+travels here is small or rare, so one operation is enough, the sum over the processes, and large
+arrays travel in pieces, so that no process has them twice.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
+
+# Large enough for the speed of the link, small enough to be no matter of memory.
+_PIECE_BYTES = 16 * 1024 * 1024
 
 
 class Processes(abc.ABC):
@@ -33,6 +37,11 @@ class Processes(abc.ABC):
     def is_chief(self) -> bool:
         """Whether this is process 0, which writes files and progress."""
         return self.rank == 0
+
+    @property
+    def meeting_place(self) -> Processes:
+        """The processes by whose operations all strategies of a process meet, one for all."""
+        return self
 
     @abc.abstractmethod
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
@@ -158,11 +167,23 @@ class Processes(abc.ABC):
     def _broadcast(self, value: np.ndarray, root: int) -> np.ndarray:
         if self.size == 1 or not value.size:
             return value
-        data = np.frombuffer(value.tobytes(), np.uint8)
-        words = np.frombuffer(np.pad(data, (0, -len(data) % 4)).tobytes(), np.int32)
-        sent = words if self.rank == root else np.zeros_like(words)
-        received = self.sum(tf.constant(sent)).numpy().tobytes()[: len(data)]
-        return np.frombuffer(received, value.dtype).reshape(value.shape)
+        is_root = self.rank == root
+        received = value if is_root else np.empty(value.shape, value.dtype)
+        data = np.ascontiguousarray(received).reshape(-1).view(np.uint8)
+        with self.naming_lost_ranks():
+            for start in range(0, data.size, _PIECE_BYTES):
+                piece = data[start : start + _PIECE_BYTES]
+                arrived = self._bytes_of(piece, root)
+                if not is_root:
+                    piece[:] = arrived
+        return received
+
+    def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
+        """The uint8 vector `data` of process `root`; that of the others is only as long."""
+        words = np.zeros(-(-data.size // 4), np.int32)
+        if self.rank == root:
+            words.view(np.uint8)[: data.size] = data
+        return self._sum(tf.constant(words)).numpy().view(np.uint8)[: data.size]
 
 
 class OneProcess(Processes):

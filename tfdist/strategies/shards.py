@@ -48,51 +48,6 @@ def _in_turn(part_of: Any, local_replicas: int, batch: tuple) -> tf.data.Dataset
     return parts
 
 
-class FirstBatch:
-    """A checksum of the first batch that a data set gave, by which processes compare their data.
-
-    It is kept in a table, as a variable would be a distributed one in a strategy's scope.
-    """
-
-    def __init__(self) -> None:
-        with tf.init_scope(), tf.device("CPU:0"):
-            self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
-
-    def checksum(self) -> int:
-        """The checksum; 0 until there was a batch."""
-        return int(self._table.lookup(tf.constant(0, tf.int64)).numpy())
-
-    def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """`dataset`, whose first batch is noted when it passes for the first time."""
-
-        def note(number: tf.Tensor, batch: Any) -> Any:
-            def keep() -> tf.Tensor:
-                with tf.control_dependencies([self._table.insert(number, _checksum(batch))]):
-                    return tf.identity(number)
-
-            is_new = tf.equal(self._table.lookup(number), 0)
-            first = tf.logical_and(tf.equal(number, 0), is_new)
-            noted = tf.cond(first, keep, lambda: number)
-            with tf.control_dependencies([noted]):
-                return tf.nest.map_structure(tf.identity, batch, expand_composites=True)
-
-        return dataset.enumerate().map(note)
-
-
-def _checksum(batch: Any) -> tf.Tensor:
-    """An int64 that depends on all values of `batch`; never 0."""
-    total = tf.ones([], tf.int64)
-    for leaf in tf.nest.flatten(batch, expand_composites=True):
-        if leaf.dtype == tf.string:
-            bits = tf.strings.to_hash_bucket_fast(leaf, 2**31 - 1)
-        else:
-            bits = tf.cast(tf.cast(leaf, tf.float32) * 1024.0, tf.int64)
-        flat = tf.reshape(bits, [-1])
-        places = tf.range(1, tf.size(flat, tf.int64) + 1)
-        total = total * 31 + tf.reduce_sum(flat * places)
-    return tf.where(tf.equal(total, 0), tf.ones_like(total), total)
-
-
 def static_batch_size(spec: Any) -> int | None:
     """The number of samples in every batch of the type `spec`, None where it may vary."""
     for leaf in tf.nest.flatten(spec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat, replica
+from tfdist.coordination import digest
 from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
-from tfdist.validation import check_not_legacy, check_optimizer_scope
+from tfdist.validation import check_not_horovods, check_not_legacy, check_optimizer_scope
 
 
 def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
@@ -49,6 +51,7 @@ def wrap_optimizers(model: keras.Model) -> None:
 def _wrap_attribute(model: keras.Model, name: str) -> None:
     strategy = model.distribute_strategy
     optimizer = getattr(model, name)
+    check_not_horovods(optimizer)
     check_optimizer_scope(optimizer, strategy)
     with tf.init_scope(), strategy.scope():
         wrapped = wrap(optimizer)
@@ -79,25 +82,29 @@ def compile_for_strategy(
             f"The model was built outside the scope of this {type(strategy).__name__}. Build and "
             f"compile it inside `with strategy.scope():`. Received: model={model.name}"
         )
-    check_not_legacy(args[0] if args else kwargs.get("optimizer"))
+    optimizer = args[0] if args else kwargs.get("optimizer")
+    check_not_legacy(optimizer)
+    check_not_horovods(optimizer)
     with strategy.scope():
         compile_model(*args, **kwargs)
+    digest.note_compiled(model, inspect.signature(compile_model).bind(*args, **kwargs).arguments)
     strategy.check_compiled(model)
     if model.optimizer is not None and not isinstance(model.optimizer, DistributedOptimizer):
         _wrap_attribute(model, "optimizer")
 
 
 def refuse_unwrapped(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises ValueError when a step uses a plain optimizer that would come out wrong.
+    """Raises ValueError when a step uses a plain optimizer that would come out wrong, or Horovod's.
 
     In a custom loop a plain optimizer sums the gradients by itself, as with `tf.distribute`; that
     is right unless it clips or the strategy was asked for more.
     """
+    check_not_horovods(optimizer)
     step = replica.current()
     options = Options.of(tf.distribute.get_strategy())
     clips = any((optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm))
     plain = options.accumulation_steps == 1 and options.compression is None and not clips
-    if step is not None and step.share_in_loss and plain:
+    if step is not None and step.own_loop and plain:
         return
     raise ValueError(
         "This optimizer is not wrapped, so it would clip each replica's gradient instead of the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -36,7 +37,8 @@ def explained(
 
     Returns:
         A ConnectionError that names the parameter server or the workers that are lost; else the
-        error itself, with a note that names the worker.
+        error itself, with a note that names the worker; on Python 3.10, whose tracebacks show no
+        notes, it is logged too.
     """
     if isinstance(error, WorkersLostError):
         names = ", ".join(f"worker {n} ({a})" for n, a in enumerate(addresses["worker"]))
@@ -54,8 +56,18 @@ def explained(
         )
     worker = error.__dict__.pop("worker", None)
     if worker is not None:
-        error.add_note(f"This happened on worker {worker} ({addresses['worker'][worker]}).")
+        _add_note(error, f"This happened on worker {worker} ({addresses['worker'][worker]}).")
     return error
+
+
+def _add_note(error: Exception, note: str) -> None:
+    """Does what `add_note` does since Python 3.11; before, the note is logged as well.
+
+    Tracebacks of Python 3.10 do not show notes.
+    """
+    error.__dict__["__notes__"] = [*getattr(error, "__notes__", []), note]
+    if sys.version_info < (3, 11):
+        tf.get_logger().error("tfdist: %s", note)
 
 
 def _lost_ps(text: str) -> list[int]:

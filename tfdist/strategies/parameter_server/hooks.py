@@ -36,7 +36,9 @@ def install(strategy_class: Any) -> None:
         strategy = getattr(model, "distribute_strategy", None)
         return strategy if isinstance(strategy, strategy_class) else None
 
-    def around_run(model: keras.Model, name: str) -> contextlib.AbstractContextManager:
+    def around_run(
+        model: keras.Model, name: str, arguments: Any
+    ) -> contextlib.AbstractContextManager:
         strategy = strategy_of(model)
         return strategy.keras_run(model, name) if strategy else contextlib.nullcontext()
 

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat
+from tfdist.arguments import check_callable, check_path
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.optimizer import DistributedOptimizer
@@ -36,7 +37,8 @@ from tfdist.validation import (
     check_model_scope,
     check_no_synchronized_layers,
     check_not_empty,
-    check_number,
+    check_resolver,
+    check_seconds,
 )
 
 
@@ -68,9 +70,10 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             a worker gets the next batch when it is ready, so that a slow worker gets fewer. With
             `staleness.Synchronous()` the chief always reads it. Data for `evaluate` and `predict`
             is read by the chief.
-        max_pending: the number of steps that may be under way at a time; None for one per worker.
-            More has no effect, as a worker has one at a time.
-        worker_timeout: seconds after which it is an error that all workers are lost.
+        max_pending: the number of steps that may be under way at a time, 1 to 2**31 - 1; None for
+            one per worker. More has no effect, as a worker has one at a time.
+        worker_timeout: seconds, up to 1,000,000, after which it is an error that all workers are
+            lost.
         record: the path of a file in which the chief records what each update was made of, so that
             `tfdist replay` can train again in the same order; see the guide "Record and replay".
             None for no record.
@@ -121,9 +124,14 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         self.policies = Policies.of(staleness)
         _check_momentum(options, self.policies)
         check_choice("input", input, ("static", "dynamic"))
-        check_number("worker_timeout", worker_timeout, 0, exclusive=True)
+        check_seconds("worker_timeout", worker_timeout)
         if max_pending is not None:
             check_integer("max_pending", max_pending, 1)
+        if record is not None:
+            check_path("record", record)
+        if variable_partitioner is not None:
+            check_callable("variable_partitioner", variable_partitioner)
+        check_resolver(cluster_resolver)
         resolver = connect(cluster_resolver)
         super().__init__(resolver, variable_partitioner)
         tf.distribute.Strategy.__init__(
@@ -186,7 +194,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         Raises:
             ValueError: when `dataset` is known to be empty.
         """
-        del options
+        if not tf.executing_eagerly():  # what a ClusterCoordinator runs on a worker
+            return super().experimental_distribute_dataset(dataset, options)
         check_not_empty(dataset)
         own = self._own_pipelines.get(dataset)
         data = DistributedData(dataset, own, self)
@@ -210,9 +219,10 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             dataset_fn: called for each worker with a `tf.distribute.InputContext`; returns its data
                 set of batches, which it reads itself. `evaluate` and `predict` read all of them,
                 one after the other, in the chief.
-            options: is not used.
+            options: is used only in functions that a `ClusterCoordinator` runs on workers.
         """
-        del options
+        if not tf.executing_eagerly():
+            return super().distribute_datasets_from_function(dataset_fn, options)
         pipelines = OwnPipelines(dataset_fn, self.num_workers)
         dataset = pipelines.joined()
         self._own_pipelines[dataset] = pipelines
@@ -261,10 +271,10 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
 
     def prepare(self, model: keras.Model) -> None:
         """Checks and completes what the scope and `compile` could not yet see."""
-        check_model_scope(model, self)
+        layers = _compat.flatten_layers(model)
+        check_model_scope(model, layers, self)
         wrapping.wrap_optimizers(model)
         if self.policies.synchronous and self.num_workers > 1:
-            layers = _compat.flatten_layers(model)
             check_layers(layers, self.num_workers)
             check_no_synchronized_layers(layers)
             keras_steps.warn_of_unsynchronized_layers(model)

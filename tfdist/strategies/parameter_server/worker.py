@@ -137,11 +137,9 @@ class WorkerFunctions:
     def _replica_step(self, part: Part | None) -> replica.ReplicaStep:
         if part is None:
             share = Share(1.0 / self._micro_batches)
-            return replica.ReplicaStep(0, 1, share, share_in_loss=False, exchanges=False)
+            return replica.ReplicaStep(0, 1, share, own_loop=False, exchanges=False)
         share = Share(part.fraction / self._micro_batches, part.nonempty)
-        return replica.ReplicaStep(
-            part.index, self._parts, share, share_in_loss=False, exchanges=False
-        )
+        return replica.ReplicaStep(part.index, self._parts, share, own_loop=False, exchanges=False)
 
     def _started(self, values: Sequence[tf.Tensor], before: Pushed | None) -> list[tf.Tensor]:
         """The values, with what earlier batches of the same step have changed."""
