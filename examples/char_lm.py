@@ -170,6 +170,10 @@ def main() -> None:
     baseline = trigram.bits_per_character(train, held_out[: targets.size + 1], len(ALPHABET))
 
     model.save(args.out / "model.keras")
+    # All processes take part in training, also in that of the comparison; one reports.
+    compared = common.compare(build_model, samples, strategy, args) if args.compare else None
+    if not common.is_chief(strategy):
+        return
     common.plot_learning_curves(
         history,
         [
@@ -192,8 +196,8 @@ def main() -> None:
     print(f"held-out loss: {bits:.3f} bits per character on {targets.size} characters")
     print(f"trigram model: {baseline:.3f} bits per character on the same characters")
     print(f"results: {args.out.resolve()}")
-    if args.compare:
-        print(common.compare(build_model, samples, strategy, args))
+    if compared:
+        print(compared)
 
 
 if __name__ == "__main__":

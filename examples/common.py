@@ -144,7 +144,17 @@ def describe(strategy: tf.distribute.Strategy) -> str:
     else:
         name = type(strategy).__name__
         names = [name.rpartition("device:")[2] for name in strategy.extended.worker_devices]
-    return f"strategy: {name} on {len(names)} device(s): {', '.join(names)}"
+    if hasattr(strategy, "num_workers"):
+        return f"strategy: {name} with {strategy.num_workers} worker(s)"
+    devices = strategy.num_replicas_in_sync
+    processes = devices // len(names)
+    each = f" in each of {processes} processes" if processes > 1 else ""
+    return f"strategy: {name} on {devices} device(s): {', '.join(names)}{each}"
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process reports the results: the only one, or the first of several."""
+    return getattr(strategy, "is_chief", True)
 
 
 # --- Callbacks ------------------------------------------------------------------------------------

@@ -107,6 +107,10 @@ def main() -> None:
     _, accuracy = model.evaluate(*test, batch_size=args.global_batch_size, verbose=0)
 
     model.save(args.out / "model.keras")
+    # All processes take part in training, also in that of the comparison; one reports.
+    compared = common.compare(build_model, samples, strategy, args) if args.compare else None
+    if not common.is_chief(strategy):
+        return
     common.plot_learning_curves(
         history,
         [
@@ -120,8 +124,8 @@ def main() -> None:
     print(throughput.report(samples=args.epochs * steps_per_epoch * args.global_batch_size))
     print(f"test accuracy: {accuracy:.4f} on {len(test[0])} images")
     print(f"results: {args.out.resolve()}")
-    if args.compare:
-        print(common.compare(build_model, samples, strategy, args))
+    if compared:
+        print(compared)
 
 
 if __name__ == "__main__":
