@@ -5,6 +5,16 @@ VENV ?= .venv
 # More requirements for the environment, for example PINS='keras==3.10.0'.
 PINS ?=
 
+# The oldest Python that is supported: on the path, or of pyenv, whose shims may lead nowhere.
+PYTHON310 ?= $(shell for p in python3.10 $(HOME)/.pyenv/versions/3.10.*/bin/python3.10; do \
+  $$p -c 'import ensurepip, venv' 2>/dev/null && { command -v $$p; break; }; done)
+FAST := tests/test_arguments.py tests/test_validation.py tests/test_optimizer.py \
+  tests/test_versions.py tests/test_saving.py tests/cluster tests/staleness tests/replay/test_log.py \
+  tests/replay/test_damage.py tests/replay/test_exit.py tests/replay/test_sums.py \
+  tests/compression/test_options.py tests/compression/test_bits.py tests/cli/test_doctor.py \
+  tests/cli/test_run_output.py tests/parameter_server/test_failing.py \
+  tests/parameter_server/test_notes.py
+
 # What the names of the peers' environments begin with.
 PEERS ?= .venv-peers
 
@@ -19,10 +29,11 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help train test test-full lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
-.PHONY: benchmark-async peers bench bench-full docs test-oldest clean
+.PHONY: benchmark-async benchmark-safety-nets peers bench bench-full docs test-oldest clean
+.PHONY: test-python310 test-on-python310
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
 train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
@@ -66,6 +77,9 @@ benchmark-convergence: $(INSTALLED) ## train three small models with all compres
 benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
 	$(BIN)/python benchmarks/async_stragglers.py --update --plot
 
+benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
+	$(BIN)/python benchmarks/safety_nets.py
+
 peers: horovod ## install the systems that tfdist is compared with, each in its own environment
 	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)
 
@@ -87,8 +101,20 @@ docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 test-oldest: ## the test suite with the oldest supported TensorFlow and Keras
 	$(MAKE) test VENV=.venv-oldest PINS='tensorflow==2.20.* keras==3.10.0'
 
+# The parts of the suite that meet the library of the oldest Python: arguments, options, files,
+# errors, the command line, compressors, a fit on two devices and one with parameter servers. Horovod
+# is not built for it. Where there is no such Python, mypy has checked the package as for 3.10.
+test-python310: $(INSTALLED) ## the static check for Python 3.10, and a fast part of the tests on it
+	@$(BIN)/mypy --python-version 3.10
+	@if test -n "$(PYTHON310)"; then $(MAKE) --no-print-directory test-on-python310; \
+	  else echo "There is no Python 3.10 here (PYTHON310=...): checked with mypy only"; fi
+
+test-on-python310:
+	@$(MAKE) --no-print-directory .venv-3.10/.installed PYTHON=$(PYTHON310) VENV=.venv-3.10
+	.venv-3.10/bin/python -m pytest -q -n 2 --dist loadgroup $(FAST)
+
 clean: ## remove the environments, caches and all output
-	rm -rf .venv .venv-oldest .venv-peers-tf .venv-peers-torch out build *.egg-info docs/_build
+	rm -rf .venv .venv-oldest .venv-3.10 .venv-peers-tf .venv-peers-torch out build *.egg-info docs/_build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,0 +1,103 @@
+"""What it costs that several processes stay one: checksums, what replicas keep, weights for all.
+
+Two processes train a model of 100 million parameters with Adam. A net that is there in each epoch
+is timed in `fit`, beside the steps; the rest by itself:
+
+- checks: after the callbacks of an epoch the processes compare checksums of all variables. Without
+  callbacks that may set variables one checksum is enough, with such ones it takes more;
+- copy for a callback that may save in one process: what every replica keeps (here the residual of
+  a compressor and the gradients of an unfinished accumulation) goes to the first process;
+- save: the same where all processes save;
+- weights for all: what follows when one process has loaded weights.
+
+    python benchmarks/safety_nets.py                    # some minutes, 10 GB of memory
+    python benchmarks/safety_nets.py --layers 2 --width 50 --strategies multi_worker
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RANKS_SCRIPT = Path(__file__).with_name("safety_nets_ranks.py")
+STEPS = 100
+SETS = ("plain", "compressed")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--layers", type=int, default=25, help="of WIDTH x WIDTH parameters")
+    parser.add_argument("--width", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--strategies", nargs="+", default=["multi_worker", "horovod"])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
+    return parser.parse_args()
+
+
+def measure(strategy: str, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the two processes of one job measure."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "measured.json")
+        command = [sys.executable, "-m", "tfdist", "run", "-n", "2", "--strategy", strategy]
+        command += [str(RANKS_SCRIPT), str(path), "--set", kind, "--layers", str(arguments.layers)]
+        command += ["--width", str(arguments.width), "--batch", str(arguments.batch)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return json.loads(path.read_text())
+
+
+def table(measured: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> str:
+    """A row per net and strategy, in Markdown."""
+    millions = arguments.layers * arguments.width**2 / 1e6
+    lines = [
+        f"| net | seconds | of an epoch of {STEPS} steps | MB exchanged | peak memory, MB |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, found in measured.items():
+        epoch = STEPS * found["step"]
+        for net, cost in found["nets"].items():
+            lines.append(
+                f"| {name}: {net} | {cost['seconds']:.3f} | {100 * cost['seconds'] / epoch:.2f} % "
+                f"| {cost['bytes'] / 1e6:.1f} | {cost['peak'] / 1e6:.0f} |"
+            )
+    steps = ", ".join(f"{name} {found['step']:.2f} s" for name, found in measured.items())
+    versions = ", ".join(
+        f"{label} {version(package)}"
+        for label, package in (("TensorFlow", "tensorflow"), ("Keras", "keras"), ("tfdist",) * 2)
+    )
+    lines += [
+        "",
+        f"{millions:.0f} M parameters ({4 * millions:.0f} MB) with Adam, batches of "
+        f"{arguments.batch} in 2 processes; a step takes: {steps}. Memory is the growth of the "
+        f"first process while the net runs. Python {platform.python_version()}, {versions}, "
+        f"{os.cpu_count()} cores. Made by `make benchmark-safety-nets`.",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures and prints."""
+    arguments = parse_arguments()
+    measured = {
+        f"{strategy}, {kind}": measure(strategy, kind, arguments)
+        for strategy in arguments.strategies
+        for kind in arguments.sets
+    }
+    print(table(measured, arguments))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(measured, indent=1))
+
+
+if __name__ == "__main__":
+    main()
