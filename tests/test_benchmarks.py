@@ -131,6 +131,21 @@ def between(page: Path, markers: str) -> str:
 
 
 @pytest.mark.full
+def test_safety_nets_are_measured_by_strategy(tmp_path):
+    result = tmp_path / "result.json"
+    options = ["--layers", "2", "--width", "20", "--strategies", "multi_worker"]
+    printed = run("safety_nets.py", *options, "--json", str(result))
+    plain, compressed = json.loads(result.read_text()).values()
+    assert (len(plain["nets"]), len(compressed["nets"])) == (4, 2)
+    for measured in (plain, compressed):
+        assert measured["step"] > 0
+        assert all(cost["seconds"] > 0 for cost in measured["nets"].values())
+    # A rank's residual and accumulated gradients.
+    assert compressed["nets"]["save, once"]["bytes"] >= 2 * 4 * 800
+    assert "TensorFlow 2." in printed
+
+
+@pytest.mark.full
 def test_traffic_counts_the_bytes_of_both(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- operations:begin -->\n<!-- operations:end -->\nafter\n")

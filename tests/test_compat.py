@@ -24,7 +24,12 @@ NEEDED = {
     "BaseOptimizer._overwrite_model_variables_with_average_value": None,
     "keras.src.optimizers.base_optimizer:BaseOptimizer._var_key": ["self", "variable"],
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._var_key": ["self", "variable"],
+    "keras.src.backend.tensorflow.core:Variable._initialize": ["self", "value"],
     "keras.src.backend.tensorflow.numpy:take": ["x", "indices", "axis"],
+    "keras.src.backend.tensorflow.numpy:add": ["x1", "x2"],
+    "keras.src.backend.tensorflow.numpy:subtract": ["x1", "x2"],
+    "keras.src.backend.tensorflow.numpy:max": ["x", "axis", "keepdims", "initial"],
+    "keras.src.backend.tensorflow.numpy:min": ["x", "axis", "keepdims", "initial"],
     "keras.src.losses.loss:scale_loss_for_distribution": ["value"],
     "keras.src.losses.loss:unscale_loss_for_distribution": ["value"],
     "keras.src.losses.loss:apply_mask": ["sample_weight", "mask", "dtype", "reduction"],
@@ -55,6 +60,7 @@ NEEDED = {
 _DISTRIBUTE = {
     "collective_all_reduce_strategy:CollectiveAllReduceExtended": {
         "_create_variable": ["self", "next_creator"],
+        "_get_variable_creator_initial_value": ["self", "replica_id", "device", "primary_var"],
         "_initialize_local_devices": ["self", "cluster_resolver", "worker_device"],
         "_update_config_proto": ["self", "config_proto"],
     },
@@ -95,9 +101,13 @@ NEEDED |= {
         "distribute_utils:regroup": ["values", "wrap_class", "always_wrap"],
         "input_lib:_calculate_replicas_with_values": ["strategy", "input_workers", "optional_list"],
         "values:Mirrored": None,
+        "values:DistributedVariable.numpy": ["self"],
     }.items()
 }
 NEEDED["tensorflow:Operation._add_control_input"] = None
+NEEDED["tensorflow:Graph._get_function"] = ["self", "name"]
+NEEDED["tensorflow.python.eager.record:should_record_backprop"] = ["tensors"]
+NEEDED["tensorflow.python.eager.record:stop_recording"] = None
 
 
 @pytest.mark.parametrize("place", NEEDED)
@@ -141,6 +151,27 @@ def test_parts_know_the_variable_that_they_are_of():
     whole = _compat.PartitionedVariable(parts, "whole")
     assert parts[0]._sharded_container() is whole
     assert [_compat.place_of_part(v) for v in (*parts, tf.Variable(0.0))] == [0, 1, None]
+
+
+def test_graphs_of_functions_and_captures_are_found():
+    import tensorflow as tf
+
+    from tfdist import _compat
+
+    assert tf.GradientTape()._recording is False
+    outside = tf.Variable(2.0)
+    inner = tf.function(lambda: outside * 2.0)
+
+    @tf.function
+    def outer():
+        called = inner().op
+        graph = _compat.function_graph(called.graph, called.get_attr("f").name)
+        (placeholder,) = graph.inputs
+        assert _compat.captured_tensor(placeholder).dtype == tf.resource
+        assert _compat.function_graph(called.graph, "none") is None
+        return called.outputs[0]
+
+    assert float(outer()) == 4.0
 
 
 def test_keras_outside_a_tfdist_strategy_is_unchanged():

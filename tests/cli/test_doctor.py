@@ -24,6 +24,7 @@ HEALTHY = {
         "mpi": False,
         "nccl": False,
     },
+    "server": {"started": True},
 }
 NO_HOROVOD = HEALTHY | {"horovod": {"missing": True}}
 
@@ -43,13 +44,13 @@ def worker(address, index=0):
 def test_a_healthy_machine_has_no_problems():
     report = examine({}, HEALTHY)
     assert report.problems == []
-    assert available(report) == ["mirrored", "multi_worker", "horovod"]
-    assert report.strategies["parameter_server"]["reason"] == "not available yet in this version"
+    assert available(report) == ["mirrored", "multi_worker", "horovod", "parameter_server"]
     assert report.auto["strategy"] == "mirrored"
     assert report.launch == {"launcher": "python", "rank": 0, "size": 1}
     text = as_text(report)
     assert "tensorflow        2.21.0" in text
     assert "horovod           0.28.1, built with gloo\n" in text
+    assert "parameter_server  yes, with `tfdist run -n 3 --ps 1 SCRIPT`\n" in text
     assert '"auto" means mirrored here: this is one process with 1 local device' in text
     assert text.endswith("Problems\n  none")
 
@@ -57,7 +58,7 @@ def test_a_healthy_machine_has_no_problems():
 def test_missing_horovod_is_no_problem_where_nobody_wants_it():
     report = examine({}, NO_HOROVOD)
     assert report.problems == []
-    assert available(report) == ["mirrored", "multi_worker"]
+    assert available(report) == ["mirrored", "multi_worker", "parameter_server"]
     assert "make horovod" in report.strategies["horovod"]["reason"]
     assert "horovod           not found" in as_text(report)
 
@@ -115,7 +116,7 @@ def test_a_broken_tf_config_keeps_the_workers_apart():
 
 def test_under_mpi_a_horovod_without_mpi_cannot_run():
     report = examine(open_mpi(0, 2), HEALTHY)
-    assert available(report) == ["mirrored", "multi_worker"]
+    assert available(report) == ["mirrored", "multi_worker", "parameter_server"]
     assert report.strategies["horovod"]["reason"] == report.problems[0]
     built = {"horovod": HEALTHY["horovod"] | {"mpi": True}}
     report = examine(open_mpi(0, 2), HEALTHY | built)
@@ -130,6 +131,52 @@ def test_a_port_in_use_is_a_problem():
             report = examine(environ, HEALTHY)
         assert f"Port {port} is in use by another process" in report.problems[0]
         assert available(report) == ["mirrored", "horovod"]
+
+
+def servers(port, job="chief", **jobs):
+    cluster = {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"], **jobs}
+    cluster = {name: addresses for name, addresses in cluster.items() if addresses}
+    cluster[job] = [f"localhost:{port}"]
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})}
+
+
+@pytest.mark.parametrize("job", ["chief", "worker", "ps"])
+def test_a_cluster_with_parameter_servers_is_checked(job):
+    with reserved_ports(1) as (port,):
+        report = examine(servers(port, job), HEALTHY)
+        assert report.problems == [] and "parameter_server" in available(report)
+        assert report.auto["strategy"] == "parameter_server"
+        assert "parameter_server  yes\n" in as_text(report)
+        with listen(port):
+            report = examine(servers(port, job), HEALTHY)
+    assert len(report.problems) == 1 and f"Port {port} is in use" in report.problems[0]
+    assert report.strategies["parameter_server"]["reason"] == report.problems[0]
+
+
+def test_a_cluster_without_a_part_that_parameter_servers_need_is_a_problem():
+    with reserved_ports(1) as (port,):
+        report = examine(servers(port, "ps", chief=[]), HEALTHY)
+    assert "needs a `chief`" in report.problems[0] and len(report.problems) == 1
+    assert report.strategies["parameter_server"]["reason"] == report.problems[0]
+    # One without any parameter server is for another strategy.
+    with reserved_ports(1) as (port,):
+        report = examine(worker(f"localhost:{port}"), HEALTHY)
+    assert report.problems == []
+    assert "needs a `chief`" in report.strategies["parameter_server"]["reason"]
+
+
+def test_a_mistake_in_a_tf_config_that_horovod_does_not_read_keeps_parameter_servers_away():
+    environ = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "TF_CONFIG": "{"}
+    report = examine(environ, HEALTHY)
+    assert report.problems == []
+    assert "TF_CONFIG is not JSON" in report.strategies["parameter_server"]["reason"]
+
+
+def test_a_server_that_does_not_start_is_a_problem():
+    report = examine({}, HEALTHY | {"server": {"error": "UnknownError: no socket"}})
+    assert available(report) == ["mirrored", "multi_worker", "horovod"]
+    assert "TensorFlow's server does not start" in report.problems[0]
+    assert "no socket" in report.problems[0] and len(report.problems) == 1
 
 
 @pytest.mark.parametrize(
@@ -164,6 +211,9 @@ def test_the_variables_that_are_read_are_shown():
 
 WORKS = """
 __version__ = "2.21.0"
+class distribute:
+    class Server:
+        create_local_server = staticmethod(lambda: None)
 class config:
     list_physical_devices = staticmethod(lambda kind: [kind])
     backend = staticmethod(lambda: "tensorflow")
@@ -187,6 +237,7 @@ def test_what_is_found_in_working_modules(modules):
     found = probe_with(modules)
     assert found["tensorflow"] == {"version": "2.21.0", "devices": {"CPU": 1, "GPU": 1}}
     assert found["keras"] == {"version": "3.15.1", "backend": "tensorflow"}
+    assert found["server"] == {"started": True}
 
 
 @pytest.mark.parametrize(
@@ -228,6 +279,21 @@ def test_a_horovod_that_crashes_is_known_by_its_version(modules):
     assert "crashed with SIGSEGV (built for TensorFlow 2.19.0" in report.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("raise OSError('no socket')", "OSError: no socket"), ("os.abort()", "crashed with SIGABRT")],
+)
+def test_a_server_that_fails_or_crashes_hides_nothing_else(modules, code, error):
+    failing = f"def fail():\n    import os\n    {code}\n" + WORKS.replace(
+        "(lambda: None)", "(fail)"
+    )
+    (modules / "tensorflow.py").write_text(failing)
+    report = examine({}, probe_with(modules))
+    assert report.versions["tensorflow"] == "2.21.0" and report.versions["keras"] == "3.15.1"
+    assert "TensorFlow's server does not start" in report.problems[-1]
+    assert error in report.problems[-1]
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -250,6 +316,7 @@ def test_the_command_prints_what_really_is_installed():
     assert report["versions"]["tensorflow"] == tf.__version__
     assert report["versions"]["keras"] == keras.__version__
     assert report["strategies"]["mirrored"]["available"]
+    assert report["strategies"]["parameter_server"]["available"]
     assert report["problems"] == [] and finished.returncode == 0
 
 

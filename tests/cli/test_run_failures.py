@@ -140,6 +140,59 @@ def test_a_rank_that_was_killed_is_told_also_when_several_are_found_dead_at_once
     assert b"rank 1 was killed by SIGKILL" in errors
 
 
+LOSES_A_PEER = """
+    if rank == {left}:
+        print("bye")
+        sys.exit(0)
+    wait_for("pid-{left}")
+    time.sleep(0.5)
+    print("Traceback (most recent call last):", file=sys.stderr)
+    print("ConnectionError: Rank 0 lost its connection to {whom}: it has", file=sys.stderr)
+    sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "whom"), [(1, "rank 1 (a:1)"), (1, "another rank"), (0, "rank 0")]
+)
+def test_a_rank_that_left_in_the_middle_is_named(launcher, left, whom):
+    finished = launcher.run(LOSES_A_PEER.format(left=left, whom=whom), count=3)
+    assert finished.returncode == 1
+    said = messages(finished)
+    assert (
+        f"rank {left} ended with status 0 before the others, which were still training" in said[0]
+    )
+    others = ", ".join(str(rank) for rank in range(3) if rank != left)
+    assert f"ranks {others} then failed" in said[0]
+    assert said[1].endswith(f"the last lines of rank {left}:")
+    assert f"[{left}] bye\n" in finished.stderr.decode()
+
+
+def test_a_rank_that_takes_its_time_to_leave_is_named_too(launcher):
+    finished = launcher.run("""
+    if rank == 1:
+        wait_for("failed")
+        time.sleep(2)
+        sys.exit(0)
+    print("ConnectionError: Rank 0 lost its connection to another rank", file=sys.stderr)
+    note("failed")
+    sys.exit(1)
+    """)
+    assert "rank 1 ended with status 0 before the others" in messages(finished)[0]
+
+
+def test_a_rank_that_fails_by_itself_is_named_though_another_one_has_ended(launcher):
+    finished = launcher.run("""
+    if rank == 1:
+        sys.exit(0)
+    wait_for("pid-1")
+    time.sleep(0.5)
+    raise OSError("the disk is full")
+    """)
+    assert "rank 0 ended with exit status 1" in messages(finished)[0]
+    assert "rank 1" not in messages(finished)[0]
+
+
 def test_a_rank_that_is_done_early_ends_nobody(launcher):
     body = """
     if rank == 0:

@@ -190,3 +190,51 @@ def test_much_output_is_shown_whole(launcher):
         prefix = f"[{rank}] " if rank else ""
         lines = [line for line in shown if line.startswith(f"{prefix}{rank} ")]
         assert lines == [f"{prefix}{rank} {i} {'x' * 50}" for i in range(20000)]
+
+
+# What TensorFlow 2.21 prints in each process, and Horovod's and users' lines between.
+BANNERS = b"""\
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795474732.245953   25612 cudart_stub.cc:31] Could not find cuda drivers on your
+2026-11-23 22:29:06.1234: I tensorflow/core/platform/cpu_feature_guard.cc:210] This TensorFlow
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with the \
+appropriate compiler flags.
+E0000 00:00:1795474755.261800   25611 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA
+I0000 00:00:1795474755.453223   26867 coordination_service.cc:505] Example stragglers:
+/job:worker/replica:0/task:1
+I0000 00:00:1795474855.757801   31144 eager_service_impl.cc:355] SessionOptions: goo.gle/debugonly
+device_count {
+  key: "CPU"
+  value: 1
+}
+allow_soft_placement: true
+
+W0000 00:00:1795474760.870840   25611 dataset.cc:997] Input of Dataset will not \
+be optimized because the dataset does not implement the AsGraphDefInternal() method
+W0000 00:00:1795474863.552432   32369 local_rendezvous.cc:412] Local rendezvous is aborting with \
+status: OUT_OF_RANGE: End of sequence
+"""
+LINES = b"""\
+INFO:tensorflow:tfdist: strategy 'horovod', because
+key: "of mine"
+E0000 00:00:1795474762.778054   26879 ring_alg.cc:291] Aborting RingReduce with UNAVAILABLE
+W0000 00:00:1795474804.178722   28359 local_rendezvous.cc:412] Local rendezvous is aborting with \
+status: UNKNOWN: Horovod has been shut down
+2026-11-23 22:29:06.1234: F tensorflow/core/x.cc:1] Check failed
+I am training
+"""
+
+
+def test_banners_of_tensorflow_stay_in_the_logs_only(launcher, tmp_path):
+    body = f"""
+    sys.stderr.buffer.write({BANNERS!r} + {LINES!r} + {BANNERS!r})
+    sys.stderr.flush()
+    wait_for("pid-0", "pid-1")
+    os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(60)
+    """
+    finished = launcher.run(body, "--log-dir", tmp_path / "logs")
+    shown = [line for line in finished.stderr.splitlines() if line.startswith(b"[1] ")]
+    expected = [b"[1] " + line for line in LINES.splitlines()]
+    assert shown == expected * 2  # once while it ran, once in the report
+    assert (tmp_path / "logs" / "rank-1.log").read_bytes() == BANNERS + LINES + BANNERS
+    assert BANNERS + LINES + BANNERS in finished.stderr  # rank 0 is shown as it is

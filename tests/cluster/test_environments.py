@@ -158,6 +158,8 @@ def test_the_cluster_comes_along():
         (mpich("-1", 2), "PMI_RANK must be an integer >= 0. Received: PMI_RANK='-1'"),
         (open_mpi(2, 2), "OMPI_COMM_WORLD_RANK must be from 0 to OMPI_COMM_WORLD_SIZE - 1"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG is not JSON"),
+        (srun(1, SLURM_STEP_NUM_TASKS="two"), "SLURM_STEP_NUM_TASKS must be an int.*='two'"),
+        (srun(1, SLURM_STEP_NUM_TASKS="0"), "SLURM_STEP_NUM_TASKS must be an int.*='0'"),
     ],
 )
 def test_contradictions_are_one_line(environ, message):

@@ -86,6 +86,8 @@ def test_steps_that_share_a_host_have_different_ports():
         ({"SLURM_LOCALID": "0"}, "--distribution=block.* Received: .*SLURM_LOCALID='0' where 1"),
         ({"SLURM_NODEID": "1"}, "--distribution=block.* Received: .*SLURM_NODEID='1' where 0"),
         ({"TFDIST_PORT_BASE": "65535"}, "TFDIST_PORT_BASE must be from 1 to 65534, .*=65535"),
+        ({"SLURM_STEP_NODELIST": "n1,N1"}, "each host of a step once. Received: .* 'N1' twice"),
+        ({"SLURM_STEP_NUM_TASKS": "3"}, "which is 4. Received: SLURM_STEP_NUM_TASKS=3 with "),
         ({"TFDIST_PORT_BASE": "x"}, "TFDIST_PORT_BASE must be an integer"),
     ],
 )

@@ -28,7 +28,7 @@ def test_all_names_are_known():
         (lambda: compression.Threshold(0), "`threshold` must be a number > 0"),
         (lambda: compression.Threshold(1, max_ratio=2), "`max_ratio` must be at most 1"),
         (lambda: compression.QSGD(levels=0), "levels.*Received: levels=0"),
-        (lambda: compression.QSGD(levels=2**31), "at most 2.*30.*Received: levels=2147483648"),
+        (lambda: compression.QSGD(levels=2**31), "from 1 to 1073741824. Received: levels="),
         (lambda: compression.QSGD(norm="l3"), "`norm` must be one of .*Received: norm='l3'"),
         (lambda: compression.Int8(scale="row"), r"`scale` must be one of .*Received: scale='row'"),
         (lambda: compression.Int8(rounding="up"), "`rounding` must be .*Received: rounding='up'"),

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from tests.equivalence import columns, harness
+from tests.equivalence import cells, columns, harness
 from tests.equivalence.job import Job
 from tests.equivalence.ranks import Ranks
 from tests.equivalence.results import Result
@@ -68,3 +68,36 @@ def results(request, shared_folder, shared):
     results = Results(shared_folder, shared, wanted)
     yield results
     results.stop()
+
+
+class Measured:
+    """Keeps the cells of an interrupted `make equivalence`, and adds to them.
+
+    Args:
+        found: their file.
+    """
+
+    def __init__(self, found):
+        self._found = found
+
+    def pytest_collection_modifyitems(self, config, items):
+        """Leaves out what is measured already."""
+        measured = [item for item in items if self._is_measured(**item.callspec.params)]
+        config.hook.pytest_deselected(items=measured)
+        items[:] = [item for item in items if item not in measured]
+
+    def _is_measured(self, column, feature):
+        return feature.name in self._found.ours.get(column.name, {})
+
+    def pytest_runtest_logreport(self, report):
+        properties = dict(report.user_properties)
+        if report.when == "call" and not report.skipped and "column" in properties:
+            cell = cells.of_test(report.passed, properties)
+            self._found.add(properties["column"], properties["feature"], cell)
+
+
+def pytest_configure(config):
+    found = cells.Cells.of_environment()
+    runs_tests = hasattr(config, "workerinput")
+    if found is not None and runs_tests:
+        config.pluginmanager.register(Measured(found))

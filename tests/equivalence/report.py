@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import math
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 
 from benchmarks import readme
 from tests.equivalence import compare, harness, table
+from tests.equivalence.cells import VARIABLE, Cells
 from tests.equivalence.features import FEATURES, SAMPLE
 from tests.equivalence.job import Job
 from tests.equivalence.peers import PEERS, Peer
@@ -28,51 +27,38 @@ from tests.equivalence.results import Result, Shared
 _LIMITS = Limits(start=120, feature=90, failures=len(FEATURES))
 
 
-def run_tfdist(folder: pathlib.Path, arguments: list[str]) -> table.Ours:
-    """All cells of tfdist's columns, by the tests.
+def run_tfdist(path: pathlib.Path, folder: pathlib.Path, arguments: list[str]) -> None:
+    """Measures the missing cells of tfdist's columns, by the tests.
 
     Args:
+        path: the file of the cells.
         folder: where the tests leave results for others.
         arguments: more arguments for pytest.
     """
-    report = folder / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"]
-    command += ["-m", "full or not full", f"--junitxml={report}", *arguments]
-    command += ["tests/equivalence/test_equivalence.py"]
-    environ = {**os.environ, "TFDIST_EQUIVALENCE_RESULTS": str(folder)}
+    command += ["-m", "full or not full", *arguments, "tests/equivalence/test_equivalence.py"]
+    environ = {**os.environ, "TFDIST_EQUIVALENCE_RESULTS": str(folder), VARIABLE: str(path)}
     subprocess.run(command, env=environ, check=False)
-    cells: table.Ours = {}
-    for case in ElementTree.parse(report).iter("testcase"):
-        properties = {p.get("name"): p.get("value") for p in case.iter("property")}
-        if case.find("skipped") is not None or "column" not in properties:
-            continue
-        passed = case.find("failure") is None and case.find("error") is None
-        twin = properties.get("twin_difference")
-        cells.setdefault(properties["column"], {})[properties["feature"]] = table.Cell(
-            passed,
-            float(properties.get("weight_difference", math.inf)),
-            None if twin is None else float(twin),
-            "refused" in properties,
-        )
-    return cells
 
 
-def run_peer(peer: Peer, features: list[str], folder: pathlib.Path) -> dict[str, table.PeerCell]:
-    """What Keras alone gives for the `features`, by name."""
+def run_peer(peer: Peer, features: list[str], folder: pathlib.Path, cells: Cells) -> None:
+    """Measures what Keras alone gives for the `features`, by name, where it is missing."""
+    missing = [name for name in features if name not in cells.peers.get(peer.name, {})]
+    if not missing:
+        return
     ranks = Ranks(peer.name, peer.launcher, peer.processes)
-    running = Job(ranks, features, folder / peer.name, _LIMITS)
+    running = Job(ranks, missing, folder / peer.name, _LIMITS)
     shared = Shared(folder)
-    cells = {}
-    for feature in (feature for feature in FEATURES if feature.name in features):
+    for feature in (feature for feature in FEATURES if feature.name in missing):
         try:
-            cells[feature.name] = _compared(running.result(feature.name), feature, shared)
+            cell = _compared(running.result(feature.name), feature, shared)
         except JobHangsError:
-            cells[feature.name] = table.PeerCell("hang")
+            cell = table.PeerCell("hang")
         except JobError as error:
-            cells[feature.name] = table.PeerCell(_name_of_the_error(str(error)))
-        print(peer.name, "|", feature.name, "|", cells[feature.name], flush=True)
+            cell = table.PeerCell(_name_of_the_error(str(error)))
+        cells.add(peer.name, feature.name, cell)
+        print(peer.name, "|", feature.name, "|", cell, flush=True)
     running.stop()
-    return cells
 
 
 def _compared(ranks: list[Result], feature: harness.Feature, shared: Shared) -> table.PeerCell:
@@ -100,21 +86,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--readme", type=pathlib.Path, default=readme.README)
     parser.add_argument("--features", metavar="EXPRESSION", help="some of them, as pytest's -k")
+    parser.add_argument(
+        "--cells",
+        type=pathlib.Path,
+        default=readme.ROOT / "out" / "equivalence.jsonl",
+        metavar="FILE",
+        help="where cells are kept; those of the same sources are not measured again",
+    )
     arguments = parser.parse_args()
     chosen = ["-k", arguments.features] if arguments.features else []
+    path = arguments.cells.resolve()
+    Cells(path)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        ours = run_tfdist(folder, chosen)
-        trained = {feature for cells in ours.values() for feature in cells}
+        run_tfdist(path, folder, chosen)
+        cells = Cells(path)
+        trained = {feature for column in cells.ours.values() for feature in column}
         wanted = [feature.name for feature in FEATURES if feature.name in trained]
         sample = [feature for feature in wanted if feature in SAMPLE]
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            running = {
-                peer.name: pool.submit(run_peer, peer, wanted if peer.complete else sample, folder)
+            running = [
+                pool.submit(run_peer, peer, wanted if peer.complete else sample, folder, cells)
                 for peer in PEERS
-            }
-            peers = {name: future.result() for name, future in running.items()}
-    content = table.table(ours, peers)
+            ]
+            for future in running:
+                future.result()
+    content = table.table(cells.ours, cells.peers)
     readme.update(arguments.readme, "equivalence", content)
     print(content)
 

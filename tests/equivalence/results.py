@@ -84,7 +84,7 @@ class Shared:
     """
 
     def __init__(self, folder: pathlib.Path):
-        self._folder = folder / f"shared-{_state_of_the_sources()}"
+        self._folder = folder / f"shared-{state_of_the_sources()}"
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, names: tuple[str, ...], compute: Callable[[], Any]) -> Any:
@@ -103,7 +103,8 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _state_of_the_sources() -> str:
+def state_of_the_sources() -> str:
+    """A checksum of what results depend on: the sources, and the versions of what they use."""
     state = hashlib.sha256(f"{tf.__version__} {keras.__version__} {np.__version__}".encode())
     for folder in ("tfdist", "tests"):
         for path in sorted((_ROOT / folder).rglob("*.py")):

@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 TOLERANCE = 1e-6
 
 
-def run(script, *options, cwd):
+def run(script, *options, cwd, launch=()):
     environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     environment["PYTHONIOENCODING"] = "utf-8"
     return subprocess.run(
-        [sys.executable, str(ROOT / "examples" / script), *options],
+        [sys.executable, *launch, str(ROOT / "examples" / script), *options],
         cwd=cwd,
         env=environment,
         capture_output=True,
@@ -78,6 +78,21 @@ def test_digits_on_two_devices_equal_one(tmp_path):
     check_picture(tmp_path / "here")
     probabilities = predictions(tmp_path / "here", np.zeros((3, 8, 8, 1), "float32"))
     np.testing.assert_allclose(probabilities.sum(-1), np.ones(3), atol=1e-5)
+
+
+def test_digits_in_two_processes_report_once(tmp_path):
+    options = "--epochs 1 --compare --out here".split()
+    launch = ["-m", "tfdist", "run", "-n", "2", "--timeout", "300"]
+    result = run("digits.py", *options, cwd=tmp_path, launch=launch)
+    assert result.returncode == 0, result.stderr
+    assert printed(r"compare: max \|Δw\| = (\S+) after 20 updates", result) <= TOLERANCE
+    lines = result.stdout.splitlines()
+    for start in ("strategy: ", "throughput: ", "test accuracy: ", "results: ", "compare: "):
+        assert sum(start in line for line in lines) == 1, start
+    name = "MultiWorkerMirroredStrategy"
+    assert f"strategy: {name} on 2 device(s): CPU:0 in each of 2 processes" in lines
+    check_history(tmp_path / "here", epochs=1)
+    check_picture(tmp_path / "here")
 
 
 @pytest.mark.full

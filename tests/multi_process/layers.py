@@ -27,6 +27,8 @@ _WAYS = ("fp16", "bf16", "signsgd", "topk", "randomk", "powersgd")
 WAYS = [c for c in COMPRESSORS if c.name in _WAYS]
 # Those with a state of their own, and one with error feedback.
 STATEFUL = [c for c in COMPRESSORS if c.name in ("signsgd", "dgc", "powersgd")]
+# What sees each replica's gradients in a way of its own, where they are accumulated before.
+ACCUMULATED = [c for c in COMPRESSORS if c.name in ("fp16", "signsgd", "topk", "dgc", "powersgd")]
 _RANDOM = np.random.default_rng(1)
 X, Y = _RANDOM.normal(size=(48, 12)), _RANDOM.normal(size=(48, 12))
 
@@ -37,22 +39,26 @@ def choice(compressors: list[compression.Compressor]) -> dict:
     return {f"layer{i}/kernel": c for i, c in enumerate(compressors)} | {"*": rest}
 
 
-def model(strategy: tf.distribute.Strategy, compressors: list) -> keras.Model:
+def model(strategy: tf.distribute.Strategy, compressors: list, optimizer="sgd") -> keras.Model:
     """The model at its start."""
     keras.utils.set_random_seed(5)
     with strategy.scope():
         layers = [keras.layers.Dense(12, "tanh", name=f"layer{i}") for i in range(len(compressors))]
         built = keras.Sequential([keras.Input((12,)), *layers], name="net")
-        built.compile(keras.optimizers.SGD(0.5), "mse")
+        rates = {"sgd": 0.5, "adam": 0.01}
+        built.compile(keras.optimizers.get(optimizer), "mse")
+        built.optimizer.learning_rate = rates[optimizer]
     return built
 
 
-def fit(built: keras.Model, first: int = 0, last: int = 4, callbacks: tuple = ()) -> dict:
-    """Trains in the given order, two updates per epoch; returns the history."""
+def fit(
+    built: keras.Model, first: int = 0, last: int = 4, callbacks: tuple = (), batch: int = 24
+) -> dict:
+    """Trains in the given order, two batches per epoch or more; returns the history."""
     return built.fit(
         X,
         Y,
-        24,
+        batch,
         epochs=last,
         initial_epoch=first,
         shuffle=False,

@@ -6,7 +6,7 @@ import pytest
 import tfdist
 from tests.conftest import DEVICES
 from tests.multi_process import layers
-from tests.multi_process.jobs import scenario
+from tests.multi_process.jobs import ALL, PAIRS, scenario
 from tests.multi_process.scenarios import compression
 
 
@@ -68,6 +68,52 @@ def test_a_resumed_training_equals_an_uninterrupted_one(found, way):
         assert rank[way] == rank["whole"]
         assert any(np.any(values) for values in rank["whole"]["kept"].values())
     assert found[0]["whole"]["kept"] != found[1]["whole"]["kept"]
+
+
+@pytest.mark.parametrize("way", ["saved by all", "backed up"])
+@scenario(compression.accumulated, ALL)
+def test_a_training_resumed_in_mid_accumulation_equals_an_uninterrupted_one(found, way):
+    for rank in found:
+        assert rank[way] == rank["whole"]
+    assert found[0]["whole"]["kept"] != found[1]["whole"]["kept"]
+
+
+@scenario(compression.accumulated, PAIRS)
+def test_remainders_of_an_accumulation_are_compressed_as_on_devices_of_one_process(found):
+    """With more than two replicas a sum in half precision depends on their order."""
+    strategy = tfdist.MirroredStrategy(
+        DEVICES[: found[0]["replicas"]],
+        compression=layers.choice(layers.ACCUMULATED),
+        accumulation_steps=3,
+    )
+    model = layers.model(strategy, layers.ACCUMULATED, "adam")
+    layers.fit(model, batch=6)
+    for rank in found:
+        for ours, theirs in zip(rank["whole"]["weights"], model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@scenario(compression.saved_by_callbacks_of_the_chief, PAIRS)
+def test_callbacks_of_rank_0_alone_save_what_all_ranks_keep(found):
+    for rank in found:
+        assert rank["expected"]["1"] != rank["expected"]["2"]
+        assert (rank["1"], rank["2"]) == (rank["expected"]["1"], rank["expected"]["2"])
+        assert rank["after the callbacks"] == rank["end"] == rank["1"]
+        assert "must be in the callbacks of all ranks" in rank["in batches"]
+    assert found[0]["1"]["own"] != found[1]["1"]["own"]
+
+
+@scenario(compression.failing_to_save, PAIRS)
+def test_all_ranks_raise_when_rank_0_cannot_save(found):
+    chief, *others = found
+    assert chief["no folder"] and "No space left" in chief["full disk"]
+    for rank in others:
+        for failure in ("no folder", "full disk"):
+            assert rank[failure].startswith("RuntimeError: Rank 0 could not save the model.")
+        assert "No space left on device" in rank["full disk"]
+    for rank in found:
+        assert rank["loaded"] == rank["saved"]
+    assert found[0]["saved"]["own"] != found[1]["saved"]["own"]
 
 
 @scenario(compression.saved_while_one_rank_has_nothing_new)

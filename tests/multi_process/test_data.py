@@ -102,10 +102,10 @@ def test_ranks_agree_on_sizes_of_which_one_has_seen_its_own(found):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("steps", "steps [3, 4], epochs [1, 1]"),
-        ("epochs", "steps [5, 5], epochs [4, 5]"),
-        ("PyDataset", "data sets of [4, 5] batches by rank, of equal types"),
-        ("evaluate", "steps [2, 3], epochs [1, 1]"),
+        ("steps", "arguments.steps_per_epoch: 3 in rank 0, 4 in rank 1"),
+        ("epochs", "arguments.epochs: 4 in rank 0, 5 in rank 1"),
+        ("PyDataset", "batches: 4 in rank 0, 5 in rank 1"),
+        ("evaluate", "arguments.steps: 2 in rank 0, 3 in rank 1"),
     ],
 )
 @scenario(data.runs_of_different_lengths)
@@ -146,11 +146,10 @@ def test_own_shards_in_a_loop_end_with_the_longest(found, name):
 @pytest.mark.parametrize(
     ("name", "received"),
     [
-        ("arrays", "data sets of [5, 3] batches by rank, of equal types"),
-        ("data sets", "data sets of [5, 3] batches by rank, of equal types"),
-        ("endless in rank 1", "data sets of [5, -1] batches by rank, of equal types"),
-        ("unknown in rank 1", "data sets of [5, -2] batches by rank, of equal types"),
-        ("types", "data sets of [5, 5] batches by rank, of different types"),
+        ("data sets", "batches: 5 in rank 0, 3 in rank 1"),
+        ("endless in rank 1", "batches: 5 in rank 0, 'without end' in rank 1"),
+        ("unknown in rank 1", "batches: 5 in rank 0, 'unknown' in rank 1"),
+        ("types", "types: '(TensorSpec(shape=(None, 4), dtype=tf.float32"),
     ],
 )
 @scenario(data.refused)
@@ -159,6 +158,12 @@ def test_different_data_sets_are_refused_by_all(found, name, received):
         assert rank[name].startswith("ValueError: Every process must be given the same global")
         assert "distribute_datasets_from_function" in rank[name]
         assert received in rank[name]
+
+
+@scenario(data.refused)
+def test_arrays_of_different_lengths_are_refused_by_all(found):
+    for rank in found:
+        assert "'array of shape (67, 4)' in rank 0, 'array of shape (47, 4)'" in rank["arrays"]
 
 
 @pytest.mark.parametrize("name", ["OFF", "FILE"])
@@ -182,7 +187,7 @@ def test_all_ranks_warn_where_they_read_different_data(found):
     for rank in found:
         assert rank["same"] == []
         (message,) = rank["different"]
-        assert "the ranks do not read the same data" in message
+        assert "The ranks do not read the same data" in message
     checks.equal(found)
 
 
@@ -203,6 +208,6 @@ def test_a_shuffled_data_set_is_shuffled(found):
 @scenario(data.seeds_that_differ)
 def test_seeds_that_differ_are_refused(found):
     for rank in found:
-        assert rank["error"].startswith("ValueError: The processes must have one random seed")
-        assert rank["error"].endswith("Received: seeds [0, 1] by rank")
+        assert rank["error"].startswith("ValueError: All ranks must make the same strategies")
+        assert "Received: random seed: 0 in rank 0, 1 in rank 1" in rank["error"]
         assert rank["seed"] == 7

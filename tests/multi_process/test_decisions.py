@@ -137,7 +137,7 @@ def test_ctrl_c_interrupts_evaluate(found):
 
 @scenario(decisions.backups_of_different_epochs)
 def test_the_backup_of_rank_0_counts(found):
-    files = ["latest.weights.h5", "training_metadata.json"]
+    files = ["SHA256SUMS", "latest.weights.h5", "training_metadata.json"]
     expected = OneDevice().train(5)
     for rank in found:
         assert rank["death"].startswith("_Died")

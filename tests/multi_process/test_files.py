@@ -17,7 +17,11 @@ from tests.multi_process.scenarios import files
 from tests.multi_process.scenarios.common import state
 
 WRITTEN = [
+    "backup/SHA256SUMS",
     "backup/latest.weights.h5",
+    "backup/previous/SHA256SUMS",
+    "backup/previous/latest.weights.h5",
+    "backup/previous/training_metadata.json",
     "backup/training_metadata.json",
     "best.weights.h5",
     "board/events",
@@ -78,10 +82,31 @@ def test_checkpoints_load_in_one_process_without_tfdist(found):
 
 @scenario(files.backups_in_other_spellings)
 def test_backups_are_found_however_their_folder_is_written(found):
-    names = ("latest.weights.h5", "training_metadata.json")
+    names = ("SHA256SUMS", "latest.weights.h5", "training_metadata.json")
     expected = [f"{folder}/{name}" for folder in ("path", "slash") for name in names]
     assert [rank["files"] for rank in found] == [expected, []]
     assert all(all(rank["paths kept"]) for rank in found)
+
+
+@scenario(files.damaged_backups)
+def test_the_backup_before_a_damaged_one_is_used_everywhere(found):
+    warned = [[text for text in rank["warned"] if "backup" in text] for rank in found]
+    assert len(warned[0]) == 1
+    assert "latest.weights.h5 has the SHA-256 checksum" in warned[0][0]
+    assert warned[1] == []
+    checks.trained(found, OneDevice().train(3))
+
+
+@scenario(files.damaged_backups)
+def test_all_ranks_raise_where_no_backup_is_whole(found):
+    first, second = (rank["error"] for rank in found)
+    assert first.startswith("ValueError: There is no whole backup")
+    assert second.startswith("RuntimeError: Rank 0 could not go on from a backup")
+    for error in (first, second):
+        assert "training_metadata.json has the SHA-256 checksum" in error
+        assert "previous/latest.weights.h5 has no checksum" in error
+    assert all(rank["paths kept"] for rank in found)
+    checks.trained(found, OneDevice().train(3), "state after")
 
 
 @scenario(files.callbacks)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multi_process import checks
-from tests.multi_process.jobs import HOROVOD, MULTI_WORKER, scenario
+from tests.multi_process.jobs import ALL, HOROVOD, MULTI_WORKER, scenario
 from tests.multi_process.reference import OneDevice, X
 from tests.multi_process.scenarios import strategies
 from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
@@ -51,6 +51,12 @@ def test_what_cannot_be_exchanged_is_refused_by_all_ranks(found, name, message):
     for rank in found:
         assert message in rank[name]
         assert "Received: " in rank[name]
+
+
+@scenario(strategies.broadcasts, ALL)
+def test_arrays_of_all_kinds_arrive_bit_by_bit(found):
+    for rank in found:
+        assert all(rank["equal"])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bool", "int8"])

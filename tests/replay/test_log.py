@@ -8,16 +8,16 @@ from tfdist.cli.main import main
 from tfdist.replay.log import End, Exhausted, Fit, Header, Run, Used, Weights, Writer, read
 
 HEADER = Header(2, 1, {"staleness": "[]"}, "1", {"tfdist": "0"})
-USED = Used("update", 1, 3, 5, 1, 0.1, 7, [[1, 3, 0, "0badf00d"]])
+USED = Used("update", 1, 3, 4, 0, 0.1, 7, [[1, 3, 0, "0badf00d"]])
 WEIGHTS = Weights(12, [[0.1, float("inf")], []])
 EVENTS = [
-    Fit([["a/kernel", [2, 3], "float32"]]),
+    Fit([["a/kernel", [2, 1], "float32"], ["a/none", [0, 3], "float32"]]),
     Run(0, 3, WEIGHTS),
     USED,
-    USED._replace(action="dropped", factor=None),
+    USED._replace(action="dropped", factor=None, staleness=1),
     Exhausted(),
     Run(1, 5, WEIGHTS),
-    USED._replace(action="kept", factor=None, anew=[0]),
+    USED._replace(action="kept", factor=None, read=5, version=5, staleness=0, anew=[0]),
     End(None, WEIGHTS),
     Fit([]),
     End("KeyboardInterrupt", None),

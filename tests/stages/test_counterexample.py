@@ -34,7 +34,7 @@ def _minimum_found(error_feedback):
 
     def step():
         with tf.GradientTape() as tape:
-            share = value() / strategy.num_replicas_in_sync
+            share = tfdist.scale_loss(value())
         optimizer.apply(tape.gradient(share, [x.value]), [x])
 
     @tf.function

@@ -1,11 +1,13 @@
 """What the strategies do around Keras' steps, beyond the equivalence table."""
 
+import contextlib
 import warnings
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import tfdist
 from tests.conftest import DEVICES
@@ -232,10 +234,68 @@ def test_data_sets_from_a_function_are_the_replicas_own(two_replicas):
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
 
 
-def test_sparse_batches_that_may_be_too_short_are_warned_of(two_replicas):
-    data = tf.data.Dataset.from_tensor_slices(tf.sparse.from_dense(X))
-    with pytest.warns(UserWarning, match="drop_remainder=True.*Received: element_spec"):
-        two_replicas.experimental_distribute_dataset(data.batch(4))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        two_replicas.experimental_distribute_dataset(data.batch(4, drop_remainder=True))
+class Trained(TensorFlowTrainer, keras.layers.Layer):
+    """A layer with Keras' trainer, which is no `keras.Model`, as in Keras' own tests."""
+
+    def __init__(self):
+        keras.layers.Layer.__init__(self)
+        TensorFlowTrainer.__init__(self)
+        self.first, self.second = keras.layers.Dense(3), keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.first(x[0]) + self.second(x[1])
+
+
+def _train_layer():
+    keras.utils.set_random_seed(0)
+    layer = Trained()
+    layer.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    x, y = [X, X[::-1]], X[:, :3]
+    logs = list(layer.fit(x, y, batch_size=13, shuffle=False, verbose=0).history.values())
+    logs += [layer.evaluate(x, y, batch_size=13, verbose=0)]
+    logs += [layer.train_on_batch([X[:5], X[:5]], y[:5]), layer.test_on_batch([X[:4]] * 2, y[:4])]
+    outputs = [layer.predict(x, batch_size=13, verbose=0), layer.predict_on_batch([X[:3], X[:3]])]
+    weights = [variable.numpy() for variable in layer.variables]
+    return [np.ravel(log) for log in logs] + outputs + weights
+
+
+def test_a_layer_that_is_a_trainer_is_trained_like_a_model(strategy):
+    expected = _train_layer()
+    with strategy.scope():
+        found = _train_layer()
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_layer_that_was_adapted_outside_of_the_scope_is_named(two_replicas):
+    layer = keras.layers.Normalization(name="scaled")
+    layer.adapt(X)
+    with two_replicas.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.Sequential([layer])])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="the layer 'scaled' and call its `adapt` inside"):
+        model.fit(X, Y, verbose=0)
+
+
+def test_a_layer_can_be_adapted_in_the_scope(two_replicas):
+    outputs = []
+    for scope in (contextlib.nullcontext(), two_replicas.scope()):
+        with scope:
+            layer = keras.layers.Normalization()
+            layer.adapt(X)
+            model = keras.Sequential([keras.Input((3,)), layer])
+        outputs.append(model.predict(X, verbose=0))
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-6)
+
+
+def test_ragged_batches_with_a_loss_that_is_a_python_number(two_replicas):
+    class Doubled(keras.Model):
+        def call(self, x):
+            return x * 2
+
+    tokens = tf.ragged.constant([[1.0], [2.0, 3.0], [4.0]])
+    with two_replicas.scope():
+        model = keras.Sequential([Doubled()])
+        model.compile("adam", lambda y, y_pred: 0)
+    model.fit(tokens, tokens, batch_size=2, verbose=0)
+    assert model.predict(tokens, verbose=0).to_list() == [[2.0], [4.0, 6.0], [8.0]]

@@ -81,6 +81,8 @@ VARIATIONS = {
     "LearningRateScheduler",
     "ReduceLROnPlateau",
     "loss_scale_factor",
+    "two optimizers (GAN): WGAN-GP, two steps of the critic, last batch of 1",
+    "diffusion without call, averaged network, last batch of 1",
 }
 # What columns train that the default suite does not run completely: something of every theme, and
 # what is most likely to differ between one number of replicas and another.
@@ -97,6 +99,7 @@ SAMPLE = (
     "Embedding (IndexedSlices), Adam",
     "mixed_float16, overflow on the last replica, short batch",
     "BackupAndRestore in the middle of an accumulation",
+    "a callback that reads and sets numbers",
     "tf.data of unknown length",
     "two optimizers (GAN), last batch of 3",
     "train_on_batch, test_on_batch, predict_on_batch",
@@ -114,6 +117,7 @@ _FIRST = {
     "global_clipnorm",
     "accumulation_steps=3, steps_per_execution=4, remainders",
     "BackupAndRestore in the middle of an accumulation",
+    "a callback that reads and sets numbers",
     "tf.data of unknown length",
     "run_eagerly",
 }

@@ -84,7 +84,40 @@ def _fit_uninterrupted(model: keras.Model) -> Outcome:
     return outcome
 
 
+class _Numbers(keras.callbacks.Callback):
+    """Reads variables as plain numbers, and sets the learning rate from them."""
+
+    def __init__(self):
+        super().__init__()
+        self.in_batches: list = []
+        self.in_epochs: list = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        optimizer = self.model.optimizer
+        rate, updates = float(optimizer.learning_rate), int(optimizer.iterations)
+        if updates % 2:
+            optimizer.learning_rate = 0.9 * rate
+        else:
+            optimizer.learning_rate.assign(0.8 * rate)
+        self.in_batches.append([rate, updates, float(optimizer.learning_rate)])
+
+    def on_epoch_end(self, epoch, logs=None):
+        totals = [v for metric in self.model.metrics for v in metric.variables]
+        self.in_epochs.append([float(total) for total in totals])
+        self.in_epochs[-1] += [np.asarray(total).item() for total in totals]
+        self.in_epochs[-1] += [float(np.sum(np.asarray(w.value))) for w in self.model.weights]
+
+
+def _fit_numbers(model: keras.Model) -> Outcome:
+    numbers = _Numbers()
+    outcome = default_fit(model, samples=67, callbacks=[numbers])
+    outcome.extra["in_batches"] = np.array(numbers.in_batches)
+    outcome.extra["in_epochs"] = np.array(numbers.in_epochs) / 67
+    return outcome
+
+
 FEATURES = [
+    Feature("a callback that reads and sets numbers", _ADAM, _fit_numbers),
     Feature("ReduceLROnPlateau", _ADAM, _fit_plateau),
     Feature("LearningRateScheduler", _ADAM, _fit_scheduler),
     Feature("EarlyStopping, restoring the best", _ADAM, _fit_early_stopping),

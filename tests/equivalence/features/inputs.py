@@ -87,11 +87,32 @@ def _sparse_model() -> keras.Model:
     return model
 
 
+def _sparse_samples() -> tuple[tf.SparseTensor, np.ndarray]:
+    x, y = default_data(_SAMPLES)
+    return tf.sparse.from_dense(np.where(x > 0.5, x, 0.0)), y
+
+
 def _sparse_data() -> tf.data.Dataset:
-    """Every replica gets a sample: TensorFlow cannot distribute an empty sparse tensor."""
-    x, y = default_data(_SAMPLES + 4)
-    x = np.where(x > 0.5, x, 0.0)
-    return tf.data.Dataset.from_tensor_slices((tf.sparse.from_dense(x), y)).batch(_BATCH)
+    return tf.data.Dataset.from_tensor_slices(_sparse_samples()).batch(_BATCH)
+
+
+def _unsorted_sparse_batches():
+    """What SciPy's matrices become: Keras leaves the indices in their order."""
+    while True:
+        for x, y in _batches():
+            x = tf.sparse.from_dense(np.where(x > 0.5, x, 0.0))
+            yield tf.SparseTensor(x.indices[::-1], x.values[::-1], x.dense_shape), y
+
+
+def _fit_and_predict(model: keras.Model, data) -> Outcome:
+    """Arrays of Keras' own kinds, given to its methods directly."""
+    x, y = data()
+    history = model.fit(x, y, batch_size=_BATCH, epochs=2, shuffle=False, verbose=0)
+    outcome = Outcome.of(model, history.history)
+    evaluated = model.evaluate(x, y, batch_size=_BATCH, verbose=0, return_dict=True)
+    outcome.history.update({f"evaluated_{name}": [v] for name, v in evaluated.items()})
+    outcome.extra["predictions"] = model.predict(x, batch_size=_BATCH, verbose=0)
+    return outcome
 
 
 class RaggedMean(keras.Model):
@@ -111,6 +132,10 @@ class RaggedMean(keras.Model):
         mean = tf.math.unsorted_segment_mean(vectors, tokens.value_rowids(), tokens.nrows())
         return self.head(mean)
 
+
+class RaggedMeanWithStep(RaggedMean):
+    """The same with a `train_step` of its own."""
+
     def train_step(self, data):
         tokens, labels = data
         with tf.GradientTape() as tape:
@@ -120,19 +145,22 @@ class RaggedMean(keras.Model):
         return {"loss": loss}
 
 
-def _ragged_model() -> keras.Model:
-    model = RaggedMean()
+def _ragged_model(kind: type[RaggedMean] = RaggedMeanWithStep, **compile_options) -> keras.Model:
+    model = kind()
     model.build()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizers.SGD(0.5), loss)
+    model.compile(optimizers.SGD(0.5), loss, **compile_options)
     return model
 
 
-def _ragged_data() -> tf.data.Dataset:
+def _ragged_samples() -> tuple[tf.RaggedTensor, np.ndarray]:
     random = np.random.default_rng(6)
     rows = [random.integers(0, 10, random.integers(1, 5)) for _ in range(_SAMPLES)]
-    labels = np.array([row.sum() % 3 for row in rows])
-    return tf.data.Dataset.from_tensor_slices((tf.ragged.constant(rows), labels)).batch(_BATCH)
+    return tf.ragged.constant(rows), np.array([row.sum() % 3 for row in rows])
+
+
+def _ragged_data() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(_ragged_samples()).batch(_BATCH)
 
 
 _ADAM = classifier(lambda: optimizers.Adam(0.01))
@@ -158,5 +186,20 @@ FEATURES = [
     Feature("PyDataset", _ADAM, functools.partial(_fit, data=_Sequence)),
     Feature("string inputs", _lookup, functools.partial(_fit, data=_string_data)),
     Feature("sparse inputs", _sparse_model, functools.partial(_fit, data=_sparse_data)),
+    Feature(
+        "sparse inputs, given to fit, evaluate and predict",
+        _sparse_model,
+        functools.partial(_fit_and_predict, data=_sparse_samples),
+    ),
+    Feature(
+        "sparse inputs, indices not in order",
+        _sparse_model,
+        functools.partial(_fit, data=_unsorted_sparse_batches, steps_per_epoch=_STEPS),
+    ),
     Feature("ragged inputs", _ragged_model, functools.partial(_fit, data=_ragged_data)),
+    Feature(
+        "ragged inputs, given to fit, evaluate and predict",
+        functools.partial(_ragged_model, RaggedMean, metrics=["accuracy"]),
+        functools.partial(_fit_and_predict, data=_ragged_samples),
+    ),
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import optimizers
 
+from tests.equivalence.features import examples
 from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
 
 
@@ -315,4 +316,5 @@ FEATURES = [
         _adversarial,
         functools.partial(_fit_adversarial, samples=67),
     ),
+    *examples.FEATURES,
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import optimizers
 
 from tests.equivalence.features.common import classifier
-from tests.equivalence.harness import Feature, Outcome, default_fit
+from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
 
 _SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.7)
 
@@ -28,6 +31,54 @@ def _fit_weighted(model: keras.Model) -> Outcome:
 def _fit_class_weights(model: keras.Model) -> Outcome:
     return default_fit(model, class_weight={0: 0.2, 1: 1.0, 2: 2.5})
 
+
+def _fit_unknown_length(model: keras.Model) -> Outcome:
+    data = tf.data.Dataset.from_tensor_slices(default_data(67)).batch(16)
+    data = data.filter(lambda x, y: tf.shape(x)[0] > 0)
+    return Outcome.of(model, model.fit(data, epochs=2, verbose=0).history)
+
+
+def _schedule_free(built: bool) -> keras.Model:
+    model = classifier(lambda: optimizers.ScheduleFreeAdamW(0.01))()
+    if built:
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _multi_optimizer() -> keras.optimizers.Optimizer:
+    kernels = {".*/kernel": optimizers.Adam(0.01)}
+    return optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(0.1), kernels))
+
+
+def _scaled_multi_optimizer() -> keras.optimizers.Optimizer:
+    return optimizers.LossScaleOptimizer(_multi_optimizer(), dynamic_growth_steps=3)
+
+
+# Those that not every supported Keras has, by the names of their classes.
+_NEWER = {
+    "Lamb": [Feature("Lamb", classifier(lambda: optimizers.Lamb(0.01)))],
+    "ScheduleFreeAdamW": [
+        Feature(
+            "ScheduleFreeAdamW",
+            functools.partial(_schedule_free, built=False),
+            reference_build=functools.partial(_schedule_free, built=True),
+            note="on one device Keras is right only if the optimizer is built before `fit`: else "
+            "each step begins its average anew",
+        ),
+        Feature(
+            "ScheduleFreeAdamW, built before fit", functools.partial(_schedule_free, built=True)
+        ),
+    ],
+    "MultiOptimizer": [
+        Feature("MultiOptimizer", classifier(_multi_optimizer)),
+        Feature(
+            "MultiOptimizer, data of unknown length",
+            classifier(_multi_optimizer),
+            _fit_unknown_length,
+        ),
+        Feature("MultiOptimizer in a LossScaleOptimizer", classifier(_scaled_multi_optimizer)),
+    ],
+}
 
 FEATURES = [
     Feature("SGD", classifier()),
@@ -65,3 +116,4 @@ FEATURES = [
     Feature("learning-rate schedule", classifier(lambda: optimizers.SGD(_SCHEDULE))),
     Feature("loss_scale_factor", classifier(lambda: optimizers.SGD(0.1, loss_scale_factor=128.0))),
 ]
+FEATURES += [row for name, rows in _NEWER.items() if hasattr(optimizers, name) for row in rows]

@@ -1,11 +1,14 @@
 """Compression among processes: every compressor, monitored, saved and resumed."""
 
+import functools
+
 import keras
 import numpy as np
 
 import tfdist
 from tests.multi_process import layers
-from tests.multi_process.scenarios.common import floats
+from tests.multi_process.reference import BATCH, X, Y
+from tests.multi_process.scenarios.common import error_of, floats, linear
 from tfdist import compression
 
 
@@ -61,6 +64,113 @@ def resumed(here):
     layers.fit(model, callbacks=(backup,))
     found["backed up"] = layers.state(model)
     return found
+
+
+def accumulated(here):
+    """Eight batches per epoch and three per update, interrupted in mid-accumulation."""
+    strategy = here.make(compression=layers.choice(layers.ACCUMULATED), accumulation_steps=3)
+
+    def model():
+        return layers.model(strategy, layers.ACCUMULATED, "adam")
+
+    def go_on(model):
+        layers.fit(model, first=2, batch=6)
+        return layers.state(model)
+
+    whole = model()
+    layers.fit(whole, batch=6)
+    found = {"replicas": strategy.num_replicas_in_sync, "whole": layers.state(whole)}
+
+    first = model()
+    layers.fit(first, last=2, batch=6)
+    first.save(here.folder / "model.keras")
+    here.meet()
+    with strategy.scope():
+        found["saved by all"] = go_on(keras.models.load_model(here.folder / "model.keras"))
+
+    backup = keras.callbacks.BackupAndRestore(here.folder / "backup", delete_checkpoint=False)
+    layers.fit(model(), last=2, batch=6, callbacks=(backup,))
+    again = model()
+    layers.fit(again, batch=6, callbacks=(backup,))
+    found["backed up"] = layers.state(again)
+    return found
+
+
+def saved_by_callbacks_of_the_chief(here):
+    """Only rank 0 has callbacks that save and load; the gradient of a third batch waits."""
+    strategy = here.make(compression=compression.TopK(0.5, min_bytes=0), accumulation_steps=2)
+    model, path = linear(strategy), str(here.folder / "{epoch}.weights.h5")
+    own = [_SavesAndLoads(path), keras.callbacks.ModelCheckpoint(path, save_weights_only=True)]
+    _fit_three_batches(model, *(own if here.rank == 0 else []), epochs=2)
+    found = {"after the callbacks": _waiting(model)}
+    here.meet()
+    for name in ("1", "2", "end"):
+        model.load_weights(path.format(epoch=name))
+        found[name] = _waiting(model)
+    in_batches = keras.callbacks.ModelCheckpoint(path, save_freq=1, save_weights_only=True)
+    try:
+        _fit_three_batches(model, *([in_batches] if here.rank == 0 else []))
+    except ValueError as error:
+        found["in batches"] = str(error)
+    expected = linear(strategy)
+    found["expected"] = {}
+    for name in ("1", "2"):
+        _fit_three_batches(expected)
+        found["expected"][name] = _waiting(expected)
+    return found
+
+
+def failing_to_save(here):
+    """Rank 0 cannot write, at first; what the others send must not be left over."""
+    strategy = here.make(compression=compression.TopK(0.5, min_bytes=0), accumulation_steps=2)
+    model = linear(strategy)
+    _fit_three_batches(model)
+    found = {"no folder": error_of(model.save, here.folder / "missing" / "model.keras")}
+    accumulator = model.optimizer.accumulator
+    if here.rank == 0:
+        accumulator.save_own_variables = functools.partial(_fill_the_disk, accumulator)
+    found["full disk"] = error_of(model.save, here.folder / "model.keras")
+    if here.rank == 0:
+        del accumulator.save_own_variables
+    model.save(here.folder / "model.keras")
+    here.meet()
+    with strategy.scope():
+        loaded = keras.models.load_model(here.folder / "model.keras")
+    return {**found, "saved": _waiting(model), "loaded": _waiting(loaded)}
+
+
+def _fill_the_disk(accumulator, store):
+    class Full(dict):
+        def __setitem__(self, key, value):
+            if key != "micro_step":
+                raise OSError("No space left on device")
+
+    type(accumulator).save_own_variables(accumulator, Full())
+
+
+class _SavesAndLoads(keras.callbacks.Callback):
+    """Loads the first epoch's file when training ends, and saves that again."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._path = path
+
+    def on_train_end(self, logs=None):
+        self.model.load_weights(self._path.format(epoch=1))
+        self.model.save_weights(self._path.format(epoch="end"))
+
+
+def _fit_three_batches(model, *callbacks, **options):
+    data = X[:48], Y[:48], BATCH
+    model.fit(*data, verbose=0, shuffle=False, callbacks=list(callbacks), **options)
+
+
+def _waiting(model):
+    """The weights, and what the first local replica has for itself."""
+    optimizer = model.optimizer
+    states = [optimizer.accumulator, optimizer.compression_state]
+    own = [{k: v[0].tolist() for k, v in s._local_rows().items()} for s in states]
+    return {"own": own, "weights": [w.tolist() for w in model.get_weights()]}
 
 
 def saved_while_one_rank_has_nothing_new(here):

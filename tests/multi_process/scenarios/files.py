@@ -3,6 +3,7 @@
 import contextlib
 import io
 import pathlib
+import warnings
 
 import keras
 import numpy as np
@@ -74,6 +75,34 @@ def backups_in_other_spellings(here):
         fit(model, backup, epochs=1)
         kept.append(backup.backup_dir == folder)
     return {"files": _files(own), "paths kept": kept, "state": state(model)}
+
+
+def _damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damaged_backups(here):
+    """The newest backup is damaged, then both; each rank has a folder of its own."""
+    model, own = here.model(), here.own
+    backup = keras.callbacks.BackupAndRestore(own / "backup", delete_checkpoint=False)
+    fit(model, backup, epochs=2)
+    newest, previous = (own / "backup" / name for name in ("", "previous"))
+    if here.rank == 0:
+        _damage(newest / "latest.weights.h5")
+    restart(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, backup, epochs=3)
+    found = {"warned": [str(w.message) for w in caught], "state": state(model)}
+    if here.rank == 0:
+        _damage(newest / "training_metadata.json")
+        (previous / "SHA256SUMS").write_text("")
+    found["error"] = error_of(fit, model, backup, epochs=4)
+    found["state after"] = state(model)
+    found["paths kept"] = backup.backup_dir == own / "backup"
+    return found
 
 
 def saving(here):

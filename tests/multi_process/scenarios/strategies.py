@@ -1,6 +1,7 @@
 """Several strategies in one process, and what processes cannot exchange."""
 
 import os
+import unittest.mock
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ from tests.multi_process.reference import BATCH, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, linear, state
 from tfdist import _compat
 from tfdist.stages.exchange import all_reduce
+from tfdist.strategies import processes
 
 
 def several(here):
@@ -129,6 +131,30 @@ def sums_of_half_precision(here):
         return here.strategy.run(all_reduce, args=(values,))
 
     return {"sums": [(tf.as_dtype(s.dtype).name, s.numpy().tolist()) for s in step(values)]}
+
+
+def broadcasts(here):
+    """Arrays of many kinds of the last rank, in pieces of 64 bytes."""
+    values = _values(here.rank)
+    for value in values:
+        value.flags.writeable = False
+    with unittest.mock.patch.object(processes, "_PIECE_BYTES", 64):
+        received = here.strategy.processes.broadcast(values, here.size - 1)
+    wanted = _values(here.size - 1)
+    return {
+        "equal": [
+            (a.shape, a.dtype, a.tobytes()) == (b.shape, b.dtype, b.tobytes())
+            for a, b in zip(received, wanted, strict=True)
+        ]
+    }
+
+
+def _values(rank):
+    random = np.random.default_rng(rank)
+    dtypes = ("float64", "float32", "float16", "int64", "uint8", "bool")
+    numbers = [random.normal(0, 50, (7, 9)).astype(dtype) for dtype in dtypes]
+    half = tf.cast(random.normal(size=33), tf.bfloat16).numpy()
+    return [*numbers, half, np.array(rank + 0.5), np.zeros((0, 2)), np.full(3, np.nan)]
 
 
 def fusion_threshold(here):

@@ -1,0 +1,1 @@
+"""Training loops of users: what they compute equals one device."""
