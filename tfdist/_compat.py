@@ -738,20 +738,31 @@ def _wrap_gradient_tape() -> None:
         return tape
 
     @functools.wraps(gradient)
-    def gradient_by_value(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    def gradient_by_value(
+        self: Any,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        options = {"unconnected_gradients": unconnected_gradients}
         values = getattr(_sources, "values", None)
         step = replica.current()
         if step is not None:
             check_tape(self)
-        if step is not None and step.own_loop and not getattr(_own_loops, "in_jacobian", False):
-            return _own_gradient(step, gradient, self, target, sources, *args, **kwargs)
+        if step is not None and not getattr(_own_loops, "in_jacobian", False):
+            if step.own_loop:
+                return _own_gradient(
+                    step, gradient, self, target, sources, output_gradients, **options
+                )
+            output_gradients = _sums_as_means(step, target, sources, output_gradients)
         if not values:
-            return gradient(self, target, sources, *args, **kwargs)
+            return gradient(self, target, sources, output_gradients, **options)
         named = tf.nest.flatten(sources)
         by_value = [values.get(id(source), source) for source in named]
         found = [
             _sources.join(one) if isinstance(one, list) else one
-            for one in gradient(self, target, by_value, *args, **kwargs)
+            for one in gradient(self, target, by_value, output_gradients, **options)
         ]
         return tf.nest.pack_sequence_as(sources, found)
 
@@ -768,6 +779,30 @@ def _wrap_gradient_tape() -> None:
     tf.GradientTape.__enter__ = watch_values
     tf.GradientTape.gradient = gradient_by_value
     tf.GradientTape.jacobian = jacobian_of_values
+
+
+def _sums_as_means(
+    step: replica.ReplicaStep, target: Any, sources: Any, output_gradients: Any
+) -> Any:
+    """The factors of the targets' gradients in a Keras step, where the share is for means.
+
+    A loss of one value for each sample, as Keras' loss functions return it, has the sum over the
+    samples for a gradient.
+    """
+    targets = tf.nest.flatten(target)
+    variables = (tf.Variable, keras.Variable)
+    if not any(isinstance(source, variables) for source in tf.nest.flatten(sources)):
+        return output_gradients
+    if not all(isinstance(one, tf.Tensor) and one.dtype.is_floating for one in targets):
+        return output_gradients
+    if all(one.shape.rank == 0 for one in targets):
+        return output_gradients
+    with record.stop_recording():
+        factors = [weighting.factor_of_sum(one, step.share) for one in targets]
+        if output_gradients is not None:
+            given = tf.nest.flatten(output_gradients)
+            factors = [f if g is None else f * g for f, g in zip(factors, given)]
+    return tf.nest.pack_sequence_as(target, factors)
 
 
 # --- Losses of users' own loops -------------------------------------------------------------------

@@ -142,14 +142,13 @@ class DistributedOptimizer(OptimizerWrapper):
         """Scales a loss before its gradient is taken: by the replica's share and the loss scale.
 
         Args:
-            loss: the loss of the replica's part of the batch. A vector (reduction "none") gets no
-                share, since its gradient is a sum over samples already.
+            loss: the loss of the replica's part of the batch, a scalar, or a tensor of one value
+                for each sample, of which a tape's gradient is the sum over all samples.
         """
         step = replica.current()
         if step is not None and not step.own_loop:
             step.scaled_losses.add(id(self))
-            if len(loss.shape) == 0:
-                loss = loss * tf.cast(step.share.fraction, loss.dtype)
+            loss = loss * tf.cast(step.share.fraction, loss.dtype)
         return self.unwrap().scale_loss(loss)
 
     @tf.autograph.experimental.do_not_convert

@@ -92,6 +92,26 @@ def with_global_normalizer(
     return loss * tf.cast(factor, loss.dtype)
 
 
+def factor_of_sum(loss: tf.Tensor, share: Share) -> tf.Tensor:
+    """What the gradient of `loss` is multiplied by, so that the share then weights it rightly.
+
+    The gradient of one value for each sample is the sum over the samples already, where the share
+    is for means.
+
+    Args:
+        loss: a floating-point tensor. The first dimension of one that is no scalar is that of the
+            replica's samples, unless its size is known to be 1.
+        share: the replica's share.
+
+    Returns:
+        A tensor of the loss's shape and dtype: ones for a scalar, else 1 / `share.fraction`.
+    """
+    if loss.shape.rank == 0 or (loss.shape.rank and loss.shape[0] == 1):
+        return tf.ones_like(loss)
+    fraction = tf.cast(share.fraction, loss.dtype)
+    return tf.math.divide_no_nan(tf.ones_like(loss), fraction)
+
+
 def of_samples(gradients: Iterable[Any], share: Share) -> list[Any]:
     """`gradients`, zero on a replica without samples."""
     if share.nonempty is None:

@@ -7,6 +7,7 @@ own.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -198,11 +199,11 @@ def _autoencoder() -> keras.Model:
     return model
 
 
-def _diffusion() -> keras.Model:
+def _diffusion(loss: Callable | None = None) -> keras.Model:
     model = Diffusion()
     model.normalizer.adapt(default_data()[0])
-    optimizer = optimizers.SGD(0.05, momentum=0.9, weight_decay=0.1)
-    model.compile(optimizer=optimizer, loss=keras.losses.MeanAbsoluteError())
+    optimizer = optimizers.SGD(0.01, momentum=0.9, weight_decay=0.1)
+    model.compile(optimizer=optimizer, loss=loss or keras.losses.MeanAbsoluteError())
     return model
 
 
@@ -238,6 +239,11 @@ FEATURES = [
     Feature(
         "diffusion without call, averaged network, last batch of 1",
         _diffusion,
+        functools.partial(_fit, noise=8, validate=True),
+    ),
+    Feature(
+        "diffusion whose step takes the gradient of one loss per sample, last batch of 1",
+        functools.partial(_diffusion, keras.losses.mean_absolute_error),
         functools.partial(_fit, noise=8, validate=True),
     ),
 ]
