@@ -36,6 +36,7 @@ from keras.src.saving.keras_saveable import KerasSaveable
 from keras.src.trainers import trainer as keras_trainer
 from keras.src.trainers.data_adapters import array_data_adapter as keras_array_adapter
 from keras.src.trainers.data_adapters import py_dataset_adapter as keras_py_dataset_adapter
+from keras.src.utils import rng_utils as keras_rng_utils
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     cross_device_utils,
@@ -88,6 +89,8 @@ __all__ = [
     "run_after",
     "separate_collectives",
     "set_initial_epoch",
+    "set_state_of_thread",
+    "state_of_thread",
     "traced_function",
     "unbuilt_parts",
     "variables_to_build",
@@ -696,6 +699,30 @@ def _wrap_seed_generator() -> None:
         return seed + tf.stack([offset, tf.zeros_like(offset)])
 
     keras_seed_generator.SeedGenerator.next = next_for_replica
+
+
+_OF_THREADS = (
+    "dtype_policy",
+    keras_seed_generator.GLOBAL_SEED_GENERATOR,
+    keras_rng_utils.GLOBAL_RANDOM_SEED,
+)
+
+
+def state_of_thread() -> dict[str, Any]:
+    """What Keras keeps for each thread, and replicas need: random seeds and the dtype policy.
+
+    The generator of random numbers without a seed is made here if there is none, where variables
+    can be made. Why: a strategy runs each replica in a thread of its own, in which Keras starts
+    with its defaults. Keras 3.10-3.15. A state of Keras that is the process' would replace it.
+    """
+    keras_seed_generator.global_seed_generator()
+    return {name: keras_global_state.get_global_attribute(name) for name in _OF_THREADS}
+
+
+def set_state_of_thread(state: dict[str, Any]) -> None:
+    """Makes this thread's state that of another, as `state_of_thread` gave it there."""
+    for name, value in state.items():
+        keras_global_state.set_global_attribute(name, value)
 
 
 # --- Gradients of values --------------------------------------------------------------------------

@@ -101,7 +101,7 @@ REFUSED = {
     "masked loss": "cannot sum what this loss is divided by",
     "'mean_with_sample_weight'": "cannot sum what this loss is divided by",
     "two optimizers (GAN)": "Compute all gradients before the first update",
-    "averaged network": "Compute all gradients before the first update",
+    "diffusion": "Compute all gradients before the first update",
     "train_on_batch": "a call of train_on_batch",
     "run_eagerly": "run_eagerly=False",
 }

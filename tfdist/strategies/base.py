@@ -115,8 +115,11 @@ class SynchronousStrategy(KerasStrategy):
                 args = batches.split(args, global_size, self)
         share_of_local_replica = self._shares(args, global_size, keras_step)
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
+        with tf.init_scope(), self.scope():
+            state_of_thread = _compat.state_of_thread()
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
+            _compat.set_state_of_thread(state_of_thread)
             replica_id = replica.static_id()
             step = replica.ReplicaStep(
                 replica_id=replica_id,

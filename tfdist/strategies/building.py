@@ -84,10 +84,11 @@ def _trace_until_built(
     strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Any
 ) -> None:
     """Traces until it succeeds: there is no gradient by a variable that does not exist yet."""
-    dtype_policy = keras.config.dtype_policy()
+    with strategy.scope():
+        state_of_thread = _compat.state_of_thread()
 
     def trace() -> None:
-        keras.config.set_dtype_policy(dtype_policy)
+        _compat.set_state_of_thread(state_of_thread)
         _trace(strategy, step, spec)
 
     while True:

@@ -83,6 +83,7 @@ VARIATIONS = {
     "loss_scale_factor",
     "two optimizers (GAN): WGAN-GP, two steps of the critic, last batch of 1",
     "diffusion without call, averaged network, last batch of 1",
+    "Keras' guide to several devices",
 }
 # What columns train that the default suite does not run completely: something of every theme, and
 # what is most likely to differ between one number of replicas and another.

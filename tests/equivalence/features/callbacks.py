@@ -7,10 +7,11 @@ import tempfile
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import optimizers
 
 from tests.equivalence.features.common import classifier
-from tests.equivalence.harness import Feature, Outcome, default_fit
+from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
 
 _ADAM = classifier(lambda: optimizers.Adam(0.01))
 
@@ -46,6 +47,37 @@ def _fit_checkpoints(model: keras.Model) -> Outcome:
         slots = [np.ravel(v.numpy()) for v in model.optimizer.variables]
         outcome.extra["optimizer"] = np.concatenate(slots).astype("float64")
     return outcome
+
+
+def _classifier_of_the_guide() -> keras.Model:
+    inputs = keras.Input((8,))
+    hidden = keras.layers.Dense(16, activation="relu")(inputs)
+    hidden = keras.layers.Dense(16, activation="relu")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(3)(hidden))
+    model.compile(
+        optimizer=optimizers.Adam(0.01),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.SparseCategoricalAccuracy()],
+    )
+    return model
+
+
+def _fit_as_in_the_guide(model: keras.Model) -> Outcome:
+    """Training, validation and test sets; a second run goes on from the first one's checkpoint."""
+    x, y = default_data(99)
+    training, validation, test = (
+        tf.data.Dataset.from_tensor_slices((x[part], y[part])).batch(16)
+        for part in (slice(65), slice(65, 81), slice(81, 99))
+    )
+    strategy = model.distribute_strategy
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/ckpt-{{epoch}}.keras"
+        checkpoint = keras.callbacks.ModelCheckpoint(path, save_freq="epoch")
+        model.fit(training, validation_data=validation, verbose=0, callbacks=[checkpoint])
+        with strategy.scope():
+            model = keras.models.load_model(path.format(epoch=1))
+    history = model.fit(training, validation_data=validation, epochs=2, verbose=0)
+    return Outcome.of(model, history.history, test=model.evaluate(test, verbose=0))
 
 
 class _Interrupt(keras.callbacks.Callback):
@@ -122,6 +154,7 @@ FEATURES = [
     Feature("LearningRateScheduler", _ADAM, _fit_scheduler),
     Feature("EarlyStopping, restoring the best", _ADAM, _fit_early_stopping),
     Feature("ModelCheckpoint", _ADAM, _fit_checkpoints),
+    Feature("Keras' guide to several devices", _classifier_of_the_guide, _fit_as_in_the_guide),
     Feature(
         "BackupAndRestore after an interruption",
         _ADAM,
