@@ -24,6 +24,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state as keras_global_state
 from keras.src.backend.common import stateless_scope as keras_stateless_scope
 from keras.src.backend.tensorflow import core as keras_tf_core
+from keras.src.backend.tensorflow import nn as keras_tf_nn
 from keras.src.backend.tensorflow import numpy as keras_tf_numpy
 from keras.src.backend.tensorflow import optimizer as keras_tf_optimizer
 from keras.src.backend.tensorflow import trainer as keras_tf_trainer
@@ -1026,6 +1027,52 @@ def _wrap_functions_of_empty_batches() -> None:
     wrap_extremum("min", lambda dtype: dtype.max)
 
 
+def _wrap_functions_that_need_a_sample() -> None:
+    """Lets a replica without samples convolve, and take the maximum of a neighbourhood.
+
+    Why: on CPUs for which TensorFlow uses oneDNN, a convolution of no sample has the shape of its
+    input, the gradient of a transposed one too, and the gradient of `max_pool` ends the process. So
+    none of them ever sees a batch without samples: it gets one of zeros, of which no result is
+    used. `keras.ops.conv` and the others are public, replacing what they call is not. TensorFlow
+    2.20-2.21, Keras 3.10-3.15. A TensorFlow that computes with no sample would replace it.
+    """
+
+    def wrap(name: str) -> None:
+        original = getattr(keras_tf_nn, name)
+
+        @functools.wraps(original)
+        def with_a_sample(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            step = replica.current()
+            if step is None or step.replicas == 1 or isinstance(inputs, keras.KerasTensor):
+                return original(inputs, *args, **kwargs)
+            inputs = tf.convert_to_tensor(inputs)
+            return _unless_empty(lambda values: original(values, *args, **kwargs), inputs)
+
+        setattr(keras_tf_nn, name, with_a_sample)
+
+    for name in (
+        *("conv", "depthwise_conv", "separable_conv", "conv_transpose"),
+        *("max_pool", "adaptive_max_pool"),
+    ):
+        if hasattr(keras_tf_nn, name):  # Keras has `adaptive_max_pool` since 3.14
+            wrap(name)
+
+
+def _unless_empty(function: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor) -> tf.Tensor:
+    """`function(inputs)`; where `inputs` are no sample, what it makes of one, without that one."""
+
+    def of_one_sample() -> tf.Tensor:
+        zeros = tf.zeros(tf.concat([[1], tf.shape(inputs)[1:]], 0), inputs.dtype)
+        zeros.set_shape([1, *inputs.shape[1:]])
+        # Not `tf.pad`: oneDNN takes it for padding of the convolution, and ignores this dimension.
+        return function(tf.concat([inputs, zeros], 0))[:0]
+
+    if inputs.shape[0] is not None:
+        return function(inputs) if inputs.shape[0] else of_one_sample()
+    is_empty = tf.equal(tf.shape(inputs)[0], 0)
+    return tf.cond(is_empty, of_one_sample, lambda: function(inputs))
+
+
 # --- TensorFlow's parameter servers ---------------------------------------------------------------
 
 
@@ -1596,6 +1643,7 @@ def install() -> None:
     _wrap_gradient_tape()
     _wrap_take()
     _wrap_functions_of_empty_batches()
+    _wrap_functions_that_need_a_sample()
     _wrap_variable_key()
     _wrap_losses()
     _wrap_losses_of_loops()

@@ -45,11 +45,13 @@ def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: An
     if step is None:
         return False
     spec = batches.spec(data) if isinstance(data, tuple) else strategy.batch_spec(data)
-    beyond = _beyond_steps.setdefault(model, {}).setdefault(step.__name__, weakref.WeakSet())
-    if spec is None or not set(_compat.unbuilt_parts(model)) - set(beyond):
-        return spec is not None
+    if spec is None:
+        return False
     wrapping.wrap_optimizers(model)
     _build_optimizer(strategy, model)
+    beyond = _beyond_steps.setdefault(model, {}).setdefault(step.__name__, weakref.WeakSet())
+    if not set(_compat.unbuilt_parts(model)) - set(beyond):
+        return True
     try:
         _trace_until_built(strategy, model, step, spec)
     except Exception:
