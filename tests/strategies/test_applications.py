@@ -32,11 +32,11 @@ def test_single_samples_are_predicted_and_trained(name, two_replicas):
     alone = make(input_shape=(side, side, 3), **options)
     with two_replicas.scope():
         model = make(input_shape=(side, side, 3), **options)
+        model.compile(keras.optimizers.SGD(1e-4), "mse")
     model.set_weights(alone.get_weights())
     for samples in (x[:1], x):
         expected = alone.predict(samples, verbose=0)
-        np.testing.assert_allclose(model.predict(samples, verbose=0), expected, atol=1e-5)
-    model.compile(keras.optimizers.SGD(1e-4), "mse")
+        np.testing.assert_allclose(model.predict(samples, verbose=0), expected, 1e-4, 1e-5)
     loss = model.train_on_batch(x[:1], np.zeros((1, expected.shape[1])))
     assert np.isfinite(loss)
     assert all(np.isfinite(value).all() for value in model.get_weights())

@@ -10,10 +10,14 @@ X = np.random.default_rng(0).normal(size=(20, 30)).astype("float32")
 Y = np.arange(20)
 
 
+def same(batch):
+    return batch
+
+
 def read(batches, length_is_known=True):
     """What was read after each batch."""
     watch = Watch()
-    count = len(list(watch.on(batches, length_is_known)))
+    count = len(list(watch.on(batches, length_is_known, same)))
     return watch.after(range(1, count + 1))
 
 
@@ -22,7 +26,9 @@ def of(x, y, size=4):
 
 
 def test_batches_pass_unchanged():
-    for (x, y), row in zip(Watch().on(of(X, Y), False), np.split(np.arange(20), 5), strict=True):
+    for (x, y), row in zip(
+        Watch().on(of(X, Y), False, same), np.split(np.arange(20), 5), strict=True
+    ):
         np.testing.assert_array_equal(x, X[row])
         np.testing.assert_array_equal(y, Y[row])
 
@@ -52,7 +58,7 @@ def test_other_sizes_have_other_checksums():
 @pytest.mark.parametrize("rows", [0, 20])
 def test_the_end_of_each_pass_is_noted(rows):
     watch = Watch()
-    data = watch.on(of(X[:rows], Y[:rows]), length_is_known=False)
+    data = watch.on(of(X[:rows], Y[:rows]), length_is_known=False, function=same)
     for number in (1, 2):
         assert len(list(data)) == rows // 4
         assert Read(*watch.latest())[:3] == (number, rows // 4, 1)

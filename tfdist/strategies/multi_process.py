@@ -122,8 +122,13 @@ class MultiProcessStrategy(SynchronousStrategy):
         length = self._agreed_length(dataset)
         replicas, local = self.num_replicas_in_sync, len(self.extended.worker_devices)
         dataset_spec = dataset.element_spec
-        dataset = self.data.watch(dataset, length != _UNKNOWN)
-        parts = shards.of_global_batches(dataset, self.processes.rank, local, replicas)
+        parts = shards.of_global_batches(
+            dataset,
+            self.processes.rank,
+            local,
+            replicas,
+            lambda data, function: self.data.watch(data, length != _UNKNOWN, function),
+        )
         size = shards.static_batch_size(dataset_spec)
         if size is None or size % replicas:
             parts = shards.with_unknown_sizes(parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -10,8 +12,17 @@ from tfdist.stages.weighting import batch_size
 from tfdist.strategies import batches
 
 
+def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+    is_tuple = isinstance(dataset.element_spec, tuple)
+    return dataset.map(lambda *batch: function(batch if is_tuple else batch[0]))
+
+
 def of_global_batches(
-    dataset: tf.data.Dataset, rank: int, local_replicas: int, replicas: int
+    dataset: tf.data.Dataset,
+    rank: int,
+    local_replicas: int,
+    replicas: int,
+    map_batches: Callable[[tf.data.Dataset, Callable], tf.data.Dataset] = _mapped,
 ) -> tf.data.Dataset:
     """The parts of this process' replicas of every batch of `dataset`, one after the other.
 
@@ -23,29 +34,26 @@ def of_global_batches(
         rank: this process.
         local_replicas: the number of replicas in each process.
         replicas: the number of all replicas.
+        map_batches: called once, with a data set and a function of a batch that it maps it by.
     """
     is_tuple = isinstance(dataset.element_spec, tuple)
 
-    def part_of(index: int | tf.Tensor, *components: Any) -> Any:
-        batch = components if is_tuple else components[0]
+    def part_of(batch: Any, index: int = 0) -> Any:
         size = batch_size(batch)
         if size is None:
             return batch
         return batches.part(batch, size, rank * local_replicas + index, replicas)
 
     if local_replicas == 1:
-        return dataset.map(lambda *batch: part_of(0, *batch)).prefetch(tf.data.AUTOTUNE)
-    return dataset.flat_map(lambda *batch: _in_turn(part_of, local_replicas, batch)).prefetch(
-        local_replicas
-    )
+        return map_batches(dataset, part_of).prefetch(tf.data.AUTOTUNE)
 
+    def parts(*components: Any) -> tf.data.Dataset:
+        """The parts of one batch in turn; with static shapes where the batch has them."""
+        batch = components if is_tuple else components[0]
+        each = [tf.data.Dataset.from_tensors(part_of(batch, n)) for n in range(local_replicas)]
+        return functools.reduce(tf.data.Dataset.concatenate, each)
 
-def _in_turn(part_of: Any, local_replicas: int, batch: tuple) -> tf.data.Dataset:
-    """The parts of one batch as a data set; with static shapes where the batch has them."""
-    parts = tf.data.Dataset.from_tensors(part_of(0, *batch))
-    for index in range(1, local_replicas):
-        parts = parts.concatenate(tf.data.Dataset.from_tensors(part_of(index, *batch)))
-    return parts
+    return map_batches(dataset, lambda batch: batch).flat_map(parts).prefetch(local_replicas)
 
 
 def static_batch_size(spec: Any) -> int | None:

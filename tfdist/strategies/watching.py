@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -21,7 +22,7 @@ from tfdist.strategies.processes import Processes
 
 # So many batches back, the first one that differs can be named.
 REMEMBERED = 4096
-_LATEST = -1
+_MORE_THAN_BATCHES = 2**40
 # Enough to notice another order or other data.
 _SAMPLED_OF_INPUTS, _SAMPLED_OF_TARGETS = 8, 64
 _UNKNOWN_ROW = 1000
@@ -73,32 +74,37 @@ class Watch:
         with tf.init_scope(), tf.device("CPU:0"):
             self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, list(Read()))
 
-    def on(self, dataset: tf.data.Dataset, length_is_known: bool) -> tf.data.Dataset:
-        """`dataset`, whose batches are noted when they pass; its end too, if it is not known."""
+    def on(
+        self, dataset: tf.data.Dataset, length_is_known: bool, function: Callable[[Any], Any]
+    ) -> tf.data.Dataset:
+        """Notes the batches when they pass, and what one step of a pipeline makes of them.
+
+        Args:
+            dataset: the batches.
+            length_is_known: whether their number is; otherwise the end is noted too.
+            function: of a batch. It shares a step with the noting, as a step costs more than that.
+
+        Returns:
+            What `function` returned.
+        """
 
         @tf.autograph.experimental.do_not_convert
         def note(row: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
-            row = tf.where(tf.equal(row[1], 0), self._next_pass(), row)
-            row = row * _FACTORS + _news(batch)
-            keys = tf.stack([row[1] % REMEMBERED, tf.constant(_LATEST, tf.int64)])
-            with tf.control_dependencies([self._table.insert(keys, tf.stack([row, row]))]):
-                same = tf.nest.map_structure(_identity, batch, expand_composites=True)
-            return row, same
+            return self._noted(row * _FACTORS + _news(batch)), function(batch)
+
+        @tf.autograph.experimental.do_not_convert
+        def note_pass(zero: tf.Tensor) -> tf.data.Dataset:
+            begun = self._latest()[0] * list(Read(number=1)) + list(Read(number=1))
+            return dataset.scan(self._noted(begun), note)
 
         @tf.autograph.experimental.do_not_convert
         def note_end(zero: tf.Tensor) -> tf.data.Dataset:
-            row = self._latest()
-            is_empty = tf.logical_or(tf.equal(row[0], 0), tf.equal(row[2], 1))
-            row = tf.where(is_empty, self._next_pass(), row) + list(Read(ended=1))
-            key = tf.constant([_LATEST], tf.int64)
-            with tf.control_dependencies([self._table.insert(key, row[None])]):
-                return dataset.take(tf.identity(zero))
+            with tf.control_dependencies([self._noted(self._latest() + list(Read(ended=1)))]):
+                return dataset.take(tf.identity(zero)).scan(zero, lambda n, b: (n, function(b)))
 
-        noted = dataset.scan(tf.zeros(len(Read()), tf.int64), note)
-        if length_is_known:
-            return noted
         zero = tf.data.Dataset.from_tensors(tf.zeros([], tf.int64))
-        return noted.concatenate(zero.flat_map(note_end))
+        noted = zero.flat_map(note_pass)
+        return noted if length_is_known else noted.concatenate(zero.flat_map(note_end))
 
     def latest(self) -> list[int]:
         """The last `Read`; batches may be read before they are trained on."""
@@ -109,16 +115,13 @@ class Watch:
         keys = [count % REMEMBERED for count in counts]
         return [Read(*row) for row in self._table.lookup(tf.constant(keys, tf.int64)).numpy()]
 
+    def _noted(self, row: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([self._table.insert(row[1] % REMEMBERED, row)]):
+            return tf.identity(row)
+
     def _latest(self) -> tf.Tensor:
-        row = self._table.lookup(tf.constant(_LATEST, tf.int64))
-        return tf.ensure_shape(row, [len(Read())])
-
-    def _next_pass(self) -> tf.Tensor:
-        return self._latest() * list(Read(number=1)) + list(Read(number=1))
-
-
-def _identity(leaf: Any) -> Any:
-    return tf.identity(leaf) if tf.is_tensor(leaf) else leaf
+        rows = self._table.lookup(tf.range(REMEMBERED, dtype=tf.int64))
+        return rows[tf.argmax(rows[:, 0] * _MORE_THAN_BATCHES + rows[:, 1])]
 
 
 def _news(batch: Any) -> tf.Tensor:
@@ -169,10 +172,12 @@ class Comparison:
         self._watches: collections.deque[Watch] = collections.deque(maxlen=8)
         self._warned = False
 
-    def watch(self, dataset: tf.data.Dataset, length_is_known: bool) -> tf.data.Dataset:
-        """`dataset`, which is compared from now on; called by all processes."""
+    def watch(
+        self, dataset: tf.data.Dataset, length_is_known: bool, function: Callable[[Any], Any]
+    ) -> tf.data.Dataset:
+        """Compares `dataset` from now on; called by all processes. See `Watch.on`."""
         self._watches.append(Watch())
-        return self._watches[-1].on(dataset, length_is_known)
+        return self._watches[-1].on(dataset, length_is_known, function)
 
     def compare(self) -> None:
         """Called by all processes, between steps.
