@@ -49,7 +49,7 @@ NEEDED = {
     "keras.src.random.seed_generator:global_seed_generator": [],
     "keras.src.random.seed_generator:GLOBAL_SEED_GENERATOR": None,
     "keras.src.utils.rng_utils:GLOBAL_RANDOM_SEED": None,
-    "keras.src.backend.common.global_state:get_global_attribute": ["name"],
+    "keras.src.backend.common.global_state:GLOBAL_STATE_TRACKER": None,
     "keras.src.backend.common.global_state:set_global_attribute": ["name", "value"],
     "keras.src.saving.keras_saveable:KerasSaveable": None,
     "keras.src.layers.layer:Layer._flatten_layers": None,

@@ -8,6 +8,7 @@ attribute disappears. Verified with Keras 3.10-3.15 and TensorFlow 2.20-2.21.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import inspect
@@ -62,6 +63,7 @@ __all__ = [
     "ParameterServerExtended",
     "PartitionedVariable",
     "SaveableState",
+    "StateOfThread",
     "apply_weight_decay",
     "applying_reduced_gradients",
     "captured_tensor",
@@ -90,8 +92,6 @@ __all__ = [
     "run_after",
     "separate_collectives",
     "set_initial_epoch",
-    "set_state_of_thread",
-    "state_of_thread",
     "traced_function",
     "unbuilt_parts",
     "variables_to_build",
@@ -702,28 +702,60 @@ def _wrap_seed_generator() -> None:
     keras_seed_generator.SeedGenerator.next = next_for_replica
 
 
-_OF_THREADS = (
-    "dtype_policy",
-    keras_seed_generator.GLOBAL_SEED_GENERATOR,
-    keras_rng_utils.GLOBAL_RANDOM_SEED,
-)
+_OF_THREADS = ("dtype_policy", keras_rng_utils.GLOBAL_RANDOM_SEED)
+
+_thread = threading.local()
 
 
-def state_of_thread() -> dict[str, Any]:
+class StateOfThread:
     """What Keras keeps for each thread, and replicas need: random seeds and the dtype policy.
 
-    The generator of random numbers without a seed is made here if there is none, where variables
-    can be made. Why: a strategy runs each replica in a thread of its own, in which Keras starts
-    with its defaults. Keras 3.10-3.15. A state of Keras that is the process' would replace it.
+    Why: a strategy runs each replica in a thread of its own, in which Keras starts with its
+    defaults. Keras 3.10-3.15. A state of Keras that is the process' would replace it.
+
+    Args:
+        scope: enters the scope in which variables of this thread are made.
     """
-    keras_seed_generator.global_seed_generator()
-    return {name: keras_global_state.get_global_attribute(name) for name in _OF_THREADS}
+
+    def __init__(self, scope: Callable[[], contextlib.AbstractContextManager]):
+        self._scope = scope
+        self._state = keras_global_state.GLOBAL_STATE_TRACKER.__dict__
+
+    @contextlib.contextmanager
+    def adopted(self) -> Iterator[None]:
+        """Makes it the state of the thread that calls, which ends with it or has it already."""
+        for name in _OF_THREADS:
+            keras_global_state.set_global_attribute(name, self._state.get(name))
+        _thread.origin = self
+        try:
+            yield
+        finally:
+            _thread.origin = None
+
+    def seed_generator(self) -> keras.random.SeedGenerator:
+        """What numbers without a seed are drawn from: made when the first one is, as by Keras."""
+        name = keras_seed_generator.GLOBAL_SEED_GENERATOR
+        if self._state.get(name) is None:
+            # In a thread of its own no function is being traced, which would see a new variable.
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:
+                self._state[name] = thread.submit(self._make_seed_generator).result()
+        return self._state[name]
+
+    def _make_seed_generator(self) -> keras.random.SeedGenerator:
+        with self._scope():
+            return keras.random.SeedGenerator()
 
 
-def set_state_of_thread(state: dict[str, Any]) -> None:
-    """Makes this thread's state that of another, as `state_of_thread` gave it there."""
-    for name, value in state.items():
-        keras_global_state.set_global_attribute(name, value)
+def _wrap_global_seed_generator() -> None:
+    """Lets replicas draw from the one generator of the thread that runs them: `StateOfThread`."""
+    original = keras_seed_generator.global_seed_generator
+
+    @functools.wraps(original)
+    def global_seed_generator() -> keras.random.SeedGenerator:
+        origin = getattr(_thread, "origin", None)
+        return original() if origin is None else origin.seed_generator()
+
+    keras_seed_generator.global_seed_generator = global_seed_generator
 
 
 # --- Gradients of values --------------------------------------------------------------------------
@@ -1649,4 +1681,5 @@ def install() -> None:
     _wrap_losses_of_loops()
     _wrap_mean_metric()
     _wrap_seed_generator()
+    _wrap_global_seed_generator()
     _let_distributed_variables_be_numbers()

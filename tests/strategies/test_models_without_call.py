@@ -172,3 +172,20 @@ def test_noise_drawn_without_a_seed_differs_between_replicas_and_is_repeatable(t
     assert all(np.isfinite(value).all() for value in weights)
     for again, value in zip(train(), weights, strict=True):
         np.testing.assert_array_equal(again, value)
+
+
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [(_Noisy, (X,)), (lambda: keras.Sequential([layers.Dense(3)]), (X, X[:, :3]))],
+)
+def test_training_draws_no_more_seeds_than_one_device_does(two_replicas, make, data):
+    def seed_drawn_after_training(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = make()
+            model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.fit(*data, batch_size=8, verbose=0)
+        return layers.Dropout(0.5).seed_generator.state.numpy()
+
+    drawn = seed_drawn_after_training(two_replicas)
+    np.testing.assert_array_equal(drawn, seed_drawn_after_training(_one_device()))

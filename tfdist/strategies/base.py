@@ -115,11 +115,9 @@ class SynchronousStrategy(KerasStrategy):
                 args = batches.split(args, global_size, self)
         share_of_local_replica = self._shares(args, global_size, keras_step)
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
-        with tf.init_scope(), self.scope():
-            state_of_thread = _compat.state_of_thread()
+        state_of_thread = _compat.StateOfThread(self.scope)
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
-            _compat.set_state_of_thread(state_of_thread)
             replica_id = replica.static_id()
             step = replica.ReplicaStep(
                 replica_id=replica_id,
@@ -128,7 +126,11 @@ class SynchronousStrategy(KerasStrategy):
                 own_loop=keras_step is None,
                 is_eager=tf.executing_eagerly(),
             )
-            with replica.publish(step), end_of_data.nothing_without(args):
+            with (
+                state_of_thread.adopted(),
+                replica.publish(step),
+                end_of_data.nothing_without(args),
+            ):
                 if has_empty_part:
                     args = batches.without_static_sizes(args)
                 return own_loops.weigh_returned(step, fn(*args, **kwargs))

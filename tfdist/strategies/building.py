@@ -48,9 +48,8 @@ def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: An
     if spec is None:
         return False
     wrapping.wrap_optimizers(model)
-    _build_optimizer(strategy, model)
     beyond = _beyond_steps.setdefault(model, {}).setdefault(step.__name__, weakref.WeakSet())
-    if not set(_compat.unbuilt_parts(model)) - set(beyond):
+    if not _unbuilt(model) - set(beyond):
         return True
     try:
         _trace_until_built(strategy, model, step, spec)
@@ -58,20 +57,15 @@ def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: An
         if model.run_eagerly and type(model).call is not keras.Model.call:
             return False  # what a step does eagerly may be impossible in a function
         raise
-    beyond.update(_compat.unbuilt_parts(model))
+    beyond.update(_unbuilt(model))
     return True
 
 
-def _build_optimizer(strategy: tf.distribute.Strategy, model: keras.Model) -> None:
-    """Builds the optimizer of `compile` for a model that has its variables, as Keras does.
-
-    The step may read what an optimizer has only when it is built, such as a loss scale.
-    """
+def _unbuilt(model: keras.Model) -> set[Any]:
+    """What the step may build: a loss scale too, since the step may read it before it uses it."""
     optimizer = getattr(model, "optimizer", None)
-    layers_are_built = all(layer.built for layer in _compat.flatten_layers(model))
-    if optimizer is not None and not optimizer.built and layers_are_built:
-        with strategy.scope():
-            optimizer.build(model.trainable_variables)
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built
+    return {*_compat.unbuilt_parts(model), *([optimizer] if scales else [])}
 
 
 def _own_step(model: keras.Model) -> Callable | None:
@@ -86,22 +80,25 @@ def _trace_until_built(
     strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Any
 ) -> None:
     """Traces until it succeeds: there is no gradient by a variable that does not exist yet."""
-    with strategy.scope():
-        state_of_thread = _compat.state_of_thread()
+    state_of_thread = _compat.StateOfThread(strategy.scope)
 
     def trace() -> None:
-        _compat.set_state_of_thread(state_of_thread)
-        _trace(strategy, step, spec)
+        with state_of_thread.adopted():
+            _trace(strategy, step, spec)
 
     while True:
-        unbuilt = len(_compat.unbuilt_parts(model))
+        unbuilt = _unbuilt(model)
         try:
             # A thread of its own is in no strategy's scope: its context is that of one replica.
             with concurrent.futures.ThreadPoolExecutor(1) as thread:
                 return thread.submit(trace).result()
         except Exception:
-            if len(_compat.unbuilt_parts(model)) == unbuilt:
+            if _unbuilt(model) != unbuilt:
+                continue
+            if unbuilt != {getattr(model, "optimizer", None)}:
                 raise
+            with strategy.scope():
+                model.optimizer.build(model.trainable_variables)
 
 
 def _trace(strategy: tf.distribute.Strategy, step: Callable, spec: Any) -> None:
