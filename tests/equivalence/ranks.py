@@ -41,8 +41,8 @@ class Limits:
         failures: after so many failures, one after the other, the rest is not tried.
     """
 
-    start: float = 120.0
-    feature: float = 90.0
+    start: float = 240.0
+    feature: float = 240.0
     failures: int = 4
 
 
