@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers, ops
 
 
@@ -221,6 +222,39 @@ def _numbers() -> list:
     ]
 
 
+def _images() -> list:
+    return [
+        layers.Rescaling(0.5, offset=1.0),
+        layers.Resizing(3, 7),
+        layers.CenterCrop(3, 4),
+        layers.RandomFlip(),
+        layers.RandomRotation(0.2),
+        layers.RandomTranslation(0.2, 0.2),
+        layers.RandomZoom(0.2),
+        layers.RandomContrast(0.2),
+        layers.RandomBrightness(0.2, value_range=(0, 1)),
+        layers.RandomShear(0.2, 0.2),
+        layers.RandomPerspective(0.2),
+        layers.RandomErasing(value_range=(0, 1)),
+        layers.RandomColorJitter((0, 1), 0.2, 0.2, 0.2, 0.1),
+        layers.AutoContrast(value_range=(0, 1)),
+        layers.Solarization(value_range=(0, 1)),
+    ]
+
+
+def _strings() -> list:
+    words = ["a", "b", "c"]
+    return [
+        layers.StringLookup(vocabulary=words),
+        layers.StringLookup(vocabulary=words, output_mode="multi_hot"),
+        _chain(layers.StringLookup(vocabulary=words), layers.Embedding(5, 3)),
+        layers.Hashing(7),
+        layers.TextVectorization(vocabulary=words, output_sequence_length=4),
+        layers.TextVectorization(vocabulary=words, output_mode="tf_idf", idf_weights=[1.0] * 3),
+        lambda x: layers.HashedCrossing(5)((x, x)),
+    ]
+
+
 FAMILIES = {
     "core": Family((6,), _core),
     "convolution and pooling, 1D": Family((6, 4), _convolution_1d),
@@ -233,4 +267,6 @@ FAMILIES = {
     "activation": Family((4,), _activation),
     "regularization": Family((5, 4), _random, is_deterministic=False),
     "integers": Family((5,), _numbers, lambda n: np.arange(5 * n).reshape(n, 5) % 4, dtype="int64"),
+    "images": Family((6, 6, 3), _images, is_deterministic=False),
+    "strings": Family((1,), _strings, lambda n: tf.constant([[c] for c in "abcde"[:n]]), "string"),
 }
