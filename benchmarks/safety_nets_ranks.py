@@ -18,8 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist.coordination import callbacks, hooks
-from tfdist.coordination.agreement import all_variables, broadcast_variables
+from tfdist.coordination import callbacks
+from tfdist.coordination.agreement import all_variables, broadcast_variables, replica_states
+from tfdist.coordination.saving import write_together
 from tfdist.strategies.processes import Processes
 
 STEPS, EPOCHS = 3, 3
@@ -154,11 +155,11 @@ def save(model: keras.Model) -> None:
     """Saves what replicas keep, without the time of a disk."""
     optimizer = model.optimizer
 
-    def write(path: str) -> None:
+    def write() -> None:
         optimizer.compression_state.save_own_variables(Nowhere())
         optimizer.accumulator.save_own_variables(Nowhere())
 
-    hooks._save(model.distribute_strategy, model, "nowhere", write)
+    write_together(model.distribute_strategy.processes, replica_states(model), write)
 
 
 def main() -> None:

@@ -73,7 +73,7 @@ __all__ = [
     "hook_compile",
     "hook_end_of_data",
     "hook_load_weights",
-    "hook_own_loops",
+    "hook_losses",
     "hook_reduce_per_replica",
     "hook_runs",
     "hook_saving",
@@ -612,6 +612,8 @@ def _wrap_losses() -> None:
         step = replica.current()
         if step is None:
             return unscale(value)
+        if not step.own_loop:
+            value = _losses.as_mean(step, tf.convert_to_tensor(value))
         if step.share.nonempty is not None:
             value = tf.math.multiply_no_nan(value, tf.cast(step.share.nonempty, value.dtype))
         return value
@@ -663,7 +665,9 @@ def _wrap_mean_metric() -> None:
             values = tf.convert_to_tensor(values)
             is_mean = values.shape.rank == 0 and values.dtype.is_floating
             if is_mean and step.own_loop:
-                is_mean = not _own_loops.is_part_of_sum(step, values)
+                is_mean = not _losses.is_part_of_sum(step, values)
+            elif is_mean:
+                values = _losses.as_mean(step, values)
             if is_mean and step.share.nonempty is not None:
                 weight = tf.cast(step.share.fraction * step.replicas, values.dtype)
                 values = tf.math.multiply_no_nan(values, weight)
@@ -810,12 +814,12 @@ def _wrap_gradient_tape() -> None:
         step = replica.current()
         if step is not None:
             check_tape(self)
-        if step is not None and not getattr(_own_loops, "in_jacobian", False):
+        if step is not None and not _losses.in_jacobian:
             if step.own_loop:
                 return _own_gradient(
                     step, gradient, self, target, sources, output_gradients, **options
                 )
-            output_gradients = _sums_as_means(step, target, sources, output_gradients)
+            target, output_gradients = _sums_as_means(step, target, sources, output_gradients)
         if not values:
             return gradient(self, target, sources, output_gradients, **options)
         named = tf.nest.flatten(sources)
@@ -830,11 +834,11 @@ def _wrap_gradient_tape() -> None:
 
     @functools.wraps(jacobian)
     def jacobian_of_values(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _own_loops.in_jacobian = True
+        _losses.in_jacobian = True
         try:
             return jacobian(self, *args, **kwargs)
         finally:
-            _own_loops.in_jacobian = False
+            _losses.in_jacobian = False
 
     tf.GradientTape.__enter__ = watch_values
     tf.GradientTape.gradient = gradient_by_value
@@ -843,46 +847,68 @@ def _wrap_gradient_tape() -> None:
 
 def _sums_as_means(
     step: replica.ReplicaStep, target: Any, sources: Any, output_gradients: Any
-) -> Any:
-    """The factors of the targets' gradients in a Keras step, where the share is for means.
+) -> tuple[Any, Any]:
+    """The targets of a Keras step, and the factors of their gradients: the share is for means.
 
     A loss of one value for each sample, as Keras' loss functions return it, has the sum over the
     samples for a gradient.
     """
-    targets = tf.nest.flatten(target)
-    variables = (tf.Variable, keras.Variable)
-    if not any(isinstance(source, variables) for source in tf.nest.flatten(sources)):
-        return output_gradients
-    if not all(isinstance(one, tf.Tensor) and one.dtype.is_floating for one in targets):
-        return output_gradients
-    if all(one.shape.rank == 0 for one in targets):
-        return output_gradients
+    targets, named = tf.nest.flatten(target), tf.nest.flatten(sources)
+    variables = [one for one in named if isinstance(one, (tf.Variable, keras.Variable))]
+    if not variables or not all(isinstance(t, tf.Tensor) and t.dtype.is_floating for t in targets):
+        return target, output_gradients
+    given = [None] * len(targets)
+    if output_gradients is not None:
+        given = tf.nest.flatten(output_gradients)
+    resources = {id(resource_of(variable)) for variable in variables}
+    found: list[tuple[Any, Any]] = []
     with record.stop_recording():
-        factors = [weighting.factor_of_sum(one, step.share) for one in targets]
-        if output_gradients is not None:
-            given = tf.nest.flatten(output_gradients)
-            factors = [f if g is None else f * g for f, g in zip(factors, given)]
-    return tf.nest.pack_sequence_as(target, factors)
+        for one, gradient in zip(targets, given):
+            terms = [(one, weighting.factor_of_sum(one, step.share))]
+            if one.shape.rank == 0:
+                terms = list(_losses.term_factors(step, one, resources)) or [(one, None)]
+            found.extend((tensor, _product_of(factor, gradient)) for tensor, factor in terms)
+        if all(factor is None for _, factor in found):
+            return target, None
+        factors = [tf.ones_like(tensor) if f is None else f for tensor, f in found]
+    return [tensor for tensor, _ in found], factors
+
+
+def _product_of(factor: Any, gradient: Any) -> Any:
+    if factor is None or gradient is None:
+        return gradient if factor is None else factor
+    return factor * tf.cast(gradient, factor.dtype)
 
 
 # --- Losses of users' own loops -------------------------------------------------------------------
 
 
-class _OwnLoops(threading.local):
+class _Losses(threading.local):
     weigh_targets: Callable[..., tuple[list, list]]
     is_part_of_sum: Callable[..., bool]
+    term_factors: Callable[..., Iterator[tuple]]
+    as_mean: Callable[..., tf.Tensor]
     in_jacobian = False
 
 
-_own_loops = _OwnLoops()
+_losses = _Losses()
 
 
-def hook_own_loops(
-    weigh_targets: Callable[..., tuple[list, list]], is_part_of_sum: Callable[..., bool]
+def hook_losses(
+    weigh_targets: Callable[..., tuple[list, list]],
+    is_part_of_sum: Callable[..., bool],
+    term_factors: Callable[..., Iterator[tuple]],
+    as_mean: Callable[..., tf.Tensor],
 ) -> None:
-    """Asks these what the losses of users' own loops are; see `strategies/own_loops.py`."""
-    _OwnLoops.weigh_targets = staticmethod(weigh_targets)
-    _OwnLoops.is_part_of_sum = staticmethod(is_part_of_sum)
+    """Asks these what losses are.
+
+    The first two in users' own loops, see `strategies/own_loops.py`; the others in Keras' steps,
+    see `stages/loss_sums.py`.
+    """
+    _Losses.weigh_targets = staticmethod(weigh_targets)
+    _Losses.is_part_of_sum = staticmethod(is_part_of_sum)
+    _Losses.term_factors = staticmethod(term_factors)
+    _Losses.as_mean = staticmethod(as_mean)
 
 
 def _own_gradient(
@@ -912,7 +938,7 @@ def _own_gradient(
     if output_gradients is not None:
         flat = tf.nest.flatten(output_gradients)
     with record.stop_recording():
-        targets, flat = _own_loops.weigh_targets(step, targets, flat, tf.nest.flatten(sources))
+        targets, flat = _losses.weigh_targets(step, targets, flat, tf.nest.flatten(sources))
     factors = [tf.ones_like(t) if f is None else f for t, f in zip(targets, flat)]
     return gradient(tape, targets, sources, factors, **kwargs)
 
@@ -925,13 +951,14 @@ def _is_recorded(tape: Any, targets: list) -> bool:
 
 
 def _wrap_losses_of_loops() -> None:
-    """Tags the losses that TensorFlow's and Keras' functions make in steps of users' own loops.
+    """Tags the losses that TensorFlow's and Keras' functions make in the steps of a strategy.
 
     Without a `global_batch_size`, `compute_average_loss` takes all parts for equally large; here it
-    divides by the true size. A script that has imported the functions before tfdist has those of
-    TensorFlow, whose results are told by their graphs. `Layer.losses` and the functions are public,
-    replacing them is not. TensorFlow 2.20-2.21, Keras 3.10-3.15. A strategy that is asked for its
-    share of a batch would replace it.
+    divides by the true size. In Keras' steps regularization is not divided by the number of
+    replicas, as their shares do that. A script that has imported the functions before tfdist has
+    those of TensorFlow, whose results are told by their graphs. `Layer.losses` and the functions
+    are public, replacing them is not. TensorFlow 2.20-2.21, Keras 3.10-3.15. A strategy that is
+    asked for its share of a batch would replace it.
     """
     average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
     losses = keras.layers.Layer.losses
@@ -941,21 +968,24 @@ def _wrap_losses_of_loops() -> None:
         per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
     ) -> Any:
         step = replica.current()
-        if step is None or not step.own_loop:
+        if step is None:
             return average(per_example_loss, sample_weight, global_batch_size)
         if global_batch_size is not None:
             part = average(per_example_loss, sample_weight, global_batch_size)
-        else:
-            per_example_loss = tf.convert_to_tensor(per_example_loss)
-            part = average(per_example_loss, sample_weight, tf.shape(per_example_loss)[0])
-            part = part * tf.cast(step.share.fraction, part.dtype)
-        return loss_tags.tag(part, loss_tags.PART)
+            return loss_tags.tag(part, loss_tags.PART)
+        per_example_loss = tf.convert_to_tensor(per_example_loss)
+        mean = average(per_example_loss, sample_weight, tf.shape(per_example_loss)[0])
+        if not step.own_loop:
+            return loss_tags.tag(mean, loss_tags.LOSS)
+        return loss_tags.tag(mean * tf.cast(step.share.fraction, mean.dtype), loss_tags.PART)
 
     @functools.wraps(scale)
     def scale_regularization_loss(regularization_loss: Any) -> Any:
         step = replica.current()
-        if step is None or not step.own_loop:
+        if step is None:
             return scale(regularization_loss)
+        if not step.own_loop:
+            return tf.reduce_sum(regularization_loss)
         step.seen.discard(loss_tags.ADDED)
         return loss_tags.tag(scale(regularization_loss), loss_tags.SCALED)
 

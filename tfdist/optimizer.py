@@ -12,11 +12,11 @@ import tensorflow as tf
 from tfdist import _compat, replica
 from tfdist.arguments import check_instance
 from tfdist.options import Compression, Options
-from tfdist.stages import backward, collection, exchange, loss_scale, update
+from tfdist.stages import backward, collection, exchange, loss_scale, loss_sums, update
 from tfdist.stages.accumulation import GradientAccumulator
 from tfdist.stages.compression import CompressedExchange
 from tfdist.stages.compression_state import CompressionState
-from tfdist.stages.loss_tags import refuse_unweighted
+from tfdist.stages.loss_tags import LOSS, refuse_unweighted, tag
 from tfdist.stages.totals import Totals
 from tfdist.stages.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
@@ -148,8 +148,9 @@ class DistributedOptimizer(OptimizerWrapper):
         step = replica.current()
         if step is not None and not step.own_loop:
             step.scaled_losses.add(id(self))
+            loss = loss_sums.as_mean(step, loss)
             loss = loss * tf.cast(step.share.fraction, loss.dtype)
-        return self.unwrap().scale_loss(loss)
+        return tag(self.unwrap().scale_loss(loss), LOSS)
 
     @tf.autograph.experimental.do_not_convert
     def apply(self, grads: list, trainable_variables: list[keras.Variable] | None = None) -> None:

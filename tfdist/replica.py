@@ -28,6 +28,7 @@ class ReplicaStep:
         own_loop: True in a step of a user's own loop, where the share is applied as gradients are
             taken (`strategies/own_loops.py`); False in Keras' own steps, where the optimizer
             applies the share.
+        samples: how many samples this replica has; None where that is not static.
         is_eager: whether the strategy's `run` was called eagerly.
         seen: the kinds of losses that were made in this step, tags of `stages/loss_tags.py`.
         empty_counts: whether gradients of a replica without samples are taken as they are.
@@ -47,6 +48,7 @@ class ReplicaStep:
     share: Share
     own_loop: bool
     exchanges: bool = True
+    samples: int | None = None
     is_eager: bool = False
     empty_counts: bool = False
     seen: set[str] = dataclasses.field(default_factory=set)

@@ -1,4 +1,4 @@
-"""What is known of a scalar loss of a user's own loop from the moment when it was made.
+"""What is known of a scalar loss from the moment when it was made.
 
 A loss is either a mean over the replica's part of the batch, or the replica's part of a global sum.
 Tags say which, for losses that come from functions of Keras, TensorFlow or tfdist.
@@ -22,12 +22,12 @@ _ATTRIBUTE = "_tfdist_tag"
 
 
 def tag(value: Any, kind: str) -> Any:
-    """Notes `kind` at `value`, which it returns, in a step of a user's own loop.
+    """Notes `kind` at `value`, which it returns, in a step of a strategy.
 
     What is computed of the value has no tag.
     """
     step = replica.current()
-    if step is not None and step.own_loop:
+    if step is not None:
         setattr(value, _ATTRIBUTE, kind)
         step.seen.add(kind)
     return value

@@ -232,7 +232,7 @@ def _kind_of_reduction(term: Term) -> str:
     sizes = {reduced.shape[0], reduced.shape.num_elements()} if reduced.shape.rank else set()
     if kind == SUM and any(term.has_factor(1.0 / size) for size in sizes - {None, 0, 1}):
         return UNKNOWN
-    for beneath in _elementwise_beneath(reduced):
+    for beneath in elementwise_beneath(reduced):
         if beneath.type in _PRODUCTS:
             scalars = [value for value in beneath.inputs if value.shape.rank == 0]
             if not all(_is_fixed(value) for value in scalars):
@@ -242,7 +242,7 @@ def _kind_of_reduction(term: Term) -> str:
     return kind
 
 
-def _elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
+def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
     """The operations on single elements that made `tensor`, and what these began with."""
     todo, seen = [tensor.op], set()
     while todo:

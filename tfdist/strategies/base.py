@@ -124,6 +124,7 @@ class SynchronousStrategy(KerasStrategy):
                 replicas=self.num_replicas_in_sync,
                 share=share_of_local_replica(replica_id % len(self.extended.worker_devices)),
                 own_loop=keras_step is None,
+                samples=_static_size(args),
                 is_eager=tf.executing_eagerly(),
             )
             with (
@@ -226,6 +227,12 @@ class SynchronousStrategy(KerasStrategy):
         distributed = super().distribute_datasets_from_function(recorded, options)
         self._batch_specs[distributed] = specs[0]
         return distributed
+
+
+def _static_size(args: tuple) -> int | None:
+    """The number of samples in a replica's arguments, None where it is not known."""
+    size = weighting.batch_size(args)
+    return size if isinstance(size, int) else None
 
 
 _compat.hook_variables(lambda strategy: isinstance(strategy, SynchronousStrategy))

@@ -23,8 +23,22 @@ _beyond_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 class _UnchangedVariables(keras.StatelessScope):
     """Puts off the making of variables, and keeps those that exist as they are."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._asks_variable = False
+
     def add_update(self, update: tuple) -> None:
         """Forgets the new value, as tapes ask for the variable itself."""
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """The variable's own value, or what stands for it: regularizers ask for no other."""
+        if self._asks_variable:
+            return None
+        self._asks_variable = True
+        try:
+            return variable.value
+        finally:
+            self._asks_variable = False
 
 
 def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: Any) -> bool:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import _compat, replica
-from tfdist.stages import exchange, moving_statistics
+from tfdist.stages import exchange, loss_sums, moving_statistics
 from tfdist.stages.weighting import weigh
 from tfdist.strategies import end_of_data
 
@@ -65,7 +65,7 @@ def weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:
     def weigh_log(value: Any) -> Any:
         if not (tf.is_tensor(value) and tf.as_dtype(value.dtype).is_floating):
             return value
-        return weigh(tf.convert_to_tensor(value), weight)
+        return weigh(loss_sums.as_mean(running, tf.convert_to_tensor(value)), weight)
 
     return tf.nest.map_structure(weigh_log, logs)
 
@@ -74,7 +74,7 @@ def averaged_logs(logs: Any, running: replica.ReplicaStep) -> Any:
     """The logs of the global batch, in each replica; one exchange for all of them."""
     flat = tf.nest.flatten(logs)
     numbers = {
-        index: tf.cast(value, tf.float32)
+        index: tf.cast(loss_sums.as_mean(running, value), tf.float32)
         for index, value in enumerate(flat)
         if tf.is_tensor(value) and value.dtype.is_floating and value.shape.rank == 0
     }

@@ -1,0 +1,155 @@
+"""A `train_step` may take the gradient of a sum over samples: it equals one device all the same."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import tfdist
+from tests.conftest import DEVICES
+
+_RANDOM = np.random.default_rng(0)
+X = _RANDOM.normal(size=(35, 6)).astype("float32")
+Y = _RANDOM.normal(size=(35, 4)).astype("float32")
+
+
+def _squares(y, prediction):
+    return ops.sum(ops.square(y - prediction), axis=1)
+
+
+def _correlation(y, prediction):
+    """No sum over samples: of features, each a mean over the samples."""
+    correlations = ops.matmul(ops.transpose(prediction), y) / ops.cast(ops.shape(y)[0], "float32")
+    return ops.sum(ops.square(correlations - 1.0))
+
+
+# A loss by the targets, the predictions and the model.
+SUMS = {
+    "sum": lambda y, p, model: ops.sum(_squares(y, p)),
+    "sum of squares": lambda y, p, model: tf.nn.l2_loss(y - p),
+    "sum over a global batch size": lambda y, p, model: tf.reduce_sum(_squares(y, p)) / 16,
+    "average loss": lambda y, p, model: tf.nn.compute_average_loss(_squares(y, p)),
+    "average loss, global batch size": lambda y, p, model: tf.nn.compute_average_loss(
+        _squares(y, p), global_batch_size=16
+    ),
+    "sum, mean and regularization": lambda y, p, model: (
+        ops.sum(_squares(y, p))
+        - 3.0 * ops.mean(ops.abs(p))
+        + keras.losses.MeanAbsoluteError()(y, p)
+        + tf.nn.scale_regularization_loss(model.losses)
+    ),
+    "sum of a Keras loss": lambda y, p, model: keras.losses.MeanSquaredError("sum")(y, p),
+    "mean by hand": lambda y, p, model: (
+        ops.sum(_squares(y, p)) / ops.cast(ops.shape(y)[0], "float32")
+    ),
+    "weights of the model": lambda y, p, model: (
+        ops.mean(_squares(y, p)) + 0.1 * ops.sum(ops.square(model.kernel))
+    ),
+}
+
+
+class Regression(keras.Model):
+    def __init__(self, loss, scales):
+        super().__init__()
+        self.dense = layers.Dense(4, kernel_regularizer=keras.regularizers.L2(0.1))
+        self.loss_of, self.scales = loss, scales
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    def call(self, x):
+        return self.dense(x)
+
+    @property
+    def kernel(self):
+        return self.dense.kernel
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            value = self.loss_of(y, self(x, training=True), self)
+            loss = self.optimizer.scale_loss(value) if self.scales else value
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.tracker.update_state(value)
+        return {"tracked": self.tracker.result(), "of the last batch": value}
+
+
+class ComputesLoss(keras.Model):
+    def __init__(self, loss):
+        super().__init__()
+        self.dense = layers.Dense(4)
+        self.loss_of = loss
+
+    def call(self, x):
+        return self.dense(x)
+
+    @property
+    def kernel(self):
+        return self.dense.kernel
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return self.loss_of(y, y_pred, self)
+
+
+def _assert_trains_as_on_one_device(make, replicas, batch=16, **options):
+    def train(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = make()
+            model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), **options)
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch)
+        history = model.fit(data, epochs=3, verbose=0).history
+        return [*model.get_weights(), *history.values()]
+
+    ours = train(tfdist.MirroredStrategy(DEVICES[:replicas]))
+    expected = train(tf.distribute.get_strategy())
+    for our, their in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_over_samples_equal_one_device(name, scales):
+    _assert_trains_as_on_one_device(lambda: Regression(SUMS[name], scales), replicas=2)
+
+
+@pytest.mark.parametrize("name", ["sum", "average loss, global batch size"])
+def test_sums_on_three_replicas_of_which_the_last_batch_leaves_one_without_samples(name):
+    _assert_trains_as_on_one_device(lambda: Regression(SUMS[name], False), 3, batch=33)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_compute_loss_of_ones_own_may_sum(name):
+    _assert_trains_as_on_one_device(lambda: ComputesLoss(SUMS[name]), replicas=2)
+
+
+def test_sums_of_single_batches(two_replicas):
+    def train(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = Regression(SUMS["sum"], False)
+            model.compile(keras.optimizers.SGD(1e-3))
+        model.train_on_batch(X[:7], Y[:7])
+        model.train_on_batch(X[:8], Y[:8])
+        return model.get_weights()
+
+    for our, their in zip(train(two_replicas), train(tf.distribute.get_strategy()), strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+def test_a_sum_over_features_is_no_sum_over_samples(two_replicas, drop_remainder):
+    """With equal halves of a batch, each replica's correlations are those of the whole batch."""
+    x, y = (np.repeat(values[:16].reshape(4, 4, -1), 2, 0).reshape(32, -1) for values in (X, Y))
+
+    def train(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = Regression(lambda y, p, model: _correlation(y, p), False)
+            model.compile(keras.optimizers.SGD(0.1))
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=drop_remainder)
+        model.fit(data, verbose=0)
+        return model.get_weights()
+
+    for our, their in zip(train(two_replicas), train(tf.distribute.get_strategy()), strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6)
