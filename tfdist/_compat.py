@@ -73,10 +73,11 @@ __all__ = [
     "hook_compile",
     "hook_end_of_data",
     "hook_load_weights",
-    "hook_losses",
+    "hook_own_loops",
     "hook_reduce_per_replica",
     "hook_runs",
     "hook_saving",
+    "hook_sums",
     "hook_symbolic_build",
     "hook_unwrapped_optimizer",
     "hook_variables",
@@ -894,19 +895,18 @@ class _Losses(threading.local):
 _losses = _Losses()
 
 
-def hook_losses(
-    weigh_targets: Callable[..., tuple[list, list]],
-    is_part_of_sum: Callable[..., bool],
-    term_factors: Callable[..., Iterator[tuple]],
-    as_mean: Callable[..., tf.Tensor],
+def hook_own_loops(
+    weigh_targets: Callable[..., tuple[list, list]], is_part_of_sum: Callable[..., bool]
 ) -> None:
-    """Asks these what losses are.
-
-    The first two in users' own loops, see `strategies/own_loops.py`; the others in Keras' steps,
-    see `stages/loss_sums.py`.
-    """
+    """Asks these what the losses of users' own loops are; see `strategies/own_loops.py`."""
     _Losses.weigh_targets = staticmethod(weigh_targets)
     _Losses.is_part_of_sum = staticmethod(is_part_of_sum)
+
+
+def hook_sums(
+    term_factors: Callable[..., Iterator[tuple]], as_mean: Callable[..., tf.Tensor]
+) -> None:
+    """Asks these what the losses of Keras' steps are; see `stages/loss_sums.py`."""
     _Losses.term_factors = staticmethod(term_factors)
     _Losses.as_mean = staticmethod(as_mean)
 
@@ -1012,10 +1012,11 @@ def captured_tensor(placeholder: tf.Tensor) -> Any:
 def resource_of(variable: Any) -> Any:
     """What functions capture of a variable; in a replica that of its own copy.
 
+    Inside a `keras.StatelessScope`, where the variable's value is a tensor, it is this tensor.
     TensorFlow 2.20-2.21. A public link from a captured tensor to its variable would replace it.
     """
     value = variable.value if isinstance(variable, keras.Variable) else variable
-    return value.handle
+    return getattr(value, "handle", value)
 
 
 def function_graph(graph: tf.Graph, name: str) -> Any:

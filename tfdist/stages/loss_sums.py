@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 import tensorflow as tf
 
+from tfdist import _compat
 from tfdist.replica import ReplicaStep
 from tfdist.stages import weighting
 from tfdist.stages.loss_tags import PART
@@ -88,3 +89,6 @@ def term_factors(
     for term, is_sum in terms_with_sums(step, loss, sources):
         if term.has_gradient:
             yield term.tensor, factor(step, term, is_sum)
+
+
+_compat.hook_sums(term_factors, as_mean)

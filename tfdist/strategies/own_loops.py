@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from tfdist import _compat
 from tfdist.replica import ReplicaStep
-from tfdist.stages import loss_sums
 from tfdist.stages.loss_tags import ADDED, LOSS, PART, SCALED, tag_of
 from tfdist.stages.loss_terms import CONSTANT, MEAN, SUM, UNKNOWN, Term, terms_of
 
@@ -207,4 +206,4 @@ def is_part_of_sum(step: ReplicaStep, value: tf.Tensor) -> bool:
     return bool(kinds & {PART, SUM, SCALED}) and not kinds & {LOSS, MEAN, UNKNOWN}
 
 
-_compat.hook_losses(weigh_targets, is_part_of_sum, loss_sums.term_factors, loss_sums.as_mean)
+_compat.hook_own_loops(weigh_targets, is_part_of_sum)

@@ -220,7 +220,35 @@ def _fit(model: keras.Model, noise: int, validate: bool = False) -> Outcome:
     return Outcome.of(model, history.history)
 
 
+class SumOfLosses(keras.Model):
+    """Adds the losses of all samples, and regularizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.1))
+
+    def train_step(self, data: tuple) -> dict:
+        x, y = data
+        with tf.GradientTape() as tape:
+            losses = keras.losses.mean_squared_error(y, self.dense(x))
+            loss = tf.reduce_sum(losses) / 16 + tf.add_n(self.losses)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"of the last batch": loss}
+
+
+def _sum_of_losses() -> keras.Model:
+    model = SumOfLosses()
+    model.compile(optimizers.Adam(0.01))
+    return model
+
+
 FEATURES = [
+    Feature(
+        "train_step whose loss is a sum over samples, last batch of 1",
+        _sum_of_losses,
+        functools.partial(_fit, noise=3),
+    ),
     Feature(
         "two optimizers (GAN) without call, last batch of 1",
         _gan,
