@@ -78,7 +78,8 @@ benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
 	$(BIN)/python benchmarks/async_stragglers.py --update --plot
 
 benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
-	$(BIN)/python benchmarks/safety_nets.py
+	$(BIN)/python benchmarks/safety_nets.py --update
+	$(BIN)/python -m tfdist run -n 2 --strategy multi_worker benchmarks/agreement.py
 
 peers: horovod ## install the systems that tfdist is compared with, each in its own environment
 	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)

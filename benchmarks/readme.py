@@ -10,6 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 COMPRESSION_PAGE = ROOT / "docs" / "compression.md"
+PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 
 
 def add_output_options(

@@ -27,6 +27,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import readme
+
 RANKS_SCRIPT = Path(__file__).with_name("safety_nets_ranks.py")
 STEPS = 100
 SETS = ("plain", "compressed")
@@ -42,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--strategies", nargs="+", default=["multi_worker", "horovod"])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
+    readme.add_output_options(parser, "--update", readme.PROCESSES_PAGE)
     return parser.parse_args()
 
 
@@ -94,9 +96,7 @@ def main() -> None:
         for strategy in arguments.strategies
         for kind in arguments.sets
     }
-    print(table(measured, arguments))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(measured, indent=1))
+    readme.publish(arguments, "safety-nets", table(measured, arguments), measured)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ def run_step_overhead(*options: str) -> str:
     return run("step_overhead.py", *TINY, *options)
 
 
-def run(script: str, *options: str) -> str:
+def run(script: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
+    command = [sys.executable, *launcher, str(ROOT / "benchmarks" / script), *options]
     process = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
@@ -143,6 +143,14 @@ def test_safety_nets_are_measured_by_strategy(tmp_path):
     # A rank's residual and accumulated gradients.
     assert compressed["nets"]["save, once"]["bytes"] >= 2 * 4 * 800
     assert "TensorFlow 2." in printed
+
+
+@pytest.mark.full
+def test_the_checksum_of_the_data_is_measured():
+    launcher = ("-m", "tfdist", "run", "-n", "2", "--strategy", "multi_worker")
+    printed = run("agreement.py", "--batches", "20", "--rounds", "1", launcher=launcher)
+    assert "of processor time\nratio " in printed
+    assert "description of the model: " in printed
 
 
 @pytest.mark.full

@@ -119,7 +119,12 @@ def _defines(
 
 
 def _may_save_alone(callback: keras.callbacks.Callback, phase: str) -> bool:
-    """Whether `callback` may save the model in one process: Keras' own save in all of them."""
+    """Whether `callback` may save the model in one process: Keras' own save in all of them.
+
+    One that saves in all of them, or not at all, may say so: `saves_alone = False`.
+    """
+    if not getattr(callback, "saves_alone", True):
+        return False
     known = type(callback).__module__.partition(".")[0] in ("keras", "tfdist")
     is_lambda = isinstance(callback, keras.callbacks.LambdaCallback)
     return (is_lambda or not known) and _defines(callback, phase)
