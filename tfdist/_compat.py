@@ -990,7 +990,11 @@ def _wrap_losses_of_loops() -> None:
         return loss_tags.tag(scale(regularization_loss), loss_tags.SCALED)
 
     def tagged_losses(self: Any) -> list:
-        return [loss_tags.tag(loss, loss_tags.ADDED) for loss in losses.fget(self)]
+        found = losses.fget(self)
+        step = replica.current()
+        if step is None or not step.own_loop:
+            return found
+        return [loss_tags.tag(loss, loss_tags.ADDED) for loss in found]
 
     for module in (tf.nn, tf.compat.v1.nn, tf.compat.v2.nn):
         module.compute_average_loss = compute_average_loss

@@ -91,6 +91,18 @@ class ComputesLoss(keras.Model):
         return self.loss_of(y, y_pred, self)
 
 
+class Penalty(layers.Layer):
+    """Adds a loss of its inputs."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.loss = loss
+
+    def call(self, x):
+        self.add_loss(self.loss(x))
+        return x
+
+
 def _assert_trains_as_on_one_device(make, replicas, batch=16, **options):
     def train(strategy):
         keras.utils.set_random_seed(0)
@@ -121,6 +133,21 @@ def test_sums_on_three_replicas_of_which_the_last_batch_leaves_one_without_sampl
 @pytest.mark.parametrize("name", SUMS)
 def test_a_compute_loss_of_ones_own_may_sum(name):
     _assert_trains_as_on_one_device(lambda: ComputesLoss(SUMS[name]), replicas=2)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x: ops.sum(ops.square(x)),
+        lambda x: ops.sum(ops.square(x), axis=1),
+        lambda x: ops.mean(ops.square(x)),
+    ],
+)
+def test_a_layer_may_add_a_sum(loss):
+    def make():
+        return keras.Sequential([layers.Dense(4), Penalty(loss)])
+
+    _assert_trains_as_on_one_device(make, replicas=2, loss="mse")
 
 
 def test_sums_of_single_batches(two_replicas):
