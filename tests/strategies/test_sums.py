@@ -150,6 +150,15 @@ def test_a_layer_may_add_a_sum(loss):
     _assert_trains_as_on_one_device(make, replicas=2, loss="mse")
 
 
+def test_a_compiled_loss_function_may_sum():
+    def loss(y, prediction):
+        return tf.reduce_sum(_squares(y, prediction))
+
+    _assert_trains_as_on_one_device(
+        lambda: keras.Sequential([layers.Dense(4)]), replicas=2, loss=loss, metrics=["mae"]
+    )
+
+
 def test_sums_of_single_batches(two_replicas):
     def train(strategy):
         keras.utils.set_random_seed(0)
