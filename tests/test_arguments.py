@@ -1,6 +1,7 @@
 """Every public constructor and function refuses what it cannot use, and shows what it received."""
 
 import inspect
+import types
 
 import keras
 import numpy as np
@@ -109,6 +110,7 @@ def _callables():
         thing
         for thing in dict.fromkeys(found)
         if (inspect.isclass(thing) or inspect.isroutine(thing))
+        and not isinstance(thing, types.GenericAlias)  # a class for `inspect` of Python 3.10
         and thing not in classes
         and not _is_plain_data(thing)
     ]

@@ -47,7 +47,6 @@ NEEDED = {
     ],
     "keras.src.random.seed_generator:SeedGenerator.next": ["self", "ordered"],
     "keras.src.random.seed_generator:global_seed_generator": [],
-    "keras.src.random.seed_generator:GLOBAL_SEED_GENERATOR": None,
     "keras.src.utils.rng_utils:GLOBAL_RANDOM_SEED": None,
     "keras.src.backend.common.global_state:GLOBAL_STATE_TRACKER": None,
     "keras.src.backend.common.global_state:set_global_attribute": ["name", "value"],
@@ -150,6 +149,18 @@ def test_private_attributes_of_instances_exist():
     optimizer.build(model.trainable_variables)
     assert list(optimizer._trainable_variables) == model.trainable_variables
     assert len(optimizer._trainable_variables_indices) == 2
+
+
+def test_unseeded_random_numbers_come_from_one_generator_by_name():
+    import keras
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    from tfdist import _compat
+
+    keras.random.uniform(())
+    generator = global_state.get_global_attribute(_compat._SEED_GENERATOR)
+    assert generator is seed_generator.global_seed_generator()
 
 
 def test_parts_know_the_variable_that_they_are_of():

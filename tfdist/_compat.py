@@ -708,6 +708,7 @@ def _wrap_seed_generator() -> None:
 
 
 _OF_THREADS = ("dtype_policy", keras_rng_utils.GLOBAL_RANDOM_SEED)
+_SEED_GENERATOR = "global_seed_generator"
 
 _thread = threading.local()
 
@@ -719,11 +720,11 @@ class StateOfThread:
     defaults. Keras 3.10-3.15. A state of Keras that is the process' would replace it.
 
     Args:
-        scope: enters the scope in which variables of this thread are made.
+        strategy: whose replicas this thread runs.
     """
 
-    def __init__(self, scope: Callable[[], contextlib.AbstractContextManager]):
-        self._scope = scope
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self._strategy = strategy
         self._state = keras_global_state.GLOBAL_STATE_TRACKER.__dict__
 
     @contextlib.contextmanager
@@ -738,17 +739,27 @@ class StateOfThread:
             _thread.origin = None
 
     def seed_generator(self) -> keras.random.SeedGenerator:
-        """What numbers without a seed are drawn from: made when the first one is, as by Keras."""
-        name = keras_seed_generator.GLOBAL_SEED_GENERATOR
-        if self._state.get(name) is None:
+        """What numbers without a seed are drawn from: made when the first one is, as by Keras.
+
+        One that was made outside of the strategy's scope is continued by one that is of it.
+        """
+        found = self._state.get(_SEED_GENERATOR)
+        is_ours = self._strategy.extended.variable_created_in_scope
+        if found is None or not is_ours(found.state.value):
             # In a thread of its own no function is being traced, which would see a new variable.
             with concurrent.futures.ThreadPoolExecutor(1) as thread:
-                self._state[name] = thread.submit(self._make_seed_generator).result()
-        return self._state[name]
+                found = thread.submit(self._make_seed_generator, found).result()
+            self._state[_SEED_GENERATOR] = found
+        return found
 
-    def _make_seed_generator(self) -> keras.random.SeedGenerator:
-        with self._scope():
-            return keras.random.SeedGenerator()
+    def _make_seed_generator(self, previous: Any) -> keras.random.SeedGenerator:
+        state = None if previous is None else previous.state.numpy()
+        with self._strategy.scope():
+            if state is None:
+                return keras.random.SeedGenerator()
+            generator = keras.random.SeedGenerator(seed=0)
+            generator.state.assign(state)
+            return generator
 
 
 def _wrap_global_seed_generator() -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers, ops
+from keras.src.backend.common import global_state
 
 import tfdist
 from tests.conftest import DEVICES
@@ -159,9 +160,15 @@ class _Noisy(keras.Model):
         return {"first_noise": ops.mean(ops.abs(noise[0]))}
 
 
+def _start_anew():
+    """Sets all seeds; before Keras 3.13 the generator of numbers without a seed goes on."""
+    keras.utils.set_random_seed(0)
+    global_state.set_global_attribute("global_seed_generator", None)
+
+
 def test_noise_drawn_without_a_seed_differs_between_replicas_and_is_repeatable(two_replicas):
     def train():
-        keras.utils.set_random_seed(0)
+        _start_anew()
         with two_replicas.scope():
             model = _Noisy()
             model.compile(keras.optimizers.SGD(0.1))
@@ -180,7 +187,7 @@ def test_noise_drawn_without_a_seed_differs_between_replicas_and_is_repeatable(t
 )
 def test_training_draws_no_more_seeds_than_one_device_does(two_replicas, make, data):
     def seed_drawn_after_training(strategy):
-        keras.utils.set_random_seed(0)
+        _start_anew()
         with strategy.scope():
             model = make()
             model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -189,3 +196,19 @@ def test_training_draws_no_more_seeds_than_one_device_does(two_replicas, make, d
 
     drawn = seed_drawn_after_training(two_replicas)
     np.testing.assert_array_equal(drawn, seed_drawn_after_training(_one_device()))
+
+
+def test_a_generator_goes_on_under_another_strategy(two_replicas):
+    def drawn(*strategies):
+        _start_anew()
+        found = [keras.random.uniform(()).numpy()]
+        for strategy in strategies:
+            with strategy.scope():
+                model = _Noisy()
+                model.compile(keras.optimizers.SGD(0.1))
+            model.fit(X, batch_size=8, verbose=0)
+            found.append(keras.random.uniform(()).numpy())
+        return found
+
+    three_replicas = tfdist.MirroredStrategy(DEVICES[:3])
+    assert drawn(two_replicas, three_replicas, two_replicas) == drawn(*[_one_device()] * 3)

@@ -115,7 +115,7 @@ class SynchronousStrategy(KerasStrategy):
                 args = batches.split(args, global_size, self)
         share_of_local_replica = self._shares(args, global_size, keras_step)
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
-        state_of_thread = _compat.StateOfThread(self.scope)
+        state_of_thread = _compat.StateOfThread(self)
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
             replica_id = replica.static_id()

@@ -94,7 +94,7 @@ def _trace_until_built(
     strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Any
 ) -> None:
     """Traces until it succeeds: there is no gradient by a variable that does not exist yet."""
-    state_of_thread = _compat.StateOfThread(strategy.scope)
+    state_of_thread = _compat.StateOfThread(strategy)
 
     def trace() -> None:
         with state_of_thread.adopted():
