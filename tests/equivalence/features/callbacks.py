@@ -71,12 +71,15 @@ def _fit_as_in_the_guide(model: keras.Model) -> Outcome:
     )
     strategy = model.distribute_strategy
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/ckpt-{{epoch}}.keras"
+        processes = getattr(strategy, "processes", None)
+        shared = processes.all_gather_texts(folder)[0] if processes else folder
+        path = f"{shared}/ckpt-{{epoch}}.keras"
         checkpoint = keras.callbacks.ModelCheckpoint(path, save_freq="epoch")
         model.fit(training, validation_data=validation, verbose=0, callbacks=[checkpoint])
         with strategy.scope():
             model = keras.models.load_model(path.format(epoch=1))
-    history = model.fit(training, validation_data=validation, epochs=2, verbose=0)
+        # Before the folder goes, all processes have read the file.
+        history = model.fit(training, validation_data=validation, epochs=2, verbose=0)
     return Outcome.of(model, history.history, test=model.evaluate(test, verbose=0))
 
 
