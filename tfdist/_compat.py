@@ -150,8 +150,6 @@ def hook_symbolic_build(
             return
         if iterator is not None and strategy is not None:
             spec = batch_spec(strategy, data)
-            if any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(spec)):
-                return
             if spec is not None:
                 unbuilt = _unbuilt_without_targets(self, spec)
                 with strategy.scope(), _taken_as_built(unbuilt):

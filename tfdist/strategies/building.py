@@ -55,11 +55,11 @@ def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: An
     Returns:
         Whether the model has a step of its own that has built it.
     """
-    step = _own_step(model)
-    if step is None:
-        return False
     spec = batches.spec(data) if isinstance(data, tuple) else strategy.batch_spec(data)
     if spec is None:
+        return False
+    step = _step_that_builds(model, spec)
+    if step is None:
         return False
     wrapping.wrap_optimizers(model)
     beyond = _beyond_steps.setdefault(model, {}).setdefault(step.__name__, weakref.WeakSet())
@@ -82,12 +82,18 @@ def _unbuilt(model: keras.Model) -> set[Any]:
     return {*_compat.unbuilt_parts(model), *([optimizer] if scales else [])}
 
 
-def _own_step(model: keras.Model) -> Callable | None:
-    """The step that the present run of `model` takes, if it is the model's own."""
+def _step_that_builds(model: keras.Model, spec: Any) -> Callable | None:
+    """The step that the present run of `model` takes, where Keras' own building cannot do.
+
+    That is a step of the model's own, or any step of ragged batches, which Keras cannot build from.
+    """
     running = end_of_data.running_step(model)
     names = _STEPS if running is None else (running,)
-    own = [name for name in names if getattr(type(model), name) is not getattr(keras.Model, name)]
-    return getattr(model, own[0]) if own else None
+    ragged = any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(spec))
+    for name in names:
+        if ragged or getattr(type(model), name) is not getattr(keras.Model, name):
+            return getattr(model, name)
+    return None
 
 
 def _trace_until_built(
