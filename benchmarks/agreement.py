@@ -22,9 +22,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist.coordination import digest
-from tfdist.strategies import shards
-from tfdist.strategies.watching import Watch
+from tfdist.data import shards
+from tfdist.processes import digest
+from tfdist.processes.watching import Watch
 
 # Of measurements with and without; the costs' median and quartiles are printed.
 _PAIRS = 21

@@ -23,7 +23,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import tfdist
-from tfdist.strategies.parameter_server.report import StalenessReport
+from tfdist.parameter_server.report import StalenessReport
 
 # Samples in the gradient of one worker.
 BATCH = 16

@@ -51,7 +51,7 @@ def make_gradients(shape: list[int], tensors: int) -> list[tf.Tensor]:
 
 
 def exchange(codec: Compressor, gradient: tf.Tensor, state: State, step: Step) -> Result:
-    """One step as tfdist.stages.compression does it, with one replica."""
+    """One step as tfdist.step.compression does it, with one replica."""
     steps = codec.exchange(gradient, state, step)
     payload = next(steps)
     while True:

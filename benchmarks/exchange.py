@@ -33,7 +33,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import readme
-from tfdist.cluster.launcher.ranks import ALLOCATOR, environments
+from tfdist.launcher.ranks import ALLOCATOR, environments
 
 RANKS_SCRIPT = Path(__file__).with_name("exchange_ranks.py")
 TENSORFLOW, IN_RUN = "TensorFlow", "TensorFlow in tfdist run"

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 import tfdist
-from tfdist.stages.totals import Totals
+from tfdist.step.totals import Totals
 
 Exchanged = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 

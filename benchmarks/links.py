@@ -34,7 +34,7 @@ import readme
 sys.path.insert(0, str(readme.ROOT))
 
 from tests.traffic import network
-from tfdist.cluster.launcher.ranks import ALLOCATOR, threads
+from tfdist.launcher.ranks import ALLOCATOR, threads
 
 RANKS_SCRIPT = Path(__file__).with_name("links_ranks.py")
 BACKENDS = ("horovod", "multi_worker")

@@ -17,7 +17,7 @@ import exchange_ranks
 from exchange_ranks import Exchanged
 from tests.traffic.joining import join
 from tfdist.compression.choice import Choice
-from tfdist.stages.compression import CompressedExchange
+from tfdist.step.compression import CompressedExchange
 
 SHAPE = (400, 1000)
 UNCOMPRESSED = "tfdist, no compression"

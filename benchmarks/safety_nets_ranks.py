@@ -18,10 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist.coordination import callbacks
-from tfdist.coordination.agreement import all_variables, broadcast_variables, replica_states
-from tfdist.coordination.saving import write_together
-from tfdist.strategies.processes import Processes
+from tfdist.engines.processes import Processes
+from tfdist.processes import callbacks
+from tfdist.processes.agreement import all_variables, broadcast_variables, replica_states
+from tfdist.processes.saving import write_together
 
 STEPS, EPOCHS = 3, 3
 PHASES = [

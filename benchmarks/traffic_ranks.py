@@ -14,7 +14,7 @@ import tensorflow as tf
 import tfdist
 from tfdist.compression.choice import Choice
 from tfdist.compression.traffic import sent_bytes
-from tfdist.stages.compression import CompressedExchange
+from tfdist.step.compression import CompressedExchange
 
 SHAPE = (500, 500)
 STEPS = 20

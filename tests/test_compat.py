@@ -124,12 +124,12 @@ def test_private_attribute_exists(place):
     module, _, path = place.partition(":")
     thing = importlib.import_module(module)
     for name in path.split("."):
-        assert hasattr(thing, name), f"there is no {place} any more: tfdist/_compat.py needs it"
+        assert hasattr(thing, name), f"there is no {place} any more: tfdist/compat.py needs it"
         thing = getattr(thing, name)
     expected = NEEDED[place]
     if expected is not None:
         assert list(inspect.signature(thing).parameters)[: len(expected)] == expected, (
-            f"{place} takes other arguments now: tfdist/_compat.py must follow"
+            f"{place} takes other arguments now: tfdist/compat.py must follow"
         )
 
 
@@ -156,28 +156,28 @@ def test_unseeded_random_numbers_come_from_one_generator_by_name():
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
 
-    from tfdist import _compat
+    from tfdist import compat
 
     keras.random.uniform(())
-    generator = global_state.get_global_attribute(_compat._SEED_GENERATOR)
+    generator = global_state.get_global_attribute(compat._SEED_GENERATOR)
     assert generator is seed_generator.global_seed_generator()
 
 
 def test_parts_know_the_variable_that_they_are_of():
     import tensorflow as tf
 
-    from tfdist import _compat
+    from tfdist import compat
 
     parts = [tf.Variable([1.0]), tf.Variable([2.0, 3.0])]
-    whole = _compat.PartitionedVariable(parts, "whole")
+    whole = compat.PartitionedVariable(parts, "whole")
     assert parts[0]._sharded_container() is whole
-    assert [_compat.place_of_part(v) for v in (*parts, tf.Variable(0.0))] == [0, 1, None]
+    assert [compat.place_of_part(v) for v in (*parts, tf.Variable(0.0))] == [0, 1, None]
 
 
 def test_graphs_of_functions_and_captures_are_found():
     import tensorflow as tf
 
-    from tfdist import _compat
+    from tfdist import compat
 
     assert tf.GradientTape()._recording is False
     outside = tf.Variable(2.0)
@@ -186,10 +186,10 @@ def test_graphs_of_functions_and_captures_are_found():
     @tf.function
     def outer():
         called = inner().op
-        graph = _compat.function_graph(called.graph, called.get_attr("f").name)
+        graph = compat.function_graph(called.graph, called.get_attr("f").name)
         (placeholder,) = graph.inputs
-        assert _compat.captured_tensor(placeholder).dtype == tf.resource
-        assert _compat.function_graph(called.graph, "none") is None
+        assert compat.captured_tensor(placeholder).dtype == tf.resource
+        assert compat.function_graph(called.graph, "none") is None
         return called.outputs[0]
 
     assert float(outer()) == 4.0

@@ -10,8 +10,8 @@ import pytest
 import tfdist
 from tfdist import compression, staleness
 from tfdist.compression import bits, traffic
-from tfdist.strategies.parameter_server.report import StalenessReport
-from tfdist.strategies.processes import Processes
+from tfdist.engines.processes import Processes
+from tfdist.parameter_server.report import StalenessReport
 
 # What is left out are the interface's types, which have no use by themselves.
 _COMPRESSION = set(compression.__all__) - {

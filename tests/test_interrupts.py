@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import tfdist
-from tfdist.coordination import runs
+from tfdist.processes import runs
 
 
 def test_ctrl_c_after_the_last_step_is_not_swallowed():

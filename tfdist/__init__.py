@@ -10,9 +10,9 @@ from tfdist import _versions
 
 if TYPE_CHECKING:
     from tfdist import callbacks, cluster, compression, staleness, testing
-    from tfdist.optimizer import DistributedOptimizer
+    from tfdist.optimizer.distributed import DistributedOptimizer
     from tfdist.options import Options
-    from tfdist.scaling import scale_loss
+    from tfdist.step.scaling import scale_loss
     from tfdist.strategies.factory import Strategy
     from tfdist.strategies.horovod import HorovodStrategy
     from tfdist.strategies.mirrored import MirroredStrategy
@@ -39,14 +39,14 @@ __all__ = [
 # TensorFlow and Keras are imported when the first of these names is used, not before: the command
 # line needs neither, and `tfdist doctor` says what is wrong with them.
 _MODULES = {
-    "DistributedOptimizer": "tfdist.optimizer",
+    "DistributedOptimizer": "tfdist.optimizer.distributed",
     "HorovodStrategy": "tfdist.strategies.horovod",
     "MirroredStrategy": "tfdist.strategies.mirrored",
     "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker",
     "Options": "tfdist.options",
     "ParameterServerStrategy": "tfdist.strategies.parameter_server",
     "Strategy": "tfdist.strategies.factory",
-    "scale_loss": "tfdist.scaling",
+    "scale_loss": "tfdist.step.scaling",
 }
 
 

@@ -11,8 +11,9 @@ import tensorflow as tf
 from tfdist.compression.base import Compressor
 from tfdist.compression.choice import Choice
 from tfdist.limits import INT64_MAX
-from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
 from tfdist.validation import check_integer
+
+DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
 # Twice as many, for which Horovod makes room, are an int64.
 _MOST_BYTES = 2**62

@@ -6,10 +6,9 @@ import os
 
 import tensorflow as tf
 
+from tfdist import environment
 from tfdist.limits import MOST_DEVICES
 from tfdist.validation import check_integer
-
-_DEVICES_VARIABLE = "TFDIST_DEVICES_PER_WORKER"
 
 
 def virtual_devices(count: int) -> list[str]:
@@ -61,13 +60,14 @@ def virtual_devices_of_environment() -> None:
             1024.
         RuntimeError: when TensorFlow has been initialized with fewer devices.
     """
-    text = os.environ.get(_DEVICES_VARIABLE, "")
+    text = os.environ.get(environment.DEVICES_PER_WORKER, "")
     if not text:
         return
     if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_DEVICES:
         raise ValueError(
-            f"The environment variable {_DEVICES_VARIABLE} must be an integer from 1 to "
+            f"The environment variable {environment.DEVICES_PER_WORKER} must be an integer from 1 "
+            "to "
             f"{MOST_DEVICES}. "
-            f"Received: {_DEVICES_VARIABLE}={text!r}"
+            f"Received: {environment.DEVICES_PER_WORKER}={text!r}"
         )
     virtual_devices(int(text))

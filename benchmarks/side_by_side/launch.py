@@ -15,7 +15,7 @@ from benchmarks.side_by_side import recording
 from benchmarks.side_by_side.merging import Report
 from benchmarks.side_by_side.rig import Rig, ended
 from benchmarks.side_by_side.systems import SYSTEMS
-from tfdist.cluster.launcher.ranks import ALLOCATOR
+from tfdist.launcher.ranks import ALLOCATOR
 
 # Seconds that ranks may take to start and trace, and a step on the slowest link.
 START_SECONDS, STEP_SECONDS = 300, 30

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfdist.callbacks import MetricAverage
-from tfdist.strategies.processes import Processes
+from tfdist.engines.processes import Processes
 
 X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
 

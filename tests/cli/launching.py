@@ -7,7 +7,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from tfdist.cluster.launcher import ranks
+from tfdist.launcher import ranks
 
 # What the scripts of these tests begin with.
 _BEGINNING = """\

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.launching import messages, python_path
 from tfdist.cluster import Cluster, choose_strategy, describe
 from tfdist.cluster.addresses import free_ports
-from tfdist.cluster.launcher import ranks
+from tfdist.launcher import ranks
 
 SHOWS = 'note(f"environ-{rank}", json.dumps(dict(os.environ)))'
 FAULTS = """

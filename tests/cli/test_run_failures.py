@@ -113,7 +113,7 @@ def test_a_traceback_of_long_ago_is_no_failure(launcher):
     note("killed")
     os.kill(os.getpid(), signal.SIGKILL)
     """
-    short = "from tfdist.cluster.launcher import rank; rank._TEARDOWN = 0.5"
+    short = "from tfdist.launcher import rank; rank._TEARDOWN = 0.5"
     main = "import sys; from tfdist.cli.main import main; sys.exit(main())"
     command = launcher.command(body)
     command[1:3] = ["-c", f"{short}\n{main}"]

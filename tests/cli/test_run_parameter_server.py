@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.launching import all_end, messages
 from tfdist.cluster import Cluster, choose_strategy
-from tfdist.cluster.launcher import ranks
+from tfdist.launcher import ranks
 
 # What workers and parameter servers do in scripts that need no TensorFlow.
 SERVES = """
@@ -164,7 +164,7 @@ def shortened(command, seconds=1):
     """The command, with less patience for what follows the loss of a worker."""
     change = (
         "import dataclasses\n"
-        "from tfdist.cluster.launcher import members\n"
+        "from tfdist.launcher import members\n"
         f"members.WORKER = dataclasses.replace(members.WORKER, settle={seconds})\n"
     )
     main = "import sys; from tfdist.cli.main import main; sys.exit(main())"

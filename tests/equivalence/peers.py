@@ -18,7 +18,7 @@ from keras.src.backend.tensorflow import trainer as keras_trainer
 import tfdist
 from tests.equivalence import harness
 from tests.equivalence.results import Result
-from tfdist.strategies import batches, shards
+from tfdist.data import batches, shards
 
 _REPLICAS = 2
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from tests.equivalence.results import Result, file_name
-from tfdist.cluster.launcher.ranks import environments
+from tfdist.launcher.ranks import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _LAST_LINES = 25

@@ -8,7 +8,7 @@ from tests.multi_process import checks
 from tests.multi_process.jobs import ALL, HOROVOD, MULTI_WORKER, scenario
 from tests.multi_process.reference import OneDevice, X
 from tests.multi_process.scenarios import strategies
-from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.options import DEFAULT_BUCKET_BYTES
 
 
 @scenario(strategies.several)

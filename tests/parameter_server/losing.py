@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 import tfdist
-from tfdist.replay.log import VARIABLE
+from tfdist.environment import REPLAY
 
 FOLDER, NAME = pathlib.Path(sys.argv[1]), sys.argv[2]
 CONFIG = json.loads(os.environ.get("TF_CONFIG", "{}"))
@@ -38,7 +38,7 @@ class Loss(keras.callbacks.Callback):
         return sum(self.strategy.staleness_report().worker(0).histogram.values())
 
     def on_train_batch_end(self, batch, logs=None):
-        if VARIABLE in os.environ:
+        if REPLAY in os.environ:
             return
         time.sleep(0.04)  # fewer epochs until the worker is back
         if (self.epoch, batch) == (1, 5):
@@ -55,7 +55,7 @@ class Loss(keras.callbacks.Callback):
 
 
 def main():
-    if CONFIG and VARIABLE not in os.environ:
+    if CONFIG and REPLAY not in os.environ:
         task = CONFIG["task"]
         (FOLDER / f"pid-{task['type']}-{task['index']}").write_text(str(os.getpid()))
     strategy = tfdist.ParameterServerStrategy(

@@ -32,12 +32,12 @@ from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahea
 from tests.parameter_server.steps_scenarios import rescaling as rescaling
 from tests.parameter_server.steps_scenarios import shares as shares
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
+from tfdist.parameter_server.functional import FunctionalStep
+from tfdist.parameter_server.report import StalenessReport
+from tfdist.parameter_server.step import Step
+from tfdist.parameter_server.updates import Updates
+from tfdist.parameter_server.worker import Pushed
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies, Synchronous
-from tfdist.strategies.parameter_server.functional import FunctionalStep
-from tfdist.strategies.parameter_server.report import StalenessReport
-from tfdist.strategies.parameter_server.step import Step
-from tfdist.strategies.parameter_server.updates import Updates
-from tfdist.strategies.parameter_server.worker import Pushed
 
 ROWS = 30
 _RANDOM = np.random.default_rng(0)

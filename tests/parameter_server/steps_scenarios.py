@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import tfdist
 from tests.parameter_server.counting import Counting, sleep
-from tfdist._compat import outside_stateless_scope
+from tfdist.compat import outside_stateless_scope
+from tfdist.parameter_server.data import Batch
 from tfdist.replay.log import read
 from tfdist.staleness import Bounded, StalenessPolicy
-from tfdist.strategies.parameter_server.data import Batch
 
 _RANDOM = np.random.default_rng(1)
 _X = _RANDOM.normal(size=(30, 4)).astype("float32")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import data
-from tfdist.strategies.parameter_server.data import PartsSource
-from tfdist.strategies.parameter_server.shards import ShardedSource
+from tfdist.parameter_server import data
+from tfdist.parameter_server.data import PartsSource
+from tfdist.parameter_server.shards import ShardedSource
 
 
 class Following:

@@ -6,10 +6,10 @@ import threading
 import pytest
 import tensorflow as tf
 
-from tfdist import _compat
+from tfdist import compat
+from tfdist.parameter_server.data import Batch
+from tfdist.parameter_server.steps import Steps
 from tfdist.staleness import SSP
-from tfdist.strategies.parameter_server.data import Batch
-from tfdist.strategies.parameter_server.steps import Steps
 
 SECONDS = 20  # until a test gives up
 SLACK = 1
@@ -71,7 +71,7 @@ def run(monkeypatch):
             threads.append(threading.Thread(target=whole_life, args=[worker]))
             threads[-1].start()
 
-    monkeypatch.setattr(_compat, "run_on_workers", run_on_workers)
+    monkeypatch.setattr(compat, "run_on_workers", run_on_workers)
 
     def run(workers, compute, back=None, **options):
         defaults = {

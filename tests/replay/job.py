@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tfdist.replay.log import VARIABLE
+from tfdist.environment import REPLAY
 
 # So many products of matrices make a step of worker 1 several times as long as one of others.
 SLOW = 2500
@@ -60,7 +60,7 @@ class LosingWhatIsUnsent(keras.callbacks.Callback):
     """Lets the strategy take all workers as lost in the first epoch; not in a replay."""
 
     def on_train_batch_end(self, batch, logs=None):
-        if VARIABLE not in os.environ and self.model.optimizer.iterations < 12:
+        if REPLAY not in os.environ and self.model.optimizer.iterations < 12:
             for worker in range(3):
                 self.model.train_function._push.forget(worker)
 

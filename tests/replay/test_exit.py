@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from tfdist.cli.main import main
+from tfdist.environment import REPLAY
 from tfdist.options import Options
 from tfdist.replay import replayer
-from tfdist.replay.log import VARIABLE, End, Exhausted, Fit, Run, Weights, Writer
+from tfdist.replay.log import End, Exhausted, Fit, Run, Weights, Writer
 from tfdist.replay.recorder import header_of
 from tfdist.staleness import Policies
 
@@ -21,7 +22,7 @@ STRATEGY = SimpleNamespace(
 
 def start():
     """What making the strategy does in a replay, without a cluster."""
-    return replayer.replay(os.environ[VARIABLE], STRATEGY)
+    return replayer.replay(os.environ[REPLAY], STRATEGY)
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(replayer, "_started", [])
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv(VARIABLE, "")  # so that it is restored
+    monkeypatch.setenv(REPLAY, "")  # so that it is restored
 
     def run(text, *events):
         writer = Writer(str(tmp_path / "run.log"), header_of(STRATEGY))

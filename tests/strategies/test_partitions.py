@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist import _compat
-from tfdist.strategies.parameter_server import partitions
+from tfdist import compat
+from tfdist.parameter_server import partitions
 
 TABLE = np.arange(14.0, dtype="float32").reshape(7, 2)
 SIZES = (3, 2, 2)
@@ -28,7 +28,7 @@ def _in_parts(next_creator, **kwargs):
         return next_creator(**kwargs)
     kwargs = {key: kwargs[key] for key in ("dtype", "trainable")}
     parts = [next_creator(initial_value=part, **kwargs) for part in tf.split(value, SIZES)]
-    return _compat.PartitionedVariable(parts, "table")
+    return compat.PartitionedVariable(parts, "table")
 
 
 def _model(optimizer="sgd"):
@@ -127,7 +127,7 @@ def test_files_are_those_of_a_whole_variable(tmp_path, file):
         whole = keras.models.load_model(tmp_path / file, compile=False)
         with tf.variable_creator_scope(_in_parts):
             loaded_in_parts = keras.models.load_model(tmp_path / file, compile=False)
-    for model, kind in ((whole, tf.Variable), (loaded_in_parts, _compat.PartitionedVariable)):
+    for model, kind in ((whole, tf.Variable), (loaded_in_parts, compat.PartitionedVariable)):
         assert isinstance(model.weights[0].value, kind)
         np.testing.assert_array_equal(model.get_weights()[0], saved.get_weights()[0])
 

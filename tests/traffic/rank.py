@@ -30,7 +30,7 @@ def main() -> None:
     from tests.compression.replicas import COMPRESSING, name_of
     from tfdist.compression.choice import Choice
     from tfdist.compression.traffic import sent_bytes
-    from tfdist.stages.compression import CompressedExchange
+    from tfdist.step.compression import CompressedExchange
 
     strategy = tfdist.Strategy(BACKEND)
     spec = tf.TensorSpec(_SHAPE, tf.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from tfdist.coordination.agreement import all_variables, broadcast_variables, checksum_of
+from tfdist.processes.agreement import all_variables, broadcast_variables, checksum_of
 from tfdist.validation import check_integer
 
 

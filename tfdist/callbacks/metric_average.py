@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.strategies.processes import OneProcess
+from tfdist.engines.processes import OneProcess
 
 
 class MetricAverage(keras.callbacks.Callback):

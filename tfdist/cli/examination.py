@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tfdist
-from tfdist import _versions
+from tfdist import _versions, environment
 from tfdist.cluster import (
     Cluster,
     Launch,
@@ -22,7 +22,7 @@ from tfdist.cluster import (
     choose_strategy,
     describe,
 )
-from tfdist.cluster.launcher.ranks import DEVICES_VARIABLE, cores
+from tfdist.launcher.ranks import cores
 
 _PYTHON = ((3, 10), (3, 14))
 _PROBE = Path(__file__).with_name("probe.py")
@@ -217,7 +217,7 @@ def _servers(report: Report, environ: Mapping[str, str], server: Mapping[str, An
 
 
 def _choose(report: Report, environ: Mapping[str, str], horovod: bool) -> None:
-    virtual = environ.get(DEVICES_VARIABLE, "")
+    virtual = environ.get(environment.DEVICES_PER_WORKER, "")
     cpus = int(virtual) if virtual.isdecimal() else 1
     try:
         name, reason = choose_strategy(environ, report.devices.get("GPU", 0) or cpus, horovod)

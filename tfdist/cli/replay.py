@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from tfdist import environment
 from tfdist.cluster.environments import RANK_VARIABLES
 from tfdist.replay import log
 
@@ -56,7 +57,7 @@ def replay(context: click.Context, module: bool, record: str, command: tuple[str
         context.fail(str(error))
     for name in RANK_VARIABLES:
         os.environ.pop(name, None)
-    os.environ[log.VARIABLE] = os.path.abspath(record)
+    os.environ[environment.REPLAY] = os.path.abspath(record)
     if header.threads is not None and header.threads.isdecimal():
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", header.threads)
     sys.argv = [*command]

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from tfdist.cluster.launcher import job, output, ranks
-from tfdist.cluster.launcher.members import members
-from tfdist.cluster.launcher.outcome import Outcome
+from tfdist.launcher import job, output, ranks
+from tfdist.launcher.members import members
+from tfdist.launcher.outcome import Outcome
 from tfdist.limits import MOST_DEVICES, MOST_SECONDS
 
 

@@ -12,8 +12,9 @@ import errno
 import socket
 import time
 
+from tfdist import environment
 from tfdist.cluster.addresses import is_connected_to_itself, split_address
-from tfdist.cluster.peers import TIMEOUT_VARIABLE, reason
+from tfdist.cluster.peers import reason
 
 # Seconds between attempts to reach the chief, and after which one without answer is given up.
 _PAUSE = 0.1
@@ -65,7 +66,7 @@ def wait_for_end(address: str, timeout: float) -> None:
                 raise TimeoutError(
                     f"The chief ({address}: {reason(error)}) could not be reached within "
                     f"{timeout:g} s. Start it, check its address and the firewalls between, or "
-                    f"set {TIMEOUT_VARIABLE} to wait longer. Received: chief={address}"
+                    f"set {environment.CONNECT_TIMEOUT} to wait longer. Received: chief={address}"
                 ) from error
         time.sleep(_PAUSE)
 

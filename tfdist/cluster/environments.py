@@ -6,11 +6,11 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
+from tfdist import environment
 from tfdist.arguments import check_environ
 from tfdist.cluster import slurm
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.slurm import slurm_cluster
-from tfdist.replay.log import VARIABLE
 
 __all__ = ["Launch", "RANK_VARIABLES", "choose_strategy", "describe", "slurm_cluster"]
 
@@ -105,8 +105,8 @@ def choose_strategy(
     ('horovod', 'Horovod started this process as rank 0 of 2 (HOROVOD_RANK is set)')
     """
     check_environ(environ)
-    if VARIABLE in environ:
-        return "parameter_server", f"a record is replayed ({VARIABLE} is set)"
+    if environment.REPLAY in environ:
+        return "parameter_server", f"a record is replayed ({environment.REPLAY} is set)"
     launch = describe(environ)
     if launch.launcher in _HOROVOD_LAUNCHERS:
         variable = _NUMBERED[launch.launcher][0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tfdist import environment
 from tfdist.arguments import check_instance
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.peers import (
-    TIMEOUT_VARIABLE,
     connect_timeout,
     listed,
     missing_peers,
@@ -93,7 +93,7 @@ def wait_for_servers(cluster: Cluster, timeout: float | None = None) -> None:
         raise TimeoutError(
             f"The chief ({cluster.address}) could not reach {listed(missing)} within {timeout:g} "
             "s. Start all workers and parameter servers, check their addresses and the firewalls "
-            f"between, or set {TIMEOUT_VARIABLE} to wait longer. "
+            f"between, or set {environment.CONNECT_TIMEOUT} to wait longer. "
             f"Received: addresses={shortened(servers)}"
         )
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tfdist import environment
 from tfdist.arguments import check_instance, shown
 from tfdist.cluster.addresses import (
     is_connected_to_itself,
@@ -24,7 +25,6 @@ from tfdist.cluster.addresses import (
 from tfdist.limits import MOST_SECONDS
 
 DEFAULT_TIMEOUT = 60.0
-TIMEOUT_VARIABLE = "TFDIST_CONNECT_TIMEOUT"
 
 # Seconds between attempts to reach a peer, at first and at most.
 _SOON = 0.05
@@ -72,7 +72,8 @@ def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = 
         raise TimeoutError(
             f"{workers} {listed(missing)} could not be reached within {timeout:g} s by worker "
             f"{rank} ({addresses[rank]}), which is one of {len(addresses)}. Start all workers, "
-            f"check their addresses and the firewalls between them, or set {TIMEOUT_VARIABLE} to "
+            f"check their addresses and the firewalls between them, or set "
+            f"{environment.CONNECT_TIMEOUT} to "
             f"wait longer. Received: addresses={shortened(addresses)}"
         )
 
@@ -139,8 +140,8 @@ def connect_timeout(timeout: float | None = None) -> float:
     """
     name = "timeout"
     given: float | str = timeout if timeout is not None else DEFAULT_TIMEOUT
-    if timeout is None and os.environ.get(TIMEOUT_VARIABLE):
-        name, given = TIMEOUT_VARIABLE, os.environ[TIMEOUT_VARIABLE]
+    if timeout is None and os.environ.get(environment.CONNECT_TIMEOUT):
+        name, given = environment.CONNECT_TIMEOUT, os.environ[environment.CONNECT_TIMEOUT]
     try:
         seconds = float(given)
     except (TypeError, ValueError, OverflowError):

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfdist.replay.log import VARIABLE
+from tfdist import environment
 
 if TYPE_CHECKING:
-    from tfdist.strategies.parameter_server.step import Step
+    from tfdist.parameter_server.step import Step
 
 
 class Journal:
@@ -64,10 +64,10 @@ def open_journal(record: str | os.PathLike | None, strategy: Any) -> Journal:
     """
     if record is None:
         return Journal()
-    if VARIABLE in os.environ:
+    if environment.REPLAY in os.environ:
         from tfdist.replay.replayer import replay
 
-        return replay(os.environ[VARIABLE], strategy)
+        return replay(os.environ[environment.REPLAY], strategy)
     from tfdist.replay.recorder import Recorder
 
     return Recorder(os.fspath(record), strategy)

@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 
 from tfdist.replay.checks import check_end, check_fit, check_header, check_run, check_used
 
-VARIABLE = "TFDIST_REPLAY"
-"""The environment variable that names the record which a script follows."""
-
 FORMAT = 1
 _WHAT_TO_DO = (
     "Give the file that tfdist.ParameterServerStrategy(record=...) has written in the chief."

@@ -9,12 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.parameter_server.step import Step
 from tfdist.replay.journal import Journal
 from tfdist.replay.log import FitLog, Run, RunLog, Weights, read
 from tfdist.replay.recorder import description, header_of, used, variables_of
 from tfdist.replay.steps import Batches, ReplayedSteps
 from tfdist.replay.sums import difference, weights_of
-from tfdist.strategies.parameter_server.step import Step
 
 TOLERANCE = 1e-6
 """How far numbers may be from the recorded ones, relative to those that are greater than 1."""

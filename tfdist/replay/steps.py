@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist import _compat
+from tfdist import compat
+from tfdist.parameter_server.data import Batch, PartsSource, Source
+from tfdist.parameter_server.step import Step
 from tfdist.replay.log import RunLog, Used
 from tfdist.replay.sums import checksum_of_batch
-from tfdist.strategies.parameter_server.data import Batch, PartsSource, Source
-from tfdist.strategies.parameter_server.step import Step
 
 # The one worker of the cluster that a replay runs on.
 _WORKER = "/job:worker/replica:0/task:0"
@@ -113,7 +113,7 @@ class ReplayedSteps:
                 return None
             self._waiting.extend(self._steps_of(self.expected))
         step = self._waiting.popleft()
-        with tf.device(_WORKER), _compat.as_worker(step.worker):
+        with tf.device(_WORKER), compat.as_worker(step.worker):
             self._compute(step, lambda step: None)
         return step
 

@@ -10,13 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _compat, replica
+from tfdist import compat
 from tfdist.callbacks.checks import TrainingChecks
+from tfdist.data import batches, shards
+from tfdist.engines.processes import Processes
 from tfdist.options import Options
-from tfdist.stages import weighting
-from tfdist.strategies import batches, end_of_data, keras_steps, own_loops, shards, wrapping
+from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
+from tfdist.strategies import wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
-from tfdist.strategies.processes import Processes
 from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
 
 
@@ -63,7 +64,7 @@ class SynchronousStrategy(KerasStrategy):
         check_not_legacy(fn)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
-        keras_step = _compat.keras_step(fn)
+        keras_step = compat.keras_step(fn)
         if keras_step is None:
             return self._run_with_shares(fn, args, kwargs, options)
         model, name = keras_step
@@ -89,7 +90,7 @@ class SynchronousStrategy(KerasStrategy):
     def _prepare(self, model: keras.Model) -> None:
         """Checks and completes what the scope and `compile` could not yet see."""
         if model not in self._prepared:
-            layers = _compat.flatten_layers(model)
+            layers = compat.flatten_layers(model)
             check_model_scope(model, layers, self)
             check_layers(layers, self.num_replicas_in_sync)
             if self.num_replicas_in_sync > 1:
@@ -115,7 +116,7 @@ class SynchronousStrategy(KerasStrategy):
                 args = batches.split(args, global_size, self)
         share_of_local_replica = self._shares(args, global_size, keras_step)
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
-        state_of_thread = _compat.StateOfThread(self)
+        state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
             replica_id = replica.static_id()
@@ -235,4 +236,4 @@ def _static_size(args: tuple) -> int | None:
     return size if isinstance(size, int) else None
 
 
-_compat.hook_variables(lambda strategy: isinstance(strategy, SynchronousStrategy))
+compat.hook_variables(lambda strategy: isinstance(strategy, SynchronousStrategy))

@@ -10,10 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _compat, replica
-from tfdist.stages import collection
-from tfdist.stages.weighting import Share
-from tfdist.strategies import batches, end_of_data, wrapping
+from tfdist import compat
+from tfdist.data import batches
+from tfdist.step import collection, end_of_data, replica
+from tfdist.step.weighting import Share
+from tfdist.strategies import wrapping
 
 _STEPS = ("train_step", "test_step")
 
@@ -79,7 +80,7 @@ def _unbuilt(model: keras.Model) -> set[Any]:
     """What the step may build: a loss scale too, since the step may read it before it uses it."""
     optimizer = getattr(model, "optimizer", None)
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built
-    return {*_compat.unbuilt_parts(model), *([optimizer] if scales else [])}
+    return {*compat.unbuilt_parts(model), *([optimizer] if scales else [])}
 
 
 def _step_that_builds(model: keras.Model, spec: Any) -> Callable | None:
@@ -100,7 +101,7 @@ def _trace_until_built(
     strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Any
 ) -> None:
     """Traces until it succeeds: there is no gradient by a variable that does not exist yet."""
-    state_of_thread = _compat.StateOfThread(strategy)
+    state_of_thread = compat.StateOfThread(strategy)
 
     def trace() -> None:
         with state_of_thread.adopted():

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist import _compat
+from tfdist import compat
 from tfdist.arguments import check_bool
 from tfdist.cluster import describe
-from tfdist.options import Compression, Options
-from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.engines.processes import Processes
+from tfdist.options import DEFAULT_BUCKET_BYTES, Compression, Options
 from tfdist.strategies.multi_process import MultiProcessStrategy
-from tfdist.strategies.processes import Processes
 
 HOW_TO_INSTALL = (
     "build it with `make horovod` in a checkout of tfdist (docs/horovod_install.md): a plain `pip "
@@ -79,13 +78,13 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(2 * bucket_bytes))
         hvd.init()
         _check_size(hvd)
-        _compat.install_collectives()
-        _compat.separate_collectives(self)
+        compat.install_collectives()
+        compat.separate_collectives(self)
         super().__init__(HorovodExtended(self, _device(hvd), hvd))
         self._init_processes(options, _Ranks(hvd), log_all_ranks)
 
 
-class HorovodExtended(_compat.OneReplicaExtended):
+class HorovodExtended(compat.OneReplicaExtended):
     """What `tf.distribute` asks of a strategy, done by Horovod.
 
     Args:
@@ -108,7 +107,7 @@ class HorovodExtended(_compat.OneReplicaExtended):
         Horovod matches operations by name, and takes the tensor's otherwise. That depends on what
         is known of its shape, which differs where ranks trace at different times.
         """
-        graph = _compat.traced_function()
+        graph = compat.traced_function()
         if graph is None:
             return {}
         self._operations[graph] = number = self._operations.get(graph, 0) + 1

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tfdist import _compat
-from tfdist.coordination import hooks
-from tfdist.coordination.files import CallbackFiles
-from tfdist.optimizer import DistributedOptimizer
+from tfdist import compat
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
-from tfdist.strategies import end_of_data, wrapping
+from tfdist.processes import hooks
+from tfdist.processes.files import CallbackFiles
+from tfdist.step import end_of_data
+from tfdist.strategies import wrapping
 from tfdist.strategies.building import build_by_step
 
 
@@ -96,13 +97,13 @@ def _reduce_per_replica(strategy: Any, values: Any, reduction: str) -> Any:
     return strategy.reduce_per_replica(values, reduction) if _is_ours(strategy) else None
 
 
-_compat.install()
-_compat.hook_reduce_per_replica(_reduce_per_replica)
-_compat.hook_runs(end_of_data.of_run)
-_compat.hook_end_of_data(end_of_data.advance)
-_compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
-_compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
-_compat.hook_symbolic_build(
+compat.install()
+compat.hook_reduce_per_replica(_reduce_per_replica)
+compat.hook_runs(end_of_data.of_run)
+compat.hook_end_of_data(end_of_data.advance)
+compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
+compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
+compat.hook_symbolic_build(
     lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None,
     lambda strategy, model, data: _is_ours(strategy) and build_by_step(strategy, model, data),
 )

@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from tfdist import testing
 from tfdist.arguments import check_instance, shown
-from tfdist.options import Compression, Options
-from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.engines.processes import OneProcess
+from tfdist.options import DEFAULT_BUCKET_BYTES, Compression, Options
 from tfdist.strategies.base import SynchronousStrategy
-from tfdist.strategies.processes import OneProcess
 
 
 class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):

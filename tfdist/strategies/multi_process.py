@@ -11,13 +11,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _compat, replica
-from tfdist.coordination import creation, digest, meeting
+from tfdist import compat
+from tfdist.data import batches, seeds, shards
+from tfdist.engines.processes import Processes
 from tfdist.options import Options
-from tfdist.stages import exchange, weighting
-from tfdist.strategies import batches, keras_steps, seeds, shards, watching
+from tfdist.processes import creation, digest, meeting, watching
+from tfdist.step import exchange, keras_steps, replica, weighting
 from tfdist.strategies.base import SynchronousStrategy
-from tfdist.strategies.processes import Processes
 from tfdist.validation import check_not_empty
 
 _UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
@@ -172,7 +172,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         return distributed
 
     def _agreed_length(self, dataset: tf.data.Dataset) -> int:
-        length = _compat.number_of_batches(dataset)
+        length = compat.number_of_batches(dataset)
         facts = {"batches": _LENGTHS.get(length, length), "types": str(dataset.element_spec)}
         meeting.meet(self.processes, "distributes a data set", facts, advice=_GLOBAL_DATA)
         return length

@@ -7,14 +7,13 @@ import re
 
 import tensorflow as tf
 
-from tfdist import _compat, testing
+from tfdist import compat, testing
 from tfdist.arguments import check_bool, check_instance
 from tfdist.cluster import Cluster, describe, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
-from tfdist.options import Compression, Options
-from tfdist.stages.exchange import DEFAULT_BUCKET_BYTES
+from tfdist.engines.processes import OneProcess, Processes
+from tfdist.options import DEFAULT_BUCKET_BYTES, Compression, Options
 from tfdist.strategies.multi_process import MultiProcessStrategy
-from tfdist.strategies.processes import OneProcess, Processes
 from tfdist.validation import check_resolver, check_seconds
 
 
@@ -88,9 +87,9 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         if cluster is not None and cluster.size > 1:
             os.environ.update(without_proxy(os.environ, cluster.workers))
             _join(cluster)
-        _compat.install_collectives()
-        _compat.separate_collectives(self)
-        extended = _compat.MultiWorkerExtended(
+        compat.install_collectives()
+        compat.separate_collectives(self)
+        extended = compat.MultiWorkerExtended(
             self,
             cluster_resolver or _resolver(cluster),
             communication_options or tf.distribute.experimental.CommunicationOptions(),

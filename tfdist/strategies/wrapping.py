@@ -9,10 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist import _compat, replica
-from tfdist.coordination import digest
-from tfdist.optimizer import DistributedOptimizer
+from tfdist import compat
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
+from tfdist.processes import digest
+from tfdist.step import replica
 from tfdist.validation import check_not_horovods, check_not_legacy, check_optimizer_scope
 
 
@@ -56,7 +57,7 @@ def _wrap_attribute(model: keras.Model, name: str) -> None:
     with tf.init_scope(), strategy.scope():
         wrapped = wrap(optimizer)
         if optimizer.built:
-            wrapped.build(_compat.variables_to_build(optimizer))
+            wrapped.build(compat.variables_to_build(optimizer))
         setattr(model, name, wrapped)
 
 
@@ -77,7 +78,7 @@ def compile_for_strategy(
     if not is_ours(strategy):
         compile_model(*args, **kwargs)
         return
-    if _compat.model_strategy(model) is None:
+    if compat.model_strategy(model) is None:
         raise ValueError(
             f"The model was built outside the scope of this {type(strategy).__name__}. Build and "
             f"compile it inside `with strategy.scope():`. Received: model={model.name}"

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tfdist
 from tests.equivalence.ranks import Ranks
 from tests.multi_process.reference import BATCH, BIAS, KERNEL, MOMENTUM, RATE, X, Y
-from tfdist import _compat
+from tfdist import compat
 
 
 class Here:
@@ -97,7 +97,7 @@ def restart(model: keras.Model) -> None:
         variable.assign(np.zeros(variable.shape))
     model.optimizer.learning_rate = RATE
     model.stop_training = False
-    _compat.set_initial_epoch(model, 0)  # BackupAndRestore leaves it
+    compat.set_initial_epoch(model, 0)  # BackupAndRestore leaves it
 
 
 def state(model: keras.Model) -> dict:

@@ -10,7 +10,7 @@ import tfdist
 from tests.multi_process.reference import BATCH, BATCHES, ROWS, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, floats, linear, restart, state
 from tests.multi_process.shards import SHARDS
-from tfdist import replica
+from tfdist.step import replica
 
 
 def _dataset(x=X, y=Y):

@@ -161,7 +161,7 @@ def _version(module):
 
 
 def _python(on):
-    with on.other(tfdist.coordination.digest.platform, "python_version_tuple", lambda: "310"):
+    with on.other(tfdist.processes.digest.platform, "python_version_tuple", lambda: "310"):
         on.here.make()
 
 

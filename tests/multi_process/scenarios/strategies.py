@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tests.multi_process.reference import BATCH, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, linear, state
-from tfdist import _compat
-from tfdist.stages.exchange import all_reduce
-from tfdist.strategies import processes
+from tfdist import compat
+from tfdist.engines import processes
+from tfdist.step.exchange import all_reduce
 
 
 def several(here):
@@ -167,7 +167,7 @@ def orders_of_operations(here):
     """In how many orders TensorFlow runs the collective operations of many tensors."""
 
     def exchange_many():
-        return all_reduce([tf.ones([2]) for _ in range(3 * _compat.OPERATIONS_UNDER_WAY)])
+        return all_reduce([tf.ones([2]) for _ in range(3 * compat.OPERATIONS_UNDER_WAY)])
 
     graph = tf.function(lambda: here.strategy.run(exchange_many)).get_concrete_function().graph
     operations = [op for op in graph.get_operations() if op.type == "CollectiveReduceV2"]

@@ -1,0 +1,1 @@
+"""Batches and data sets: how they are divided over replicas and processes."""

@@ -1,0 +1,117 @@
+"""A process' part of a data set: of global batches, or of data that the user divided himself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.data import batches
+from tfdist.step.weighting import batch_size
+
+
+def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+    is_tuple = isinstance(dataset.element_spec, tuple)
+    return dataset.map(lambda *batch: function(batch if is_tuple else batch[0]))
+
+
+def of_global_batches(
+    dataset: tf.data.Dataset,
+    rank: int,
+    local_replicas: int,
+    replicas: int,
+    map_batches: Callable[[tf.data.Dataset, Callable], tf.data.Dataset] = _mapped,
+) -> tf.data.Dataset:
+    """The parts of this process' replicas of every batch of `dataset`, one after the other.
+
+    Every process reads all of the data and keeps its part, so that the global batches are those of
+    one device.
+
+    Args:
+        dataset: the global batches.
+        rank: this process.
+        local_replicas: the number of replicas in each process.
+        replicas: the number of all replicas.
+        map_batches: called once, with a data set and a function of a batch that it maps it by.
+    """
+    is_tuple = isinstance(dataset.element_spec, tuple)
+
+    def part_of(batch: Any, index: int = 0) -> Any:
+        size = batch_size(batch)
+        if size is None:
+            return batch
+        return batches.part(batch, size, rank * local_replicas + index, replicas)
+
+    if local_replicas == 1:
+        return map_batches(dataset, part_of).prefetch(tf.data.AUTOTUNE)
+
+    def parts(*components: Any) -> tf.data.Dataset:
+        """The parts of one batch in turn; with static shapes where the batch has them."""
+        batch = components if is_tuple else components[0]
+        each = [tf.data.Dataset.from_tensors(part_of(batch, n)) for n in range(local_replicas)]
+        return functools.reduce(tf.data.Dataset.concatenate, each)
+
+    return map_batches(dataset, lambda batch: batch).flat_map(parts).prefetch(local_replicas)
+
+
+def static_batch_size(spec: Any) -> int | None:
+    """The number of samples in every batch of the type `spec`, None where it may vary."""
+    for leaf in tf.nest.flatten(spec):
+        if leaf.shape.rank != 0:
+            return leaf.shape[0] if leaf.shape.rank else None
+    return None
+
+
+def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
+    """`dataset` followed by empty batches, `length` in all; -1 for no end, -2 for no padding.
+
+    The empty ones have no sample and so the weight 0: a process whose own data end before the
+    others' goes on with them.
+    """
+    own = int(dataset.cardinality())
+    if length in (own, tf.data.UNKNOWN_CARDINALITY):
+        return dataset
+    empty = tf.data.Dataset.from_tensors(_empty(dataset.element_spec))
+    return dataset.concatenate(empty.repeat(-1 if length < 0 else length - own))
+
+
+def _empty(spec: Any, size: int = 0) -> Any:
+    """A batch of `size` zeros of the type `spec`; other unknown dimensions are 0."""
+
+    def empty(leaf: Any) -> Any:
+        if leaf.shape.rank is None:
+            raise ValueError(
+                "Processes share batches whose number of dimensions is known: give the tensors "
+                f"their shape with `set_shape` in `Dataset.map`. Received: element_spec={spec}"
+            )
+        if isinstance(leaf, tf.SparseTensorSpec):
+            shape = [size] + [length or 0 for length in leaf.shape[1:]]
+            indices = tf.zeros([0, len(shape)], tf.int64)
+            return tf.SparseTensor(indices, tf.zeros([0], leaf.dtype), shape)
+        if isinstance(leaf, tf.RaggedTensorSpec):
+            shape = (
+                [length or 0 for length in leaf.flat_values_spec.shape]
+                if leaf.flat_values_spec
+                else [0]
+            )
+            values = tf.zeros(shape, leaf.dtype)
+            outer = tf.zeros([size + 1], leaf.row_splits_dtype)
+            inner = [tf.zeros([1], leaf.row_splits_dtype)] * (leaf.ragged_rank - 1)
+            return tf.RaggedTensor.from_nested_row_splits(values, [outer, *inner])
+        shape = [size] + [length or 0 for length in leaf.shape[1:]]
+        return tf.zeros(shape if leaf.shape.rank else [], leaf.dtype)
+
+    return tf.nest.map_structure(empty, spec)
+
+
+def with_unknown_sizes(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset` with batches whose static size is forgotten.
+
+    Another process may have another size; what is computed from sizes must not be fixed at trace.
+    """
+    # TensorFlow forgets a size that differs between data sets, though the second gives no element.
+    spec = dataset.element_spec
+    other = _empty(spec, size=1 if static_batch_size(spec) == 0 else 0)
+    return dataset.concatenate(tf.data.Dataset.from_tensors(other).take(0))

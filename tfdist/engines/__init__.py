@@ -1,0 +1,1 @@
+"""How replicas and processes exchange tensors: what carries bytes, and nothing above it."""

@@ -1,0 +1,10 @@
+"""The environment variables that tfdist reads, by name; needs no TensorFlow."""
+
+CONNECT_TIMEOUT = "TFDIST_CONNECT_TIMEOUT"
+"""How many seconds a process waits for its peers at the start."""
+
+DEVICES_PER_WORKER = "TFDIST_DEVICES_PER_WORKER"
+"""How many virtual CPU devices a process makes."""
+
+REPLAY = "TFDIST_REPLAY"
+"""The path of the record that a script follows instead of training anew."""

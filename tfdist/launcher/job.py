@@ -1,0 +1,274 @@
+"""Watches over the ranks: shows what they print, and ends all of them when it is time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from tfdist.launcher import guardian, outcome, output, signals
+from tfdist.launcher.members import Member
+from tfdist.launcher.outcome import Outcome
+from tfdist.launcher.rank import Rank, ending
+
+# After the first failure, the others may end by themselves, and so say what they have seen; those
+# that have printed a traceback, or leave in the middle, end slowly on a busy machine.
+_SETTLE_FAILING = 5.0
+# The states of stopped ranks are read this often.
+_LOOK = 0.5
+# After all ranks have ended, their output is read for this long at most.
+_DRAIN = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How long things may take, in seconds.
+
+    Attributes:
+        total: the whole job; None for no limit.
+        stall: a rank may be stopped, as by SIGSTOP.
+        grace: ranks that are told to end may take.
+    """
+
+    total: float | None = None
+    stall: float = 60.0
+    grace: float = 5.0
+
+
+class Job:
+    """The ranks of one script, from their start to their end.
+
+    Args:
+        command: the program and its arguments.
+        members: what each rank is.
+        environments: the environment of each rank.
+        logs: the log of each rank.
+        limits: how long things may take.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        members: Sequence[Member],
+        environments: Sequence[Mapping[str, str]],
+        logs: Sequence[output.Log],
+        limits: Limits | None = None,
+    ) -> None:
+        self._command = list(command)
+        self._members = members
+        self._environments = environments
+        self._logs = logs
+        self._limits = limits or Limits()
+        self._ranks: list[Rank] = []
+        self._selector = selectors.DefaultSelector()
+        self._screens: list[output.Screen] = []
+        self._terminal: int | None = None
+        # What somebody else than the ranks has decided.
+        self._outcome: Outcome | None = None
+        self._first_failure: float | None = None
+        # When the others were told to end.
+        self._told = math.inf
+        self._next_look = 0.0
+        self._ending = False
+        # Signals still to be sent, with their times.
+        self._to_send: list[tuple[float, signal.Signals]] = []
+        # Lines of our own, which wait until what the ranks have printed before is shown.
+        self._to_say: list[str] = []
+        self._started = time.monotonic()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process number of each rank that was started."""
+        return [rank.process.pid for rank in self._ranks]
+
+    def run(self) -> Outcome:
+        """Starts the ranks and returns when all of them and what they started have ended."""
+        with guardian.Guardian() as watcher, signals.received() as received, self._selector:
+            self._selector.register(received, selectors.EVENT_READ)
+            try:
+                self._start(watcher)
+                while any(rank.code is None for rank in self._ranks):
+                    self._step(received)
+            finally:
+                guardian.kill_sessions(self.pids)
+                self._drain(received)
+                for rank in self._ranks:
+                    rank.process.wait()
+        return self._outcome or outcome.of_ranks(self._ranks, self._told, self._started)
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def _start(self, watcher: guardian.Guardian) -> None:
+        together = output.same_stream(1, 2)
+        screens = {1: output.Screen(1)}
+        screens[2] = screens[1] if together else output.Screen(2)
+        self._screens = list(screens.values())
+        for member, environment, log in zip(self._members, self._environments, self._logs):
+            first = not self._ranks
+            prefix = None if first else f"[{member.label}] ".encode()
+            writers = {}
+            for fd in (1,) if together else (1, 2):
+                # Only rank 0 has a terminal where the launcher has one: the others' lines are
+                # shown one by one.
+                reader, writers[fd] = output.open_channel(fd) if first else os.pipe()
+                os.set_blocking(reader, False)
+                if first and os.isatty(reader):
+                    self._terminal = reader
+                stream = output.Stream(reader, screens[fd], log, prefix)
+                self._selector.register(reader, selectors.EVENT_READ, stream)
+            try:
+                process = watcher.start(
+                    self._command,
+                    env=environment,
+                    stdin=None if first else subprocess.DEVNULL,
+                    stdout=writers[1],
+                    stderr=subprocess.STDOUT if together else writers[2],
+                )
+            finally:
+                for writer in writers.values():
+                    os.close(writer)
+            self._ranks.append(Rank(member, process, log))
+
+    # --- watching -----------------------------------------------------------------------------
+
+    def _step(self, received: int) -> None:
+        ready = self._selector.select(self._pause())
+        now = time.monotonic()
+        # Before the output is read, which may tell what other ranks made of a death.
+        self._look_for_deaths(now)
+        for key, _ in ready:
+            if key.fd == received:
+                self._take_signals(received)
+            else:
+                self._read(key)
+        while self._to_say:
+            self._screens[-1].write_line((output.SAYS + self._to_say.pop(0)).encode())
+        if now >= self._next_look:
+            self._next_look = now + _LOOK
+            self._look_for_stopped_ranks(now)
+        if any(screen.broken for screen in self._screens):
+            # Nobody reads the output any more. A single program would end so, too.
+            self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
+        total = self._limits.total
+        if total is not None and now - self._started >= total:
+            self._end(outcome.timed_out(self._ranks, total), now, signal.SIGTERM)
+        while self._to_send and now >= self._to_send[0][0]:
+            number = self._to_send[0][1]
+            if number == signal.SIGTERM and self._some_still_fail(now):
+                break
+            self._to_send.pop(0)
+            self._told = min(self._told, now)
+            for rank in self._ranks:
+                rank.signal(number)
+                if number == signal.SIGTERM:
+                    rank.signal(signal.SIGCONT)  # a stopped rank would not notice
+
+    def _some_still_fail(self, now: float) -> bool:
+        """Whether a rank ends by itself, of what may be the reason for another one's end.
+
+        That may be one that leaves with status 0, where all others say that they lost a peer.
+        """
+        first = self._first_failure
+        if first is None or now >= first + _SETTLE_FAILING:
+            return False
+        failed = [rank for rank in self._ranks if rank.code]
+        unexplained = all(rank.log.lost_a_peer for rank in failed) and all(
+            rank.code != 0 for rank in self._ranks
+        )
+        return unexplained or any(rank.fails(first) for rank in self._ranks)
+
+    def _pause(self) -> float:
+        """Seconds until something is to be done, if nothing happens."""
+        now = time.monotonic()
+        times = [now + _LOOK] + [at for at, _ in self._to_send[:1]]
+        if self._limits.total is not None and not self._ending:
+            times.append(self._started + self._limits.total)
+        return max(0.0, min(times) - now)
+
+    def _look_for_deaths(self, now: float) -> None:
+        # All of them first: what one's end means depends on the others.
+        for rank in [rank for rank in self._ranks if rank.look(now)]:
+            if rank.code:
+                self._take_failure(rank, rank.code, now)
+            elif rank.member.role.leads:
+                self._end(None, now + self._limits.grace, signal.SIGTERM)
+
+    def _take_failure(self, failed: Rank, code: int, now: float) -> None:
+        role = failed.member.role
+        stopped = [rank for rank in self._ranks if rank.member.role.stalls and rank.is_stopped]
+        others = [rank for rank in self._ranks if rank.member.role is role and rank.code is None]
+        if role.spare and others and not self._ending:
+            failed.spared = True
+            after = f"{ending(code)} after {now - self._started:.1f} s"
+            self._to_say.append(f"{failed.name} {after}; training goes on without it")
+        elif stopped and not self._ending:  # that is why the others gave up
+            then = f", and {failed.name} then {ending(code)}"
+            self._end(outcome.stopped(stopped[0], then), now, signal.SIGTERM)
+        else:
+            self._first_failure = self._first_failure or now
+            self._end(None, now + role.settle, signal.SIGTERM)
+
+    def _look_for_stopped_ranks(self, now: float) -> None:
+        for rank in self._ranks:
+            if not rank.member.role.stalls or not rank.is_stopped:
+                rank.stopped_since = None
+            elif rank.stopped_since is None:
+                rank.stopped_since = now
+            elif now - rank.stopped_since >= self._limits.stall:
+                then = f" for more than {self._limits.stall:g} s, so the job was ended"
+                self._end(outcome.stopped(rank, then), now, signal.SIGTERM)
+
+    def _take_signals(self, received: int) -> None:
+        for number in os.read(received, 4096):
+            if number == signal.SIGWINCH:
+                if self._terminal is not None:
+                    output.copy_size(1, self._terminal)
+            elif number != signal.SIGCHLD:
+                self._interrupt(signal.Signals(number))
+
+    def _interrupt(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if self._told < math.inf:  # asked twice, or while the ranks end: no more patience
+            self._to_send = [(now, signal.SIGKILL)]
+        else:
+            passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+            self._end(outcome.ended_by(number), now, passed_on)
+
+    def _end(self, decided: Outcome | None, when: float, number: signal.Signals) -> None:
+        """Ends the job, with the signal `number` at the time `when`, unless it ends earlier.
+
+        Args:
+            decided: what to say of it; None for what becomes of the ranks. The first counts.
+            when: the time.
+            number: the signal.
+        """
+        if not self._ending:
+            self._ending = True
+            self._outcome = decided
+        elif self._told < math.inf or when >= self._to_send[0][0]:
+            return
+        self._to_send = [(when, number), (when + self._limits.grace, signal.SIGKILL)]
+
+    # --- output -------------------------------------------------------------------------------
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        if not key.data.read():
+            self._selector.unregister(key.fileobj)
+            key.data.close()
+
+    def _drain(self, received: int) -> None:
+        """Reads what the ranks have left, until the ends of their streams."""
+        self._selector.unregister(received)
+        end = time.monotonic() + _DRAIN
+        while self._selector.get_map() and time.monotonic() < end:
+            for key, _ in self._selector.select(0.1):
+                self._read(key)
+        for key in list(self._selector.get_map().values()):
+            key.data.close()
+        for screen in self._screens:
+            screen.end_line()

@@ -1,0 +1,108 @@
+"""Who takes part in a job: what each process is called, and what its end means for the others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """What a job makes of the end of a process.
+
+    Attributes:
+        settle: seconds that the others have to end by themselves, once this one has failed.
+        leads: the job is done when this one ends with status 0.
+        spare: the job goes on without this one while another one of this role runs.
+        stalls: the job ends when this one is stopped for too long.
+    """
+
+    settle: float = 1.0
+    leads: bool = False
+    spare: bool = False
+    stalls: bool = True
+
+
+PEER = Role()
+CHIEF = Role(leads=True)
+# The chief notices the loss of what it needs, and says so, but not at once.
+WORKER = Role(settle=60.0, spare=True, stalls=False)
+PS = Role(settle=60.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A process of a job, before it is started.
+
+    Attributes:
+        kind: "rank", or "ps" for a parameter server.
+        number: its place among those of its kind.
+        role: what its end means.
+        task: its job and index in TF_CONFIG.
+
+    Example:
+
+    >>> from tfdist.launcher.members import PS, Member
+    >>> member = Member("ps", 0, PS, ("ps", 0))
+    >>> member.name, member.label, member.log_name
+    ('ps 0', 'ps 0', 'ps-0.log')
+    """
+
+    kind: str
+    number: int
+    role: Role
+    task: tuple[str, int]
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.kind} {self.number}"
+
+    @property
+    def label(self) -> str:
+        """What stands before its lines."""
+        return str(self.number) if self.kind == "rank" else self.name
+
+    @property
+    def log_name(self) -> str:
+        """The name of the file that keeps what it prints."""
+        return f"{self.kind}-{self.number}.log"
+
+
+def members(count: int, ps: int = 0) -> list[Member]:
+    """The processes of a job, in the order in which they are started.
+
+    Args:
+        count: the number of ranks. With parameter servers, rank 0 is the chief and the others are
+            the workers.
+        ps: the number of parameter servers; with 0 all ranks are equal.
+
+    Example:
+
+    >>> from tfdist.launcher.members import members
+    >>> [(member.name, *member.task) for member in members(2, ps=1)]
+    [('rank 0', 'chief', 0), ('rank 1', 'worker', 0), ('ps 0', 'ps', 0)]
+    """
+    if not ps:
+        return [Member("rank", rank, PEER, ("worker", rank)) for rank in range(count)]
+    return [
+        Member("rank", 0, CHIEF, ("chief", 0)),
+        *(Member("rank", rank, WORKER, ("worker", rank - 1)) for rank in range(1, count)),
+        *(Member("ps", index, PS, ("ps", index)) for index in range(ps)),
+    ]
+
+
+def named(some: list[Member]) -> str:
+    """Several members in one phrase.
+
+    Example:
+
+    >>> from tfdist.launcher.members import members, named
+    >>> named(members(3, ps=2))
+    'ranks 0, 1, 2 and ps 0, 1'
+    """
+    phrases = []
+    for kind, plural in (("rank", "ranks"), ("ps", "ps")):
+        numbers = [str(member.number) for member in some if member.kind == kind]
+        if numbers:
+            phrases.append(f"{plural if len(numbers) > 1 else kind} {', '.join(numbers)}")
+    return " and ".join(phrases)

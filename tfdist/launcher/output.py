@@ -1,0 +1,212 @@
+"""What the ranks print: shown on the launcher's own streams, and kept in a log per rank."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import os
+import select
+import struct
+import termios
+import time
+from typing import BinaryIO
+
+from tfdist.launcher.banners import Banners
+
+# What the launcher's own lines begin with.
+SAYS = "tfdist run: "
+
+# A line without an end is shown in pieces of this length.
+_LONGEST_LINE = 65536
+_LAST_LINES = 15
+
+
+class Screen:
+    """One of the launcher's own streams, on which several ranks write.
+
+    Args:
+        fd: its file descriptor.
+
+    Attributes:
+        broken: nobody reads it any more; what is written then is dropped.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.broken = False
+        self._inside_line = False
+
+    def write(self, data: bytes) -> None:
+        """Writes `data` as it is."""
+        self._inside_line = not data.endswith(b"\n")
+        self._write(data)
+
+    def write_line(self, line: bytes) -> None:
+        """Writes a line of its own, even while another one, such as a progress bar, is open."""
+        self._write(b"\n" * self._inside_line + line + b"\n")
+        self._inside_line = False
+
+    def end_line(self) -> None:
+        """Makes sure that what follows begins on a new line."""
+        if self._inside_line:
+            self.write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        while data and not self.broken:
+            try:
+                data = data[os.write(self.fd, data) :]
+            except BlockingIOError:  # whoever gave us the stream made it so
+                select.select([], [self.fd], [])
+            except OSError:
+                self.broken = True
+
+
+class Log:
+    """Everything that one rank prints, in a file, and the last lines that are no banners.
+
+    Args:
+        path: the file; one that exists is overwritten.
+
+    Attributes:
+        traceback_at: when the last traceback began, as `time.monotonic`; None if there was none.
+        lost_a_peer: whether the rank said that it failed because another one was gone.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.traceback_at: float | None = None
+        self.lost_a_peer = False
+        self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._last: collections.deque[bytes] = collections.deque(maxlen=_LAST_LINES)
+
+    def write(self, data: bytes) -> None:
+        """Keeps `data` as it is."""
+        with contextlib.suppress(OSError):  # a full disk must not end the job
+            self._file.write(data)
+
+    def remember(self, line: bytes) -> None:
+        """Makes `line` the last one."""
+        if line.startswith(b"Traceback (most recent call last)"):
+            self.traceback_at = time.monotonic()
+        if line.startswith(b"ConnectionError") and b" lost its connection to " in line:
+            self.lost_a_peer = True
+        if line.strip():
+            self._last.append(line)
+
+    @property
+    def last_lines(self) -> list[bytes]:
+        """The last lines that were not empty, 15 at most."""
+        return list(self._last)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class Stream:
+    """One output stream of one rank.
+
+    Args:
+        fd: where the rank's output can be read; it is closed with the stream.
+        screen: where it is shown.
+        log: where it is kept.
+        prefix: stands before each line on the screen, which leaves TensorFlow's banners out. None
+            shows everything as it is, byte by byte, which a progress bar needs.
+    """
+
+    def __init__(self, fd: int, screen: Screen, log: Log, prefix: bytes | None) -> None:
+        self.fd = fd
+        self._screen = screen
+        self._log = log
+        self._prefix = prefix
+        self._open_line = b""
+        self._banners = Banners()
+
+    def read(self) -> bool:
+        """Takes what there is; returns False at the end of the stream."""
+        try:
+            data = os.read(self.fd, 65536)
+        except BlockingIOError:
+            return True
+        except OSError:  # a pseudo-terminal ends with an error
+            data = b""
+        if not data:
+            return False
+        self._log.write(data)
+        if self._prefix is None:
+            self._screen.write(data)
+        *lines, self._open_line = (self._open_line + data).split(b"\n")
+        for line in lines:
+            self._line(line)
+        if len(self._open_line) > _LONGEST_LINE:
+            # Most likely a progress bar, of which only the last state counts.
+            self._open_line = self._open_line[self._open_line.rfind(b"\r") + 1 :]
+            if len(self._open_line) > _LONGEST_LINE:
+                self._line(self._open_line)
+                self._open_line = b""
+        return True
+
+    def close(self) -> None:
+        """Shows a last line that did not end, and closes the descriptor."""
+        if self._open_line:
+            self._line(self._open_line)
+            self._open_line = b""
+        os.close(self.fd)
+
+    def _line(self, line: bytes) -> None:
+        line = visible(line)
+        if self._banners.match(line):
+            return
+        self._log.remember(line)
+        if self._prefix is not None:
+            self._screen.write_line(self._prefix + line)
+
+
+def visible(line: bytes) -> bytes:
+    r"""What is left of a line on a terminal: what follows the last return to its beginning.
+
+    Args:
+        line: without the newline at its end.
+
+    Example:
+
+    >>> from tfdist.launcher.output import visible
+    >>> visible(b"1/2 [==    ]\b\b\b\r2/2 [======] done\r")
+    b'2/2 [======] done'
+    """
+    return line.rstrip(b"\r").rpartition(b"\r")[2].replace(b"\b", b"")
+
+
+def same_stream(first: int, second: int) -> bool:
+    """Whether two file descriptors are the same file, pipe or terminal."""
+    a, b = os.fstat(first), os.fstat(second)
+    return (a.st_dev, a.st_ino, a.st_rdev) == (b.st_dev, b.st_ino, b.st_rdev)
+
+
+def open_channel(shown_on: int) -> tuple[int, int]:
+    """A way for a rank to write: a terminal of its own, if it is shown on one, else a pipe.
+
+    Args:
+        shown_on: the descriptor on which the rank's output will be shown.
+
+    Returns:
+        The descriptor to read from, and the one that the rank writes to.
+    """
+    if not os.isatty(shown_on):
+        return os.pipe()
+    reader, writer = os.openpty()
+    # No change on the way: the real terminal will do what terminals do.
+    mode = termios.tcgetattr(writer)
+    mode[1] &= ~termios.OPOST
+    mode[3] &= ~termios.ECHO
+    termios.tcsetattr(writer, termios.TCSANOW, mode)
+    copy_size(shown_on, reader)
+    return reader, writer
+
+
+def copy_size(source: int, target: int) -> None:
+    """Gives the terminal `target` the size of the terminal `source`."""
+    with contextlib.suppress(OSError):
+        size = fcntl.ioctl(source, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+        fcntl.ioctl(target, termios.TIOCSWINSZ, size)

@@ -1,0 +1,106 @@
+"""One rank: whether it runs, when it failed, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+
+from tfdist.launcher import guardian, output
+from tfdist.launcher.members import Member
+
+# A traceback that a rank printed so long before its end, at most, tells when it failed.
+_TEARDOWN = 10.0
+
+
+@dataclasses.dataclass
+class Rank:
+    """A process, its output, and how it ended.
+
+    Attributes:
+        member: what it is in its job.
+        process: the process.
+        log: what it prints.
+        code: its exit status, negative for a signal; None while it runs.
+        ended: when it ended.
+        spared: it failed, but the job went on without it.
+        stopped_since: when it was first seen stopped; None while it is not.
+    """
+
+    member: Member
+    process: subprocess.Popen[bytes]
+    log: output.Log
+    code: int | None = None
+    ended: float = 0.0
+    spared: bool = False
+    stopped_since: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.member.name
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it runs, but was stopped, as by SIGSTOP."""
+        return self.code is None and guardian.state(self.process.pid) == "T"
+
+    @property
+    def failed_at(self) -> tuple[bool, float, int]:
+        """When it failed; of several, the first is the one that others do not cause.
+
+        A rank whose exception is not caught closes its connections before it has ended, so that
+        another one may fail of that, say so, and end before it. So does one that is killed. A chief
+        fails of the loss of a server, but no server of the loss of its chief.
+        """
+        traceback = self.log.traceback_at or self.ended
+        time_ = min(self.ended, traceback) if self.ended - traceback < _TEARDOWN else self.ended
+        code = self.code or 0
+        by_others = self.log.lost_a_peer or self.member.role.leads
+        return by_others, time_, 2 if code == -signal.SIGABRT else 1 if code > 0 else 0
+
+    def fails(self, now: float) -> bool:
+        """Whether it runs, but seems to end, by the traceback that it printed shortly before."""
+        traceback = self.log.traceback_at
+        return self.code is None and traceback is not None and now - traceback < _TEARDOWN
+
+    def look(self, now: float) -> bool:
+        """Whether it has just ended. It stays a zombie, so that its number is given to none."""
+        if self.code is not None:
+            return False
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None:
+            exited = ended.si_code == os.CLD_EXITED
+            self.code = ended.si_status if exited else -ended.si_status
+            self.ended = now
+        return ended is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the rank and what it has started, unless it has ended."""
+        if self.code is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, number)
+
+
+def ending(code: int) -> str:
+    """How a rank ended, from its exit status.
+
+    Args:
+        code: the exit status; negative for a signal.
+
+    Example:
+
+    >>> from tfdist.launcher.rank import ending
+    >>> ending(-11)
+    'was killed by SIGSEGV (11)'
+    """
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal
+        name = f"signal {-code}"
+    hint = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
+    return f"was killed by {name} ({-code}{hint})"

@@ -1,0 +1,1 @@
+"""Asynchronous training: variables on parameter servers, workers that do not wait."""

@@ -1,0 +1,91 @@
+"""What a process does first: the chief connects to the others, which serve until it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfdist import environment
+from tfdist.cluster import Cluster
+from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster.local import local_cluster
+from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
+from tfdist.cluster.server import serve
+from tfdist.replay import log
+
+# Where this process serves as a chief: for another strategy of its cluster nobody is waited for.
+_served: set[str | None] = set()
+
+
+def connect(
+    resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
+) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """Waits for the workers and parameter servers; in one of those, serves and ends the process.
+
+    In a replay there is one process, whatever the cluster was.
+
+    Args:
+        resolver: of the cluster; None for TF_CONFIG.
+
+    Returns:
+        The resolver of the chief.
+
+    Raises:
+        ValueError: where there is no cluster, and for one without chief, worker or ps.
+        TimeoutError: when some cannot be reached, with their names.
+        SystemExit: in workers and parameter servers, when the chief has ended.
+    """
+    if environment.REPLAY in os.environ:
+        return _cluster_of_replay(log.read_header(os.environ[environment.REPLAY]).ps)
+    cluster = Cluster.from_environment() if resolver is None else _cluster_of(resolver)
+    if cluster is None:
+        raise ValueError(
+            "A parameter server job has a chief, workers and parameter servers: start the script "
+            "with `tfdist run -n 3 --ps 1`, set TF_CONFIG in each process, or pass a "
+            "`cluster_resolver`, such as from `tfdist.cluster.local_cluster()`. "
+            "Received: no TF_CONFIG"
+        )
+
+    check_parameter_server_cluster(cluster)
+    others = [*cluster.jobs["worker"], *cluster.jobs["ps"], *cluster.jobs["chief"]]
+    os.environ.update(without_proxy(os.environ, others))
+    if cluster.task_type in ("worker", "ps"):
+        serve(cluster)
+        raise SystemExit(0)
+    if cluster.address not in _served:
+        wait_for_servers(cluster)
+        _served.add(cluster.address)
+    if resolver is not None:
+        return resolver
+    jobs = {job: list(cluster.jobs[job]) for job in ("chief", "worker", "ps")}
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+
+
+def number_of_workers(addresses: Mapping[str, Sequence[str]]) -> int:
+    """The number of workers that training is for: in a replay, that of the recorded run.
+
+    Args:
+        addresses: the addresses of the present cluster.
+    """
+    if environment.REPLAY in os.environ:
+        return log.read_header(os.environ[environment.REPLAY]).workers
+    return len(addresses["worker"])
+
+
+_open = contextlib.ExitStack()
+
+
+@functools.cache
+def _cluster_of_replay(ps: int) -> tf.distribute.cluster_resolver.ClusterResolver:
+    return _open.enter_context(local_cluster(workers=1, ps=ps))
+
+
+def _cluster_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Cluster:
+    jobs = {job: tuple(tasks) for job, tasks in resolver.cluster_spec().as_dict().items()}
+    return Cluster(jobs, resolver.task_type or "chief", resolver.task_id or 0)

@@ -1,0 +1,78 @@
+"""Errors of workers and parameter servers, as users should see them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.parameter_server.steps import WorkersLostError
+
+
+def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> None:
+    """Logs that a worker is lost, or with None that it is back."""
+    name = f"worker {worker} ({workers[worker]})"
+    if error is None:
+        tf.get_logger().warning("tfdist: %s is back.", name)
+    else:
+        tf.get_logger().warning(
+            "tfdist: %s is lost; training goes on with the others. (%s)",
+            name,
+            type(error).__name__,
+        )
+
+
+def explained(
+    error: Exception, addresses: Mapping[str, Sequence[str]], timeout: float
+) -> Exception:
+    """An error in `fit`, `evaluate` or `predict` as the user should see it.
+
+    Args:
+        error: what was raised; with the attribute `worker`, the index, where it is of a worker.
+        addresses: the addresses of workers and parameter servers.
+        timeout: the seconds that lost workers were waited for.
+
+    Returns:
+        A ConnectionError that names the parameter server or the workers that are lost; else the
+        error itself, with a note that names the worker; on Python 3.10, whose tracebacks show no
+        notes, it is logged too.
+    """
+    if isinstance(error, WorkersLostError):
+        names = ", ".join(f"worker {n} ({a})" for n, a in enumerate(addresses["worker"]))
+        return ConnectionError(
+            f"All workers are lost for more than {timeout:g} s: {names}. Start them again, look "
+            "for the reason in what they printed, or set `worker_timeout` to wait longer. "
+            f"Received: worker_timeout={timeout:g}"
+        )
+    if compat.is_lost_ps(error):
+        found = _lost_ps(str(error))
+        names = ", ".join(f"ps {n} ({addresses['ps'][n]})" for n in found) or "a parameter server"
+        return ConnectionError(
+            f"{names} is lost, and with it its part of the weights. Start the job again; with a "
+            "keras.callbacks.BackupAndRestore it goes on from the last backup."
+        )
+    worker = error.__dict__.pop("worker", None)
+    if worker is not None:
+        _add_note(error, f"This happened on worker {worker} ({addresses['worker'][worker]}).")
+    return error
+
+
+def _add_note(error: Exception, note: str) -> None:
+    """Does what `add_note` does since Python 3.11; before, the note is logged as well.
+
+    Tracebacks of Python 3.10 do not show notes.
+    """
+    error.__dict__["__notes__"] = [*getattr(error, "__notes__", []), note]
+    if sys.version_info < (3, 11):
+        tf.get_logger().error("tfdist: %s", note)
+
+
+def _lost_ps(text: str) -> list[int]:
+    """The indices of the parameter servers that an error is about."""
+    place = r"/job:ps/replica:0/task:(\d+)"
+    # Those that did not answer; an operation's device may name one that is well.
+    named = re.findall(f"remote target {place}", text) or re.findall(place, text)
+    return sorted({int(index) for index in named})

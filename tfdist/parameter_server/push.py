@@ -1,0 +1,220 @@
+"""Gradients on their way to the parameter servers: compressed by the worker, restored there.
+
+Each payload goes to the parameter server that has the variables, and nothing comes back. What
+compressors keep for the next step stays on the worker. It is kept only once the gradient is used:
+a step that comes to nothing, or is repeated, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.compression.base import State
+from tfdist.optimizer.distributed import DistributedOptimizer
+from tfdist.options import Options
+from tfdist.parameter_server import partitions
+from tfdist.parameter_server.data import CHIEF
+from tfdist.parameter_server.traced import Traced
+from tfdist.parameter_server.updates import Gradients, on_its_device
+from tfdist.step import loss_scale
+from tfdist.step.compression_state import first_state
+from tfdist.step.compression_step import UnitStep, is_compressed, seeds
+from tfdist.step.compression_units import Unit, compressor_at, plan_units, starts_of_stages
+
+States = dict[str, list[State]]
+
+
+class CompressedPush:
+    """Sends the gradients of all workers.
+
+    Args:
+        options: compression, bucket size and seed.
+        optimizers: those that a step applies, in their order; built.
+    """
+
+    def __init__(self, options: Options, optimizers: Sequence[DistributedOptimizer]):
+        self._seed = options.seed
+        self._optimizers = list(optimizers)
+        # One that is applied twice in a step has one state, under the number of the first time.
+        order = [id(optimizer) for optimizer in optimizers]
+        self._owner = {str(i): str(order.index(id(o))) for i, o in enumerate(optimizers)}
+        self._units = {
+            key: _units(self._optimizers[int(key)], options) for key in set(self._owner.values())
+        }
+        self._begin = Traced(self._first_states)
+        self._send = Traced(self._compress)
+        self._states: dict[int, tuple[int, States]] = {}  # by sender, with the worker that has them
+        self._lost: set[int] = set()  # senders whose states are lost, until they have new ones
+        self._before: dict[str, int] = {}
+
+    def begin_run(self, version: int) -> None:
+        """Notes how many updates each optimizer has made.
+
+        Args:
+            version: the number of updates of the strategy.
+        """
+        for key in self._units:
+            made = int(self._optimizers[int(key)].iterations.numpy())
+            self._before[key] = made - version
+
+    def __call__(
+        self, gradients: Gradients, worker: int, sender: int, version: int, anew: bool = False
+    ) -> tuple[Gradients, States, bool]:
+        """Sends gradients from the worker whose device is the present one; in its thread.
+
+        Args:
+            gradients: as in `Outcome`, on the worker.
+            worker: the index of the worker.
+            sender: whose part of the work it is: what was left unsent of it follows it to another
+                worker.
+            version: the number of updates of the strategy that it has read.
+            anew: whether what was left unsent of it is to be taken as lost.
+
+        Returns:
+            The gradients as they have arrived, on the variables' parameter servers; what `keep` is
+            to be given when they are used; and whether what was left unsent is lost.
+        """
+        states = None if anew else self._states_for(worker, sender)
+        if states is None:
+            states, anew = self._begin(), anew or sender in self._lost
+        numbers = {key: version + before for key, before in self._before.items()}
+        starts = {
+            key: max(start for start in starts_of_stages(self._units[key]) if start <= number)
+            for key, number in numbers.items()
+        }
+        counts = {key: np.array(number, np.int64) for key, number in numbers.items()}
+        sender_id = np.array(sender, np.int32)
+        return *self._send(gradients, states, counts, starts, sender_id), anew
+
+    def _states_for(self, worker: int, sender: int) -> States | None:
+        """What the sender has left unsent, on this worker or the chief; None for nothing."""
+        holder, states = self._states.get(sender, (worker, None))
+        if states is None or holder == worker:
+            return states
+        try:
+            with tf.device(CHIEF):  # workers cannot send each other anything
+                return tf.nest.map_structure(tf.identity, states)
+        except tf.errors.OpError as error:
+            if not compat.is_lost_worker(error):
+                raise
+            self.forget(holder)
+            return None
+
+    def keep(self, worker: int, sender: int, states: States) -> None:
+        """Keeps what a sender has left unsent on a worker, as its gradients are used."""
+        self._states[sender] = worker, states
+        self._lost.discard(sender)
+
+    def forget(self, worker: int) -> None:
+        """Called when a worker is lost, and with it what is left unsent on it."""
+        for sender, (holder, states) in list(self._states.items()):
+            if holder == worker:
+                self._lost.add(sender)
+                del self._states[sender]
+                if tf.nest.flatten(states):
+                    message = "tfdist: what compression had left unsent on worker %s is lost."
+                    tf.get_logger().warning(message, worker)
+
+    # --- on the worker --------------------------------------------------------------------------
+
+    def _first_states(self) -> States:
+        return {
+            key: [first_state(unit.compressor, unit.bucket) for unit in units]
+            for key, units in self._units.items()
+        }
+
+    def _compress(
+        self,
+        gradients: Gradients,
+        states: States,
+        counts: dict[str, tf.Tensor],
+        starts: dict[str, int],
+        sender: tf.Tensor,
+    ) -> tuple[Gradients, States]:
+        """Sends gradients.
+
+        Args:
+            gradients: as in `Outcome`.
+            states: of the worker, for each optimizer and unit.
+            counts: the number of updates of each optimizer.
+            starts: the number of the update with which the present stage of compression began.
+            sender: which of all senders it is.
+        """
+        states, arrived = dict(states), {}
+        for key, by_variable in gradients.items():
+            owner = self._owner[key]
+            by_index = {int(place): gradient for place, gradient in by_variable.items()}
+            sent, kept = self._sent(
+                owner, by_index, states[owner], counts[owner], starts[owner], sender
+            )
+            arrived[key] = {str(index): gradient for index, gradient in sent.items()}
+            states[owner] = kept
+        return arrived, states
+
+    def _sent(
+        self,
+        key: str,
+        gradients: dict[int, Any],
+        states: list[State],
+        count: tf.Tensor,
+        start: int,
+        sender: tf.Tensor,
+    ) -> tuple[dict[int, Any], list[State]]:
+        """One optimizer's gradients as they arrive, and the next states of its units."""
+        optimizer = self._optimizers[int(key)]
+        parts = partitions.parts_of_all(optimizer.built_for)
+        arrived: dict[int, Any] = {}
+        kept = []
+        for unit, state in zip(self._units[key], states):
+            dense = {
+                index: tf.convert_to_tensor(gradients[index])
+                for index in unit.bucket.indices
+                if is_compressed(gradients.get(index), unit.compressor)
+            }
+            if not dense:
+                kept.append(state)
+                continue
+            random = seeds(self._seed, unit, count, sender, replicas=1)
+            compressor = compressor_at(unit.compressor, start)
+            step = UnitStep(unit, compressor, state, dense, random)
+            while step.payload is not None:
+                step.receive_own()
+            with tf.device(_place(parts[unit.bucket.indices[0]])):
+                payloads = tf.nest.map_structure(tf.identity, step.sent)
+                restored = compressor.restore(payloads, step.unit.spec, random)
+                arrived.update(step.unit.divided(restored))
+            kept.append({**state, **step.kept()})
+        if isinstance(optimizer.unwrap(), keras.optimizers.LossScaleOptimizer):
+            kept = _if_finite(gradients, kept, states)
+        for index, gradient in gradients.items():
+            if index not in arrived:
+                arrived[index] = on_its_device(parts[index], gradient)
+        return arrived, kept
+
+
+def _units(optimizer: DistributedOptimizer, options: Options) -> list[Unit]:
+    parts = partitions.parts_of_all(optimizer.built_for)
+    return plan_units(
+        options.compression,
+        [tf.TensorSpec(part.shape, part.dtype) for part in parts],
+        [v.path for v in optimizer.built_for for _ in partitions.parts_of(v)],
+        options.bucket_bytes,
+        [_place(part) for part in parts],
+    )
+
+
+def _place(variable: keras.Variable) -> str:
+    """The device of the parameter server that has the variable."""
+    return variable.value.device
+
+
+def _if_finite(gradients: dict[int, Any], after: list[State], before: list[State]) -> list[State]:
+    """The states after a step that is not skipped, as one of an overflow of the loss is."""
+    finite = loss_scale.all_finite_here([*gradients.values()])
+    return tf.nest.map_structure(lambda new, old: tf.where(finite, new, old), after, before)

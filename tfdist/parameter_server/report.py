@@ -1,0 +1,113 @@
+"""How stale the gradients were, and what was done about it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+
+@dataclasses.dataclass
+class WorkerReport:
+    """What is known of one worker.
+
+    Attributes:
+        histogram: the number of applied gradients by their staleness τ.
+        dropped: the same of those that were not applied.
+        waits: how often it had to wait: to begin a step, or because others had to be applied before
+            its gradient. That all wait for each other with `Synchronous` does not count.
+        learning_rate_factors: the sum of what the learning rates were multiplied by.
+    """
+
+    histogram: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    dropped: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    waits: int = 0
+    learning_rate_factors: float = 0.0
+
+
+@dataclasses.dataclass
+class StalenessReport:
+    """What `strategy.staleness_report()` answers.
+
+    Attributes:
+        workers: by their index.
+
+    Example:
+
+    >>> from tfdist.parameter_server.report import StalenessReport
+    >>> report = StalenessReport()
+    >>> report.add(worker=0, staleness=2, factor=0.5)
+    >>> report.add(worker=1, staleness=0, factor=1.0)
+    >>> report.mean_staleness, report.max_staleness, report.updates, report.drops
+    (1.0, 2, 2, 0)
+    """
+
+    workers: dict[int, WorkerReport] = dataclasses.field(default_factory=dict)
+
+    def worker(self, index: int) -> WorkerReport:
+        """The report of one worker, which is made if there is none."""
+        return self.workers.setdefault(index, WorkerReport())
+
+    def add(self, worker: int, staleness: int, factor: float | None) -> None:
+        """Notes a gradient.
+
+        Args:
+            worker: whose it is.
+            staleness: its τ.
+            factor: what the learning rate was multiplied by; None if it was dropped.
+        """
+        own = self.worker(worker)
+        if factor is None:
+            own.dropped[staleness] += 1
+        else:
+            own.histogram[staleness] += 1
+            own.learning_rate_factors += factor
+
+    def since(self, earlier: StalenessReport) -> StalenessReport:
+        """What has come since an `earlier` copy of this report."""
+        new = StalenessReport()
+        for index, own in self.workers.items():
+            before = earlier.workers.get(index, WorkerReport())
+            new.workers[index] = WorkerReport(
+                own.histogram - before.histogram,
+                own.dropped - before.dropped,
+                own.waits - before.waits,
+                own.learning_rate_factors - before.learning_rate_factors,
+            )
+        return new
+
+    @property
+    def histogram(self) -> collections.Counter[int]:
+        """The number of applied gradients by their staleness."""
+        return sum((own.histogram for own in self.workers.values()), collections.Counter())
+
+    @property
+    def updates(self) -> int:
+        """The number of applied gradients."""
+        return self.histogram.total()
+
+    @property
+    def drops(self) -> int:
+        """The number of gradients that were dropped."""
+        return sum(own.dropped.total() for own in self.workers.values())
+
+    @property
+    def waits(self) -> int:
+        """How often workers had to wait; see `WorkerReport`."""
+        return sum(own.waits for own in self.workers.values())
+
+    @property
+    def mean_staleness(self) -> float:
+        """The mean τ of applied gradients; 0 without any."""
+        total = sum(staleness * count for staleness, count in self.histogram.items())
+        return total / max(self.updates, 1)
+
+    @property
+    def max_staleness(self) -> int:
+        """The largest τ of an applied gradient; 0 without any."""
+        return max(self.histogram, default=0)
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """The mean of what learning rates were multiplied by; 1 without any update."""
+        total = sum(own.learning_rate_factors for own in self.workers.values())
+        return total / self.updates if self.updates else 1.0

@@ -1,0 +1,130 @@
+"""Where workers get their batches if each reads its own part of the data."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfdist.parameter_server.data import Batch, SourceBase
+
+
+class Shards(Protocol):
+    """The parts of a data set, which workers read themselves.
+
+    Attributes:
+        count: how many there are.
+        in_turn: whether the batches of one data set go to them in turn.
+    """
+
+    count: int
+    in_turn: bool
+
+    def following(self, iterator: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
+        """Whether an iterator has one more batch, and that batch."""
+
+    def open(self, worker: int, shard: int, skip: int, number: int) -> Any:
+        """An iterator over a part, on the worker whose device is the present one.
+
+        Args:
+            worker: the index of that worker.
+            shard: which part.
+            skip: how many of its batches to leave out.
+            number: which pass over the data it is, from 1.
+        """
+
+    def leave(self, worker: int) -> None:
+        """Called when a worker is lost."""
+
+
+class ShardedSource(SourceBase):
+    """Each worker reads its own part of the data.
+
+    The part of a worker that is lost is free for others, from the place where it was left.
+
+    Args:
+        shards: the parts.
+        number: which pass over the data it is, from 1.
+    """
+
+    on_workers = True
+
+    def __init__(self, shards: Shards, number: int):
+        self._lock = threading.Lock()
+        self._shards = shards
+        self._number = number
+        self._owners: dict[int, int | None] = {shard: shard for shard in range(shards.count)}
+        self._positions = dict.fromkeys(range(shards.count), 0)
+        self._iterators: dict[int, tuple[int, Any]] = {}
+        self._epoch: int | None = None
+        self._end: int | None = None
+
+    def begin(self, epoch: int, batches: int | None) -> ShardedSource:
+        """Called before each run.
+
+        A worker that is faster than others has no more of an epoch than they have, where the parts
+        are of one data set: if that is endless, it would pass through its own more often.
+
+        Args:
+            epoch: the number of the epoch, which may have several runs.
+            batches: how many there are in its first run; None for as many as there are data.
+        """
+        with self._lock:
+            if epoch != self._epoch:
+                self._epoch = epoch
+                if batches is not None and self._shards.in_turn:
+                    self._end = (self._end or 0) + batches
+                for shard in self._owners:  # its own worker may be back
+                    self._owners[shard] = shard
+        return self
+
+    def take(self, worker: int) -> Batch | None:
+        """The next batch of the worker's part or, after its end, of a part that nobody reads."""
+        while (shard := self._shard_of(worker)) is not None:
+            reader, iterator = self._iterators.get(shard, (None, None))
+            if reader != worker:
+                position = self._positions[shard]
+                iterator = self._shards.open(worker, shard, position, self._number)
+                self._iterators[shard] = worker, iterator
+            there_is_one, following = self._shards.following(iterator)
+            if there_is_one:
+                data = following.get_value()  # raises where the worker is lost
+                self._positions[shard] += 1
+                return Batch(shard, self._positions[shard] - 1, data)
+            with self._lock:
+                del self._owners[shard]
+        return None
+
+    def _shard_of(self, worker: int) -> int | None:
+        with self._lock:
+            for wanted in (worker, None):
+                for shard, owner in self._owners.items():
+                    if owner == wanted and not self._is_done(shard):
+                        self._owners[shard] = worker
+                        return shard
+        return None
+
+    def _is_done(self, shard: int) -> bool:
+        """Whether the epoch has no more batches of a part."""
+        if self._end is None:
+            return False
+        return self._positions[shard] * self._shards.count + shard >= self._end
+
+    def give_back(self, batch: Batch) -> None:
+        """Leaves the part to others, who begin with this batch."""
+        with self._lock:
+            self._positions[batch.shard] = min(self._positions[batch.shard], batch.position)
+            self._iterators.pop(batch.shard, None)
+            self._owners.setdefault(batch.shard, None)  # its end had been found
+
+    def leave(self, worker: int) -> None:
+        """Frees the parts of a worker that is lost."""
+        self._shards.leave(worker)
+        with self._lock:
+            for shard, owner in self._owners.items():
+                if owner == worker:
+                    self._owners[shard] = None
+            for shard, (reader, _) in tuple(self._iterators.items()):
+                if reader == worker:
+                    del self._iterators[shard]

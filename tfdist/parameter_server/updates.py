@@ -1,0 +1,303 @@
+"""What the chief runs on the parameter servers: one update after the other.
+
+As updates are made one at a time, counters are exact, and the values that a worker reads belong
+together: they are those after an update, which are read without copying them (a variable of which a
+value is held elsewhere is copied when it changes).
+
+What a function gives that runs in the chief travels through the chief, even if it is made and used
+elsewhere. So functions whose results stay on the parameter servers run there, one on each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.parameter_server import partitions
+from tfdist.parameter_server.functional import FunctionalStep
+from tfdist.parameter_server.watching import finite_by_path
+from tfdist.staleness import Policies
+from tfdist.step import loss_scale
+from tfdist.step.weighting import weigh
+
+Gradients = dict[str, dict[str, Any]]
+Changes = dict[str, tf.Tensor]
+
+
+class Updates:
+    """Applies what steps give.
+
+    Args:
+        strategy: the strategy.
+        step: the step, which knows the variables by their numbers.
+        policies: what is done about stale gradients.
+    """
+
+    def __init__(self, strategy: Any, step: FunctionalStep, policies: Policies):
+        self._strategy = strategy
+        self._step = step
+        self._policies = policies
+        self._states: dict[int, Any] = {}
+        function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        self._readers: dict[str, Callable[[], list[tf.Tensor]]] = {}
+        self.update = function(self._update)
+        self.change = function(self._change_only)
+        self.count = function(self._count)
+        self.finite_by_path = function(functools.partial(finite_by_path, step=step))
+        self._finite = function(_are_finite)
+        self._scaled = function(_scaled)
+        self._add = function(add)
+
+    def values(self) -> list[tf.Tensor]:
+        """The values of the step's variables and parts, where these are."""
+        found: dict[int, tf.Tensor] = {}
+        for device, places in self._places().items():
+            with tf.device(device):
+                found.update(zip(places, self._read(device, tuple(places))))
+        return [found[place] for place in range(len(found))]
+
+    def _places(self) -> dict[str, list[int]]:
+        """The step's variables and parts, by number, on each device."""
+        places: dict[str, list[int]] = {}
+        for place, variable in enumerate(self._step.parts):
+            places.setdefault(variable.value.device, []).append(place)
+        return places
+
+    def _read(self, device: str, places: tuple[int, ...]) -> list[tf.Tensor]:
+        if device not in self._readers:
+            variables = [self._step.parts[place] for place in places]
+            self._readers[device] = tf.function(lambda: [_value(v) for v in variables])
+        return self._readers[device]()
+
+    def add(self, outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
+        """The sums of gradients and changes, where they are; see `add`."""
+        gradients: Gradients = {}
+        changes: Changes = {}
+        for device in self._strategy.ps_devices:
+            here = [self._on(device, *outcome) for outcome in outcomes]
+            with tf.device(device):
+                more, change = self._add(here)
+            for key, by_variable in more.items():
+                gradients.setdefault(key, {}).update(by_variable)
+            changes.update(change)
+        return gradients, changes
+
+    def _on(self, device: str, gradients: Gradients, changes: Changes) -> tuple[Gradients, Changes]:
+        """Those of gradients and changes that belong to variables on one device."""
+        changed = self._step.changed
+        mine = {
+            key: {
+                place: gradient
+                for place, gradient in by_variable.items()
+                if self._step.parts_for(key)[int(place)].value.device == device
+            }
+            for key, by_variable in gradients.items()
+        }
+        return mine, {k: c for k, c in changes.items() if changed[int(k)].value.device == device}
+
+    def _update(
+        self,
+        gradients: Gradients,
+        changes: Changes,
+        assigned: Changes,
+        factor: tf.Tensor,
+        read: Sequence[tf.Tensor],
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+        """One update; gives the results of the metrics, and whether any gradients were applied.
+
+        The latter is None where they always are, as no loss is scaled.
+
+        Args:
+            gradients: as in `Outcome`.
+            changes: as there.
+            assigned: as there.
+            factor: float32 scalar, what the learning rate is multiplied by.
+            read: the values that the gradients were computed from; empty where no policy asks.
+        """
+
+        def in_replica() -> list[tf.Tensor]:
+            finite = []
+            with tf.compat.v1.device(where_the_largest_input_is):
+                for key, by_variable in gradients.items():
+                    optimizer = self._step.optimizers[int(key)]
+                    if self._policies.compensates:
+                        by_variable = self._compensated(key, by_variable, read)
+                    parts = self._step.parts_for(key)
+                    ordered = [
+                        on_its_device(variable, by_variable[str(i)])
+                        if str(i) in by_variable
+                        else None
+                        for i, variable in enumerate(parts)
+                    ]
+                    with compat.scaled_learning_rate(factor):
+                        finite.append(optimizer.apply_collected(ordered, parts))
+                    partitions.constrain(optimizer.built_for)
+                self._change(changes, assigned)
+            return finite
+
+        if self._policies.compensates:
+            self._make_states(gradients)
+        finite = self._strategy.run(in_replica)
+        applied = None if None in finite else tf.reduce_any(finite)
+        return self._step.model.get_metrics_result(), applied
+
+    def _change_only(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
+        """Makes the changes of a step without its gradients; gives the metrics' results."""
+        self._strategy.run(self._change, args=(changes, assigned))
+        return self._step.model.get_metrics_result()
+
+    def _count(self, changes: Changes) -> dict[str, tf.Tensor]:
+        """Only counts a step in the metrics, whose results it gives."""
+        metrics = {id(variable) for variable in self._step.model.metrics_variables}
+        of_metrics = {
+            key: change
+            for key, change in changes.items()
+            if id(self._step.changed[int(key)]) in metrics
+        }
+        self._strategy.run(self._change, args=(of_metrics, {}))
+        return self._step.model.get_metrics_result()
+
+    def are_finite(self, gradients: Gradients) -> bool:
+        """Whether all are finite; not looked at where no loss is scaled."""
+        return not self._loss_scalers() or bool(self._finite(gradients))
+
+    def note_overflow(self) -> None:
+        """Lowers loss scales."""
+        for scaler in self._loss_scalers():
+            loss_scale.after_overflow(scaler)
+
+    def note_finite(self) -> None:
+        """Counts finite gradients, after some of which loss scales rise."""
+        for scaler in self._loss_scalers():
+            loss_scale.after_finite_step(scaler)
+
+    def _loss_scalers(self) -> list[keras.optimizers.LossScaleOptimizer]:
+        inner = {id(o): o.unwrap() for o in self._step.optimizers}.values()
+        return [o for o in inner if isinstance(o, keras.optimizers.LossScaleOptimizer)]
+
+    def scaled(self, gradients: Gradients, factor: float) -> Gradients:
+        """The gradients times a number."""
+        if factor == 1.0:
+            return gradients
+        scaled: Gradients = {}
+        for device in self._strategy.ps_devices:
+            here, _ = self._on(device, gradients, {})
+            with tf.device(device):
+                for key, by_variable in self._scaled(here, tf.constant(factor)).items():
+                    scaled.setdefault(key, {}).update(by_variable)
+        return scaled
+
+    def _change(self, changes: Changes, assigned: Changes) -> None:
+        for key, change in changes.items():
+            self._step.changed[int(key)].value.assign_add(change)
+        for key, value in assigned.items():
+            self._step.changed[int(key)].value.assign(value)
+
+    def _compensated(
+        self, key: str, gradients: dict[str, Any], read: Sequence[tf.Tensor]
+    ) -> dict[str, Any]:
+        variables = self._step.parts_for(key)
+        before = {id(v): value for v, value in zip(self._step.parts, read)}
+        compensated = {}
+        for place, gradient in gradients.items():
+            variable = variables[int(place)]
+            with tf.device(variable.value.device):
+                moved = tf.convert_to_tensor(variable.value) - before[id(variable)]
+                compensated[place] = self._policies.compensate(
+                    tf.convert_to_tensor(gradient), moved, self._states[id(variable)]
+                )
+        return compensated
+
+    def _make_states(self, gradients: Gradients) -> None:
+        variables = [v for key in gradients for v in self._step.parts_for(key)]
+        extended = self._strategy.extended
+        with tf.init_scope(), self._strategy.scope():
+            for variable in variables:
+                if id(variable) not in self._states:
+                    with extended.colocate_vars_with(variable.value):
+                        self._states[id(variable)] = self._policies.init(variable.value)
+
+
+def where_the_largest_input_is(operation: tf.Operation) -> str:
+    """The parameter server on which an operation of an update runs; "" for the chief.
+
+    What is computed from a variable or its gradient stays with it. Servers cannot send to each
+    other, so what takes inputs of equal size from several is done by the chief.
+    """
+    if operation.device:
+        return operation.device
+    largest = 0.0
+    tasks: set[int] = set()
+    for tensor in operation.inputs:
+        size = float(tensor.shape.num_elements() or 0)
+        place = tf.DeviceSpec.from_string(_device_of(tensor))
+        if place.job == "ps" and size >= largest:
+            tasks = {place.task} if size > largest else tasks | {place.task}
+            largest = size
+    return f"/job:ps/replica:0/task:{tasks.pop()}" if len(tasks) == 1 else ""
+
+
+def _device_of(tensor: tf.Tensor) -> str:
+    """Where a tensor is computed; "" where that is not known."""
+    if tensor.op.type == "ReadVariableOp":
+        return compat.captured_from(tensor.op.inputs[0])
+    return tensor.op.device
+
+
+def _value(variable: keras.Variable) -> tf.Tensor:
+    return tf.raw_ops.ReadVariableOp(
+        resource=variable.value.handle, dtype=tf.as_dtype(variable.dtype)
+    )
+
+
+def on_its_device(variable: keras.Variable, value: Any) -> Any:
+    """`value`, a tensor or `tf.IndexedSlices`, on the device of `variable`."""
+    with tf.device(variable.value.device):
+        return tf.nest.map_structure(tf.identity, value, expand_composites=True)
+
+
+def add(outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
+    """The sums of gradients and changes, all on one device.
+
+    What is there once only, such as the gradients of an optimizer that some steps do not apply, is
+    taken as it is.
+    """
+    gradients: Gradients = {}
+    changes: Changes = {}
+    for more, change in outcomes:
+        for key, by_variable in more.items():
+            total = gradients.setdefault(key, {})
+            for place, gradient in by_variable.items():
+                total[place] = _sum(total.get(place), gradient)
+        for key, value in change.items():
+            changes[key] = _sum(changes.get(key), value)
+    return gradients, changes
+
+
+def _sum(total: Any, value: Any) -> Any:
+    if total is None:
+        return value
+    if isinstance(total, tf.IndexedSlices) and isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([total.values, value.values], axis=0),
+            tf.concat([total.indices, value.indices], axis=0),
+            value.dense_shape,
+        )
+    return tf.convert_to_tensor(total) + tf.convert_to_tensor(value)
+
+
+def _are_finite(gradients: Gradients) -> tf.Tensor:
+    dense = [g for by_variable in gradients.values() for g in by_variable.values()]
+    return loss_scale.all_finite(dense)
+
+
+def _scaled(gradients: Gradients, factor: tf.Tensor) -> Gradients:
+    return {
+        key: {place: weigh(g, factor) for place, g in by_variable.items()}
+        for key, by_variable in gradients.items()
+    }

@@ -1,0 +1,32 @@
+"""Whether gradients are finite, and whose are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.parameter_server.functional import FunctionalStep
+
+
+def finite_by_path(
+    gradients: Mapping[str, Mapping[str, Any]], step: FunctionalStep
+) -> dict[str, tf.Tensor]:
+    """Whether the gradients are finite, a bool scalar for each of their variables' paths.
+
+    Args:
+        gradients: as in `Outcome`.
+        step: which knows the variables by their numbers, and their devices.
+    """
+    found: dict[str, tf.Tensor] = {}
+    for key, by_variable in gradients.items():
+        variables = step.parts_for(key)
+        for place, gradient in by_variable.items():
+            variable = variables[int(place)]
+            values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+            with tf.device(variable.value.device):
+                finite = tf.reduce_all(tf.math.is_finite(values))
+            before = found.get(variable.path)
+            found[variable.path] = finite if before is None else tf.logical_and(before, finite)
+    return found

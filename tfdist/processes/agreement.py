@@ -1,0 +1,168 @@
+"""One decision of all processes: what a callback changed in one, the others adopt."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.checksum import checksum
+from tfdist.step.accumulation import GradientAccumulator
+from tfdist.step.replica_state import ReplicaState
+
+
+class Agreement:
+    """Watches what callbacks do to a model in this process, and makes all processes do the same.
+
+    `begin` before the callbacks and `end` after them, in all processes. Where processes changed
+    different things, the lowest rank's changes count.
+
+    Args:
+        model: the model that is trained.
+        strategy: its strategy, of several processes.
+        variables: gives the variables that the callbacks may change, the same in all processes.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: tf.distribute.Strategy,
+        variables: Callable[[keras.Model], list[tf.Variable]],
+    ):
+        self._model = model
+        self._strategy = strategy
+        self._variables_of = variables
+        self._before: list[int] = []
+        self._acts = True
+
+    def begin(self, acts: bool = True, trained: bool = True) -> None:
+        """Notes the state before the callbacks.
+
+        Args:
+            acts: whether a callback of this process may change variables until `end`.
+            trained: whether variables may have changed since `end`.
+        """
+        self._acts = acts
+        if trained or not self._before:
+            self._before = self._checksums()
+
+    def end(self) -> None:
+        """Makes weights, learning rate, next epoch and the decision to stop equal everywhere.
+
+        Raises:
+            RuntimeError: when the processes' weights differ though no callback changed any.
+        """
+        after = self._checksums() if self._acts else self._before
+        changed = [int(a != b) for a, b in zip(after, self._before)]
+        common = _combined([c for c, v in zip(after, self._variables()) if _is_common(v)])
+        row = [
+            int(bool(self._model.stop_training)),
+            compat.initial_epoch(self._model),
+            int(any(changed)),
+            common,
+            int(any(state.is_new for state in replica_states(self._model))),
+        ]
+        rows = self._strategy.processes.all_gather(row)
+        stops, epochs, changes, states, news = rows.T.tolist()
+        root = changes.index(1) if any(changes) else 0
+        if len(set(states)) > 1 and not any(changes):
+            raise RuntimeError(
+                "The ranks' weights or optimizer states have become different, so they no longer "
+                "train one model. Something sets variables in one rank only, or a layer draws "
+                "random numbers of its own. "
+                f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
+            )
+        self._before = after
+        if any(changes):
+            self._adopt(root, changed, after)
+        for state in replica_states(self._model) if any(news) else ():
+            # Where all have read a file, each has its part.
+            state.settle() if all(news) else state.share()
+        compat.set_initial_epoch(self._model, epochs[root])
+        self._model.stop_training = any(stops)
+
+    def _adopt(self, root: int, changed: list[int], after: list[int]) -> None:
+        """Sets the variables that any process changed to their values in `root`."""
+        count = len(changed)
+        rows = self._strategy.processes.all_gather([*changed, *after])
+        is_changed = rows[:, :count].any(axis=0)
+        differs = (rows[:, count:] != rows[root, count:]).any(axis=0)
+        chosen = np.flatnonzero(is_changed & differs)
+        variables = self._variables()
+        broadcast_variables(self._strategy, [variables[index] for index in chosen], root)
+        self._before = np.where(is_changed, rows[root, count:], after).tolist()
+
+    def _variables(self) -> list[tf.Variable]:
+        return self._variables_of(self._model)
+
+    def _checksums(self) -> list[int]:
+        return [checksum_of(self._strategy, variable) for variable in self._variables()]
+
+
+def checksum_of(strategy: Any, variable: tf.Variable) -> int:
+    """A checksum of what this process' first replica has of `variable`."""
+    return checksum(strategy.experimental_local_results(variable)[0])
+
+
+def broadcast_variables(strategy: Any, variables: list[tf.Variable], root: int) -> None:
+    """Sets `variables` on all replicas to their values in process `root`; called by all."""
+    for variable in variables:
+        (value,) = strategy.processes.broadcast([_local(strategy, variable)], root)
+        for part in strategy.experimental_local_results(variable):
+            part.assign(value)
+
+
+def _local(strategy: Any, variable: tf.Variable) -> np.ndarray:
+    return np.asarray(strategy.experimental_local_results(variable)[0].numpy())
+
+
+def all_variables(model: keras.Model) -> list[tf.Variable]:
+    """The variables of `model` and of its optimizers, but for what each replica has for itself."""
+    found: dict[int, tf.Variable] = {}
+    for owner in [model, *_optimizers(model)]:
+        for variable in owner.variables:
+            found.setdefault(id(variable.value), variable.value)
+    for accumulator in _accumulators(model):
+        found.setdefault(id(accumulator.micro_step), accumulator.micro_step)
+    return [v for v in found.values() if v.dtype != tf.string]
+
+
+def learning_rates(model: keras.Model) -> list[tf.Variable]:
+    """The learning rates that can be set: not those of schedules."""
+    rates = [optimizer.learning_rate for optimizer in _optimizers(model)]
+    return [rate.value for rate in rates if isinstance(rate, keras.Variable)]
+
+
+def replica_states(model: keras.Model) -> list[ReplicaState]:
+    """What each replica has for itself: gradients that wait, and what compressors keep."""
+    found = [
+        getattr(optimizer, name, None)
+        for optimizer in _optimizers(model)
+        for name in ("accumulator", "compression_state")
+    ]
+    return [state for state in found if state is not None]
+
+
+def _accumulators(model: keras.Model) -> list[GradientAccumulator]:
+    return [state for state in replica_states(model) if isinstance(state, GradientAccumulator)]
+
+
+def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    return [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
+
+
+def _is_common(variable: Any) -> bool:
+    """Whether a variable must be equal in all processes: not sums that each replica gathers."""
+    return (
+        variable.synchronization != tf.VariableSynchronization.ON_READ
+        and variable.dtype.is_floating
+    )
+
+
+def _combined(checksums: list[int]) -> int:
+    return zlib.crc32(np.array(checksums, np.int64).tobytes())

@@ -1,0 +1,286 @@
+"""The two callbacks that stand before and after the user's in every process."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import keras
+
+from tfdist.processes import meeting, runs
+from tfdist.processes.agreement import Agreement, all_variables, learning_rates, replica_states
+from tfdist.processes.files import CallbackFiles
+
+# Keras' callbacks that neither decide nor change anything at the end of a batch, as a rule.
+_PASSIVE = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.History,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.TensorBoard,
+)
+
+
+# When the processes agree on what callbacks did.
+_PHASES = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
+
+# Those that save the model, in all processes or, where only one has them, in this one.
+_SAVING = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
+
+
+def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
+    """Puts the two callbacks around those of the list; progress is shown by the chief only.
+
+    Args:
+        strategy: the strategy of several processes.
+        callback_list: the callbacks of one `fit`, `evaluate` or `predict`.
+    """
+    callbacks = callback_list.callbacks
+    if callbacks and isinstance(callbacks[0], First):
+        return
+    if not (strategy.is_chief or strategy.log_all_ranks):
+        callbacks[:] = [c for c in callbacks if not isinstance(c, keras.callbacks.ProgbarLogger)]
+    shared = _Shared(strategy, list(callbacks))
+    if not (strategy.is_chief or strategy.log_all_ranks):
+        shared.files.silence()
+    callbacks[:] = [First(shared), *shared.files.with_commits(), Last(shared)]
+
+
+class _Shared:
+    """What the first and the last callback know in common."""
+
+    def __init__(self, strategy: Any, callbacks: list[keras.callbacks.Callback]):
+        self.strategy = strategy
+        self.callbacks = callbacks
+        self.questions = runs.Questions(strategy.processes)
+        self.files = CallbackFiles(callbacks, strategy.is_chief)
+        strategy.callback_files.append(self.files)
+        self.asks_each_batch = False
+        self.may_save_alone: frozenset[str] = frozenset()
+        self.training = False
+        self.whole: Agreement
+        self.in_batches: Agreement
+
+    def recover(self) -> None:
+        """Mends the chief's backups; all processes raise when it cannot."""
+        error: Exception | None = None
+        try:
+            self.files.recover()
+        except Exception as caught:
+            error = caught
+        runs.raise_everywhere(self.strategy.processes, error, "go on from a backup")
+
+    def start(self, model: keras.Model) -> None:
+        """Begins a training; all processes look into every batch if the callbacks of one do."""
+        self.training = True
+        self.whole = Agreement(model, self.strategy, all_variables)
+        self.in_batches = Agreement(model, self.strategy, learning_rates)
+        looks = any(_acts_in_batches(callback) for callback in self.callbacks)
+        saves = [any(_may_save_alone(c, phase) for c in self.callbacks) for phase in _PHASES]
+        savers = [callback for callback in self.callbacks if isinstance(callback, _SAVING)]
+        names = " ".join(type(callback).__name__ for callback in savers)
+        in_batches = any(callback.save_freq not in ("epoch", False) for callback in savers)
+        row = [int(looks), zlib.crc32(names.encode()), int(in_batches), *map(int, saves)]
+        rows = self.strategy.processes.all_gather(row)
+        self.asks_each_batch = bool(rows[:, 0].any())
+        differ = len(set(rows[:, 1])) > 1
+        if differ and rows[:, 2].any() and replica_states(model):
+            raise ValueError(
+                "With `accumulation_steps` above 1 or compression, each rank has something to "
+                "save. A ModelCheckpoint or BackupAndRestore that saves in the middle of an epoch "
+                "must be in the callbacks of all ranks; or let it save at the end of epochs. "
+                f"Received by rank, whether one saves in batches: {rows[:, 2].tolist()}; here "
+                f"{names or 'no such callback'}"
+            )
+        alone = dict(zip(_PHASES, rows[:, 3:].any(axis=0)))
+        alone["on_epoch_end"] |= differ
+        self.may_save_alone = frozenset(phase for phase in _PHASES if alone[phase])
+
+    def may_change_variables(self, phase: str) -> bool:
+        """Whether a callback of this process may, in a phase of an epoch."""
+        return any(_defines(callback, phase, _PASSIVE) for callback in self.callbacks)
+
+
+def _defines(
+    callback: keras.callbacks.Callback,
+    name: str,
+    harmless: tuple[type[keras.callbacks.Callback], ...] = (),
+) -> bool:
+    """Whether `callback` has a method `name` of its own, other than those of `harmless`."""
+    classes = (keras.callbacks.Callback, *harmless)
+    own = all(getattr(type(callback), name) is not getattr(c, name) for c in classes)
+    return own or name in vars(callback)
+
+
+def _may_save_alone(callback: keras.callbacks.Callback, phase: str) -> bool:
+    """Whether `callback` may save the model in one process: Keras' own save in all of them.
+
+    One that saves in all of them, or not at all, may say so: `saves_alone = False`.
+    """
+    if not getattr(callback, "saves_alone", True):
+        return False
+    known = type(callback).__module__.partition(".")[0] in ("keras", "tfdist")
+    is_lambda = isinstance(callback, keras.callbacks.LambdaCallback)
+    return (is_lambda or not known) and _defines(callback, phase)
+
+
+def _acts_in_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether the processes must agree after each batch on what `callback` did.
+
+    A callback that does the same in all of them may say so: `decides_in_batches = False`.
+    """
+    if not getattr(callback, "decides_in_batches", True):
+        return False
+    if _reads_logs_in_batches(callback):
+        return True
+    names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+    return any(_defines(callback, name, _PASSIVE) for name in names)
+
+
+def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether one of Keras' callbacks decides by, or writes, metrics in the middle of an epoch."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return callback.save_best_only and callback.save_freq != "epoch"
+    if isinstance(callback, keras.callbacks.TensorBoard):
+        return callback.update_freq != "epoch"
+    return False
+
+
+class First(keras.callbacks.Callback):
+    """Stands before the user's callbacks and notes the state that they find."""
+
+    def __init__(self, shared: _Shared):
+        super().__init__()
+        self._shared = shared
+        self._compared = False
+
+    def _begin(self, phase: str) -> None:
+        shared = self._shared
+        if phase in shared.may_save_alone:
+            for state in replica_states(self.model):
+                state.hold()
+        shared.strategy.callbacks_run = True
+        shared.whole.begin(
+            # Before and after training, Keras itself may change variables.
+            acts=not phase.startswith("on_epoch") or shared.may_change_variables(phase),
+            trained=phase != "on_epoch_begin",
+        )
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Mends what a killed process left, and starts to watch."""
+        optimizer = self.model.optimizer
+        variables = self.model.trainable_variables
+        if optimizer is not None and not optimizer.built and variables:
+            with self._shared.strategy.scope():
+                optimizer.build(variables)
+        self._check_params()
+        self._shared.start(self.model)
+        self._shared.recover()
+        self._begin("on_train_begin")
+
+    def _check_params(self) -> None:
+        """Raises ValueError where the processes were asked for different numbers of steps."""
+        params = self.params or {}
+        facts = {name: params.get(name) for name in ("steps", "epochs")}
+        meeting.meet(self._shared.strategy.processes, "begins to train or evaluate", facts)
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Checks what the processes were asked for; validation steps are timed anew."""
+        if not self._shared.training:
+            self._check_params()
+        self._shared.questions.start_again()
+
+    def on_predict_begin(self, logs: dict | None = None) -> None:
+        """Checks what the processes were asked for."""
+        self._check_params()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes the state."""
+        self._shared.questions.start_again()
+        self._begin("on_epoch_begin")
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Stops everywhere after Ctrl-C in one process; compares the processes' data."""
+        is_time = self._shared.questions.ask_now_and_then()
+        if batch > 0 and (is_time or not self._compared):
+            self._compare_data()
+
+    def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Stops everywhere after Ctrl-C in one process."""
+        self._shared.questions.ask_now_and_then()
+
+    def on_predict_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Stops everywhere after Ctrl-C in one process."""
+        self._shared.questions.ask_now_and_then()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Gives callbacks that look into batches the metrics of all processes."""
+        if self._shared.asks_each_batch:
+            results = self.model.get_metrics_result()
+            if logs is not None:
+                logs.update({name: float(results[name]) for name in logs if name in results})
+            self._shared.in_batches.begin()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Compares the processes' data, and notes the state."""
+        self._compare_data()
+        self._begin("on_epoch_end")
+
+    def _compare_data(self) -> None:
+        self._compared = True
+        self._shared.strategy.data.compare()
+
+    def on_test_end(self, logs: dict | None = None) -> None:
+        """Compares the processes' data, unless the end of an epoch of training does it."""
+        if not self._shared.training:
+            self._compare_data()
+
+    def on_predict_end(self, logs: dict | None = None) -> None:
+        """Compares the processes' data."""
+        self._compare_data()
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Lets the chief's callbacks clean up where they wrote."""
+        if self._shared.strategy.is_chief:
+            self._shared.files.end_training()
+        self._begin("on_train_end")
+
+
+class Last(keras.callbacks.Callback):
+    """Stands after the user's callbacks and makes one decision of all processes'."""
+
+    def __init__(self, shared: _Shared):
+        super().__init__()
+        self._shared = shared
+
+    def _end(self) -> None:
+        self._shared.strategy.callbacks_run = False
+        for state in replica_states(self.model):
+            state.release()
+        self._shared.whole.end()
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Adopts what one process restored."""
+        self._end()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Adopts what one process changed."""
+        self._end()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Stops everywhere when one process stops."""
+        if self._shared.asks_each_batch:
+            self._shared.in_batches.end()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Adopts what one process changed or decided."""
+        self._end()
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Adopts what one process restored."""
+        self._end()
+        for state in replica_states(self.model):
+            state.end_training()
+        self._shared.training = False
+        self._shared.files.restore()

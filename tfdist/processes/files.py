@@ -1,0 +1,283 @@
+"""Files of callbacks and models: one process writes them, and only whole ones are seen."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from tfdist.processes.backups import BackupFolder, flush
+
+
+class CallbackFiles:
+    """Where the callbacks of one `fit` write.
+
+    Args:
+        callbacks: the callbacks.
+        is_chief: whether this process writes files that stay.
+    """
+
+    def __init__(self, callbacks: list[keras.callbacks.Callback], is_chief: bool):
+        self._callbacks = callbacks
+        # Where files cannot be moved at once, backups are written in their place.
+        self._backups = {
+            id(c): Backup(c)
+            for c in callbacks
+            if is_chief
+            and isinstance(c, keras.callbacks.BackupAndRestore)
+            and not _is_remote(c.backup_dir)
+        }
+        self._undo: list[Callable[[], None]] = []
+        self._elsewhere: tempfile.TemporaryDirectory | None = None
+        if not is_chief:
+            for callback in callbacks:
+                self._turn_aside(callback)
+
+    def _turn_aside(self, callback: keras.callbacks.Callback) -> None:
+        """Lets a callback of a process that is not the chief write where nobody looks."""
+        target = ""
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            target = callback.filename
+        elif isinstance(callback, keras.callbacks.TensorBoard):
+            target = callback.log_dir
+        elif isinstance(callback, keras.callbacks.BackupAndRestore):
+            target = callback.backup_dir
+        elif isinstance(callback, keras.callbacks.ModelCheckpoint):
+            # It writes nothing here, but makes the folder, if no other process makes it meanwhile.
+            target = os.path.dirname(callback.filepath)
+        if target:
+            self._elsewhere = self._elsewhere or tempfile.TemporaryDirectory(prefix="tfdist-")
+            aside = pathlib.Path(self._elsewhere.name, str(len(self._undo)))
+            self._undo.append(_redirect(callback, target, str(aside)))
+
+    def silence(self) -> None:
+        """Lets the callbacks say nothing, until their paths are restored."""
+        for callback in self._callbacks:
+            verbose = getattr(callback, "verbose", 0)
+            if verbose:
+                callback.verbose = 0
+                self._undo.append(functools.partial(setattr, callback, "verbose", verbose))
+
+    def with_commits(self) -> list[keras.callbacks.Callback]:
+        """The callbacks, and behind each that writes backups one that makes them visible."""
+        found = []
+        for callback in self._callbacks:
+            found.append(callback)
+            if id(callback) in self._backups:
+                found.append(Commit(self._backups[id(callback)]))
+        return found
+
+    def recover(self) -> None:
+        """Puts whole backups in the places of those that a killed process has left.
+
+        Raises:
+            ValueError: when there are backups, and none is whole.
+        """
+        for backup in self._backups.values():
+            backup.folder.recover()
+
+    def end_training(self) -> None:
+        """Lets callbacks clean up where they wrote; files that are not theirs stay."""
+        self.restore()
+        for backup in self._backups.values():
+            self._undo.append(backup.clean_up())
+
+    def restore(self) -> None:
+        """Gives the callbacks their own paths back."""
+        while self._undo:
+            self._undo.pop()()
+        for backup in self._backups.values():
+            backup.unstage()
+        if self._elsewhere is not None:
+            self._elsewhere.cleanup()
+
+
+class Backup:
+    """What one BackupAndRestore writes.
+
+    Args:
+        callback: the callback.
+
+    Attributes:
+        folder: where it writes.
+    """
+
+    def __init__(self, callback: keras.callbacks.BackupAndRestore):
+        self._callback = callback
+        self._undo: Callable[[], None] | None = None
+        self.folder = BackupFolder(pathlib.Path(callback.backup_dir))
+
+    def stage(self) -> None:
+        """From now on backups become visible with `folder.commit` only."""
+        old, new = self._callback.backup_dir, str(self.folder.staging)
+        self._undo = self._undo or _redirect(self._callback, old, new)
+
+    def unstage(self) -> None:
+        """Gives the callback its own paths back."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+            self.folder.discard_incomplete()
+
+    def clean_up(self) -> Callable[[], None]:
+        """Removes the backups if the callback was asked to; returns what undoes the rest.
+
+        Keras would remove the whole folder, with what others have written there.
+        """
+        callback = self._callback
+        if not callback.delete_checkpoint:
+            return lambda: None
+        self.folder.delete()
+        callback.delete_checkpoint = self.folder.is_empty()
+        return lambda: setattr(callback, "delete_checkpoint", True)
+
+
+class Recover(keras.callbacks.Callback):
+    """Stands before the callbacks of a `fit` in one process, and gives them whole backups.
+
+    Args:
+        strategy: the strategy.
+        files: where the callbacks write.
+    """
+
+    def __init__(self, strategy: Any, files: CallbackFiles):
+        super().__init__()
+        self._strategy = strategy
+        self._files = files
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Mends what a killed process left."""
+        self._strategy.callback_files.append(self._files)
+        self._files.recover()
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Lets the callbacks clean up where they wrote."""
+        self._files.end_training()
+
+
+class Commit(keras.callbacks.Callback):
+    """Stands behind a BackupAndRestore and makes visible what it wrote.
+
+    Args:
+        backup: what it writes.
+    """
+
+    def __init__(self, backup: Backup):
+        super().__init__()
+        self._backup = backup
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """From now on backups become visible when they are whole; the last was restored."""
+        self._backup.stage()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Makes a backup visible."""
+        self._backup.folder.commit()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Makes a backup visible."""
+        self._backup.folder.commit()
+
+
+def protect(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
+    """Lets the callbacks of a `fit` in one process write whole backups.
+
+    Args:
+        strategy: the strategy of one process.
+        callback_list: the callbacks of one `fit`, `evaluate` or `predict`.
+    """
+    callbacks = callback_list.callbacks
+    backups = [c for c in callbacks if isinstance(c, keras.callbacks.BackupAndRestore)]
+    if backups and not isinstance(callbacks[0], Recover):
+        files = CallbackFiles(list(callbacks), is_chief=True)
+        callbacks[:] = [Recover(strategy, files), *files.with_commits()]
+
+
+@contextlib.contextmanager
+def restored(strategy: Any) -> Iterator[None]:
+    """Gives callbacks their own paths back when a run of `strategy` ends, also with an error."""
+    before = len(strategy.callback_files)
+    try:
+        yield
+    finally:
+        while len(strategy.callback_files) > before:
+            strategy.callback_files.pop().restore()
+
+
+def _redirect(
+    callback: keras.callbacks.Callback, old: str | os.PathLike, new: str
+) -> Callable[[], None]:
+    """Replaces `old` by `new` in all paths that `callback` keeps; returns what undoes it."""
+    start = os.fspath(old).rstrip("/")
+    paths = {
+        name: path
+        for name, path in vars(callback).items()
+        if isinstance(path, (str, os.PathLike))
+        and (os.fspath(path) == start or os.fspath(path).startswith(f"{start}/"))
+    }
+    moved = {name: new + os.fspath(path)[len(start) :] for name, path in paths.items()}
+    vars(callback).update({name: path.rstrip("/") for name, path in moved.items()})
+    return lambda: vars(callback).update(paths)
+
+
+def _is_remote(path: str | os.PathLike) -> bool:
+    return "://" in os.fspath(path)
+
+
+@contextlib.contextmanager
+def whole_file(path: Any, size: int) -> Iterator[Any]:
+    """A path to write to instead of `path`, which it replaces when it is whole.
+
+    Folders, open files and remote ones are written directly.
+
+    Args:
+        path: where the file is to be.
+        size: about how many bytes it will have.
+
+    Raises:
+        OSError: when there is no room for as many.
+    """
+    is_path = isinstance(path, (str, os.PathLike)) and not _is_remote(path)
+    if not is_path or not str(path).endswith((".h5", ".hdf5", ".keras")) or os.path.isdir(path):
+        yield path
+        return
+    given, path = path, pathlib.Path(os.path.realpath(path))  # a link stays one
+    if not path.parent.is_dir():
+        yield given  # Keras raises its own error
+        return
+    suffix = "".join(path.suffixes[-2:])
+    partial = path.with_name(f".{path.name.removesuffix(suffix)}.incomplete{suffix}")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "The file must not be written", str(path))
+    try:
+        _check_room(partial, max(size, path.stat().st_size if path.exists() else 1))
+        yield str(partial)
+        if path.exists():
+            shutil.copymode(path, partial)
+        flush(partial)
+        os.replace(partial, path)
+        flush(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _check_room(path: pathlib.Path, size: int) -> None:
+    """Raises OSError where a file of `size` bytes has no room.
+
+    A full disk would end the process: HDF5 (1.14, 2.0) crashes when it closes the file.
+    """
+    with open(path, "wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems without it
+                message = f"{os.strerror(error.errno or 0)}: {size} bytes are needed"
+                raise OSError(error.errno, message, str(path)) from error

@@ -1,0 +1,144 @@
+"""Where all processes meet before what only works if all of them do the same.
+
+Collective operations of different kinds or shapes that meet end in a lost connection, or wait for
+ever. So before one whose kind or shape depends on the script, the processes compare what they are
+about to do, in an operation that is the same everywhere: two numbers from each of them. Only where
+these differ do texts travel, and all processes raise the same error.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from tfdist.engines.processes import Processes
+
+_MOST_DIFFERENCES = 12
+_LONGEST_VALUE = 160
+_NOTHING = "nothing"
+_Result = TypeVar("_Result")
+
+SAME_SCRIPT = (
+    "All ranks run the same script and train one model, so they must do the same in the same "
+    "order, with the same options."
+)
+
+
+def meet(
+    processes: Processes,
+    doing: str,
+    facts: Mapping[str, Any],
+    detail: str = "",
+    number: int = 0,
+    advice: str = SAME_SCRIPT,
+) -> list[int]:
+    """Called by all processes before they do something together.
+
+    Args:
+        processes: the processes.
+        doing: what this process is about to do, such as "begins `fit`".
+        facts: plain data (dicts, lists, strings, numbers) that must be equal in all processes.
+        detail: what to say besides `doing`; it may differ.
+        number: an int64 that may differ.
+        advice: what the error says first.
+
+    Returns:
+        Every process' `number`.
+
+    Raises:
+        ValueError: in all processes, when they do different things or differ in their facts; it
+            names what differs, with the values and ranks.
+        ConnectionError: when another process is lost.
+    """
+    if processes.size == 1:
+        return [number]
+    place = processes.meeting_place
+    header = [digest(json.dumps([doing, facts], sort_keys=True).encode()), number]
+    rows = _outside_of_scopes(place.all_gather, header)
+    if len(set(rows[:, 0])) > 1:
+        text = json.dumps([doing, detail, facts], sort_keys=True)
+        texts = _outside_of_scopes(place.all_gather_texts, text)
+        raise ValueError(f"{advice} Received: {_what_differs([json.loads(t) for t in texts])}")
+    return rows[:, 1].tolist()
+
+
+def digest(data: bytes) -> int:
+    """An int64 that depends on all of `data`."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+
+
+def _outside_of_scopes(function: Callable[[Any], _Result], argument: Any) -> _Result:
+    """Calls `function` where no function is being traced and no strategy's scope is active."""
+    if tf.executing_eagerly() and not tf.distribute.has_strategy():
+        return function(argument)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # a new one is in none
+        return thread.submit(function, argument).result()
+
+
+def _what_differs(texts: Sequence[Any]) -> str:
+    doings = [" ".join(filter(None, (doing, detail))) for doing, detail, _ in texts]
+    who_does_what = "; ".join(f"{ranks} {doing}" for doing, ranks in _by_value(doings))
+    if len({doing for doing, _, _ in texts}) > 1:
+        return who_does_what
+    found = list(differences([facts for _, _, facts in texts]))
+    shown = [
+        f"{name}: " + ", ".join(f"{_short(value)} in {ranks}" for value, ranks in _by_value(values))
+        for name, values in found[:_MOST_DIFFERENCES]
+    ]
+    if len(found) > len(shown):
+        shown.append(f"and {len(found) - len(shown)} more")
+    where = f"each {doings[0]}" if len(set(doings)) == 1 else who_does_what
+    return f"{'; '.join(shown)} (where {where})"
+
+
+def differences(trees: Sequence[Any], name: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Where plain data differ.
+
+    Args:
+        trees: dicts, lists, strings and numbers, nested.
+        name: what they are called.
+
+    Yields:
+        The name of a part, such as "model.layers[1].units", and its value in each of `trees`.
+    """
+    if all(tree == trees[0] for tree in trees):
+        return
+    if all(isinstance(tree, dict) for tree in trees):
+        keys = dict.fromkeys(key for tree in trees for key in tree)
+        for key in keys:
+            parts = [tree.get(key, _NOTHING) for tree in trees]
+            yield from differences(parts, f"{name}.{key}" if name else key)
+        return
+    if all(isinstance(tree, list) for tree in trees):
+        lengths = [len(tree) for tree in trees]
+        if len(set(lengths)) == 1:
+            for index, items in enumerate(zip(*trees)):
+                yield from differences(items, f"{name}[{index}]")
+            return
+        if max(lengths) > 8:
+            yield f"number of {name}", lengths
+            return
+    yield name, list(trees)
+
+
+def _by_value(values: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Each different value with the ranks that have it."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(json.dumps(value, sort_keys=True), []).append(rank)
+    return [(json.loads(value), names_of(having)) for value, having in ranks.items()]
+
+
+def names_of(ranks: Sequence[int]) -> str:
+    """The ranks as words: "rank 0", "ranks 0, 2"."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+
+
+def _short(value: Any) -> str:
+    text = value if value == _NOTHING else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

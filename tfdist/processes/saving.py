@@ -1,0 +1,75 @@
+"""Saving what each process has a part of: the first one writes, the others send it their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.engines.processes import Processes
+from tfdist.step.replica_state import ReplicaState
+
+_END = -1
+
+
+def write_together(
+    processes: Processes, states: Sequence[ReplicaState], write: Callable[[], Any]
+) -> Any:
+    """Calls `write` in the first process; called by all processes.
+
+    What is written may ask each of `states` to save itself. The first process then tells the others
+    which one it is, and all go through its rows; at the end it tells them how it went.
+
+    Returns:
+        What `write` returns; None in the other processes.
+
+    Raises:
+        RuntimeError: in the other processes, when the first one could not write.
+        ConnectionError: when another process is lost; it names its rank where it is known.
+    """
+    with processes.naming_lost_ranks():
+        if processes.is_chief:
+            return _receive_and_write(processes, states, write)
+        _send(processes, states)
+        return None
+
+
+def _receive_and_write(
+    processes: Processes, states: Sequence[ReplicaState], write: Callable[[], Any]
+) -> Any:
+    for number, state in enumerate(states):
+        state.announce = lambda number=number: _tell(processes, number)
+    try:
+        written = write()
+    except BaseException as error:
+        if not _is_loss(processes, error):
+            _tell(processes, _END)
+            processes.all_gather_texts(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        for state in states:
+            state.announce = None
+    _tell(processes, _END)
+    processes.all_gather_texts("")
+    return written
+
+
+def _is_loss(processes: Processes, error: BaseException) -> bool:
+    """Whether the others cannot be reached: a remote file system has errors of the same types."""
+    cause = error.__cause__ if isinstance(error, ConnectionError) else error
+    return isinstance(cause, tf.errors.OpError) and processes.lost(cause) is not None
+
+
+def _send(processes: Processes, states: Sequence[ReplicaState]) -> None:
+    while (number := _tell(processes, _END)) != _END:
+        for _ in states[number].gather():
+            pass
+    (message, *_) = processes.all_gather_texts("")
+    if message:
+        raise RuntimeError(f"Rank 0 could not save the model. Its error was: {message}")
+
+
+def _tell(processes: Processes, number: int) -> int:
+    """What the first process says."""
+    return int(processes.all_gather([number])[0, 0])

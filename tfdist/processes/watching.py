@@ -1,0 +1,244 @@
+"""Whether all processes read the same global batches: running checksums, which they compare.
+
+Each process keeps a part of every batch and leaves the rest, so data that differ between processes
+train a model on a mixture that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.engines.processes import Processes
+from tfdist.processes.meeting import names_of
+from tfdist.step.weighting import batch_size
+
+# So many batches back, the first one that differs can be named.
+REMEMBERED = 4096
+_MORE_THAN_BATCHES = 2**40
+# Enough to notice another order or other data.
+_SAMPLED_OF_INPUTS, _SAMPLED_OF_TARGETS = 8, 64
+_UNKNOWN_ROW = 1000
+_ADVICE = (
+    "The ranks do not read the same data. Every rank must be given the same global batches in the "
+    "same order, of which it takes its part; where each was given a part of its own, most samples "
+    "are left out: hand such data in with `strategy.distribute_datasets_from_function`. Where the "
+    "data depend on random numbers, call `keras.utils.set_random_seed` with the same number in all "
+    "ranks."
+)
+
+
+class Read(NamedTuple):
+    """What a data set has given so far in one pass.
+
+    Attributes:
+        number: how many passes were begun.
+        batches: how many batches were read.
+        ended: whether there are no more.
+        sizes: a checksum of the numbers of samples of all these batches.
+        targets: one of a sample of their targets and sample weights.
+        inputs: one of a sample of their inputs.
+    """
+
+    number: int = 0
+    batches: int = 0
+    ended: int = 0
+    sizes: int = 0
+    targets: int = 0
+    inputs: int = 0
+
+
+# A checksum is the last one times a factor plus what is new.
+_FACTORS = tuple(Read(1, 1, 1, *[6_364_136_223_846_793_005] * 3))
+_CHECKSUMS = {
+    "sizes": "numbers of samples",
+    "targets": "targets or sample weights",
+    "inputs": "inputs",
+}
+
+
+class Watch:
+    """Running checksums of the batches that a data set gives.
+
+    They are kept in a table, as a variable would be a distributed one in a strategy's scope.
+    """
+
+    def __init__(self) -> None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, list(Read()))
+
+    def on(
+        self, dataset: tf.data.Dataset, length_is_known: bool, function: Callable[[Any], Any]
+    ) -> tf.data.Dataset:
+        """Notes the batches when they pass, and what one step of a pipeline makes of them.
+
+        Args:
+            dataset: the batches.
+            length_is_known: whether their number is; otherwise the end is noted too.
+            function: of a batch. It shares a step with the noting, as a step costs more than that.
+
+        Returns:
+            What `function` returned.
+        """
+
+        @tf.autograph.experimental.do_not_convert
+        def note(row: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
+            return self._noted(row * _FACTORS + _news(batch)), function(batch)
+
+        @tf.autograph.experimental.do_not_convert
+        def note_pass(zero: tf.Tensor) -> tf.data.Dataset:
+            begun = self._latest()[0] * list(Read(number=1)) + list(Read(number=1))
+            return dataset.scan(self._noted(begun), note)
+
+        @tf.autograph.experimental.do_not_convert
+        def note_end(zero: tf.Tensor) -> tf.data.Dataset:
+            with tf.control_dependencies([self._noted(self._latest() + list(Read(ended=1)))]):
+                return dataset.take(tf.identity(zero)).scan(zero, lambda n, b: (n, function(b)))
+
+        zero = tf.data.Dataset.from_tensors(tf.zeros([], tf.int64))
+        noted = zero.flat_map(note_pass)
+        return noted if length_is_known else noted.concatenate(zero.flat_map(note_end))
+
+    def latest(self) -> list[int]:
+        """The last `Read`; batches may be read before they are trained on."""
+        return self._latest().numpy().tolist()
+
+    def after(self, counts: range) -> list[Read]:
+        """What was read after these numbers of batches."""
+        keys = [count % REMEMBERED for count in counts]
+        return [Read(*row) for row in self._table.lookup(tf.constant(keys, tf.int64)).numpy()]
+
+    def _noted(self, row: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([self._table.insert(row[1] % REMEMBERED, row)]):
+            return tf.identity(row)
+
+    def _latest(self) -> tf.Tensor:
+        rows = self._table.lookup(tf.range(REMEMBERED, dtype=tf.int64))
+        return rows[tf.argmax(rows[:, 0] * _MORE_THAN_BATCHES + rows[:, 1])]
+
+
+def _news(batch: Any) -> tf.Tensor:
+    """What one more batch adds to a `Read`, int64."""
+    size = batch_size(batch)
+    if isinstance(batch, tuple) and len(batch) <= 3:
+        inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    else:
+        inputs, targets, weights = batch, None, None
+    zero, one = tf.zeros([], tf.int64), tf.ones([], tf.int64)
+    news = Read(
+        number=zero,
+        batches=one,
+        ended=zero,
+        sizes=zero if size is None else tf.cast(size, tf.int64),
+        targets=_checksum((targets, weights), _SAMPLED_OF_TARGETS),
+        inputs=_checksum(inputs, _SAMPLED_OF_INPUTS),
+    )
+    return tf.stack(list(news))
+
+
+def _checksum(data: Any, of_each: int) -> tf.Tensor:
+    """An int64 that depends on about `of_each` numbers of each sample of the tensors in `data`."""
+    leaves = tf.nest.flatten(data, expand_composites=True)
+    parts = [tf.io.serialize_tensor(_some(x, of_each)) for x in leaves if tf.is_tensor(x)]
+    if not parts:
+        return tf.zeros([], tf.int64)
+    text = parts[0] if len(parts) == 1 else tf.strings.join(parts)
+    return tf.strings.to_hash_bucket_fast(text, 2**62)
+
+
+def _some(tensor: tf.Tensor, of_each: int) -> tf.Tensor:
+    """About `of_each` numbers of each row of `tensor`, at places that differ from row to row."""
+    if not tensor.shape.rank or tensor.shape.rank == 1:
+        return tensor
+    in_row = tensor.shape[1:].num_elements() or _UNKNOWN_ROW
+    if in_row <= of_each:
+        return tensor
+    stride = next(n for n in itertools.count(in_row // of_each) if math.gcd(n, in_row) == 1)
+    return tf.reshape(tensor, [-1])[::stride]
+
+
+class Comparison:
+    """The processes compare what they have read of the data sets that were distributed last."""
+
+    def __init__(self, processes: Processes):
+        self._processes = processes
+        self._watches: collections.deque[Watch] = collections.deque(maxlen=8)
+        self._warned = False
+
+    def watch(
+        self, dataset: tf.data.Dataset, length_is_known: bool, function: Callable[[Any], Any]
+    ) -> tf.data.Dataset:
+        """Compares `dataset` from now on; called by all processes. See `Watch.on`."""
+        self._watches.append(Watch())
+        return self._watches[-1].on(dataset, length_is_known, function)
+
+    def compare(self) -> None:
+        """Called by all processes, between steps.
+
+        Raises:
+            RuntimeError: in all processes, when the data of one of them have ended before those of
+                the others, and when the targets, sample weights or numbers of samples of their
+                batches differ. If only inputs do, there is a warning, once.
+        """
+        if not self._watches:
+            return
+        own = [value for watch in self._watches for value in watch.latest()]
+        shape = (self._processes.size, len(self._watches), len(Read()))
+        latest = self._processes.all_gather(own).reshape(shape)
+        if (latest == latest[0]).all():
+            return
+        common = []
+        for index, watch in enumerate(tuple(self._watches)):
+            reads = [Read(*row) for row in latest[:, index].tolist()]
+            in_one_pass = len({read.number for read in reads}) == 1
+            common.append(min(read.batches for read in reads) if in_one_pass else 0)
+            if in_one_pass:
+                self._check_ends(watch, reads)
+        rows = [watch.after(range(n, n + 1))[0] for watch, n in zip(self._watches, common)]
+        compared = self._processes.all_gather(np.ravel(rows).tolist()).reshape(shape)
+        for watch, index, count in zip(tuple(self._watches), range(shape[1]), common):
+            reads = [Read(*row) for row in compared[:, index].tolist()]
+            kinds = [kind for kind in _CHECKSUMS if len({getattr(r, kind) for r in reads}) > 1]
+            if count and kinds:
+                self._report(watch, count, kinds)
+
+    def _report(self, watch: Watch, count: int, kinds: list[str]) -> None:
+        serious = [kind for kind in kinds if kind != "inputs"]
+        if not serious and self._warned:
+            return
+        kind = (serious or kinds)[0]
+        self._watches.remove(watch)
+        counts = range(max(1, count - REMEMBERED + 1), count + 1)
+        own = [int(getattr(read, kind)) for read in watch.after(counts)]
+        columns = self._processes.all_gather(own)
+        differs = columns != columns[0]
+        first = counts[int(differs.any(axis=0).argmax())]
+        message = (
+            f"{_ADVICE} Received: other {_CHECKSUMS[kind]} in "
+            f"{names_of(np.flatnonzero(differs.any(axis=1)).tolist())} than in rank 0, from batch "
+            f"{first} on"
+        )
+        if serious:
+            raise RuntimeError(message)
+        self._warned = True
+        tf.get_logger().warning(
+            f"tfdist: {message}. (Where only random augmentation differs, this does no harm.)"
+        )
+
+    def _check_ends(self, watch: Watch, reads: list[Read]) -> None:
+        most = max(read.batches for read in reads)
+        short = [rank for rank, read in enumerate(reads) if read.ended and read.batches < most]
+        if short:
+            self._watches.remove(watch)
+            raise RuntimeError(
+                f"{_ADVICE} Received: data that ended in {names_of(short)} after "
+                f"{', '.join(str(reads[rank].batches) for rank in short)} batches; another rank "
+                f"has read {most}"
+            )

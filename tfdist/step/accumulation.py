@@ -1,0 +1,173 @@
+"""Stage 2: average the gradients of k micro-batches on each replica before one exchange.
+
+The accumulators are replica-local; nothing travels until the k-th micro-batch. They carry over from
+one epoch to the next, as with Keras' own `gradient_accumulation_steps`: when the steps of an epoch
+are no multiple of k, the remainder is completed by the first batches of the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.step.exchange import Bucket
+from tfdist.step.replica_rows import NOTHING, PER_REPLICA, SUM, Entry, places, total_of
+from tfdist.step.replica_state import ReplicaState
+
+
+class GradientAccumulator(ReplicaState):
+    """Sums of gradients since the last update, one flat variable per bucket and replica.
+
+    It is saved per variable, so that a file can be read with another bucket size. With compression
+    each replica's sums are saved, as they are what its compressor will see. Without, only the sum
+    over the replicas matters to the update. (A `tf.train.Checkpoint` writes the flat variables,
+    summed: there the bucket size must stay the same.)
+
+    Args:
+        steps: k, the number of micro-batches per update.
+        buckets: the layout of the gradients of all trainable variables.
+        variables: number of trainable variables.
+        iterations: gives the optimizer's number of updates.
+        compressed: whether gradients are compressed.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        buckets: list[Bucket],
+        variables: int,
+        iterations: Callable[[], int],
+        compressed: bool,
+    ):
+        super().__init__(name="accumulated_gradients")
+        self.steps = steps
+        self.buckets = buckets
+        self._variables = variables
+        self._iterations = iterations
+        self._compressed = compressed
+        self.micro_step = tf.Variable(
+            0,
+            dtype=tf.int64,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="micro_step",
+        )
+        self.sums = [
+            tf.Variable(
+                tf.zeros([sum(bucket.sizes)], bucket.dtype),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name=f"accumulated_gradients_{index}",
+            )
+            for index, bucket in enumerate(buckets)
+        ]
+
+    def add(self, packed: list[tf.Tensor], finite: tf.Tensor | None) -> None:
+        """Adds one micro-batch's packed gradients, unless they overflowed; in replica context.
+
+        Args:
+            packed: one flat tensor per bucket.
+            finite: a bool scalar, or None for True.
+        """
+        for total, flat in zip(self.sums, packed):
+            total.assign_add(flat if finite is None else tf.where(finite, flat, 0))
+
+    def take(self, micro_batches: tf.Tensor) -> list[tf.Tensor]:
+        """The replica's packed mean over the micro-batches; clears the sums; in replica context.
+
+        Args:
+            micro_batches: an int64 scalar, their number.
+        """
+        means = []
+        for total in self.sums:
+            means.append(total.read_value() / tf.cast(micro_batches, total.dtype))
+            with tf.control_dependencies([means[-1]]):
+                total.assign(tf.zeros_like(total))
+        return means
+
+    def count(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Counts a micro-batch; in cross-replica context.
+
+        Returns:
+            A bool scalar, whether an update is due, and an int64 scalar, the number of
+            micro-batches since the last one. When it is due that is k, or more after a state was
+            read that had been saved with a larger k.
+        """
+        micro_batches = tf.convert_to_tensor(self.micro_step) + 1
+        due = tf.greater_equal(micro_batches, self.steps)
+        self.micro_step.assign(tf.where(due, tf.zeros_like(micro_batches), micro_batches))
+        return due, micro_batches
+
+    # --- what is saved ------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """The sums, by bucket."""
+        return [
+            Entry(total, places(bucket, (sum(bucket.sizes),)))
+            for bucket, total in zip(self.buckets, self.sums)
+        ]
+
+    def has_rows(self) -> bool:
+        """Whether gradients wait for an update; alike in all processes."""
+        return int(self.micro_step.numpy()) != 0
+
+    def saved_as(self) -> str:
+        """By replica where a compressor will see each replica's gradients, else their sum."""
+        return PER_REPLICA if self._compressed else SUM
+
+    def position(self) -> tuple[int, int]:
+        """The number of updates, and of micro-batches since."""
+        return self._iterations(), int(self.micro_step.numpy())
+
+    def start_anew(self) -> None:
+        """Forgets what was accumulated."""
+        self.micro_step.assign(0)
+        for total in self.sums:
+            for local in self._strategy.experimental_local_results(total):
+                local.assign(tf.zeros_like(local))
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the state where Keras' saving asks for it."""
+        store["micro_step"] = self.micro_step.numpy()
+        super().save_own_variables(store)
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads the state; without any (no accumulation when it was saved), nothing waits.
+
+        Raises:
+            ValueError: when it was saved for other variables.
+        """
+        names = set(store.keys())
+        if len(names) <= 1:
+            self.adopt(NOTHING)
+            return
+        gradients = {name for name in names if name != "micro_step"}
+        by_replica = any("." in name for name in gradients)
+        variables = {name.partition(".")[0] for name in gradients}
+        replicas, rest = divmod(len(gradients), len(variables))
+        if variables != {str(index) for index in range(self._variables)} or rest:
+            raise ValueError(
+                "The saved accumulated gradients belong to another model. Received: "
+                f"gradients of {len(variables)} variables for {self._variables} trainable ones."
+            )
+        self.micro_step.assign(int(store["micro_step"][()]))
+        if not by_replica:
+            self.adopt(SUM, lambda key, _: _array(store[key]))
+            return
+
+        def of_replica(key: str, replica: int) -> np.ndarray:
+            return _array(store[f"{key}.{replica}"])
+
+        if replicas == self._strategy.num_replicas_in_sync:
+            self.adopt(PER_REPLICA, of_replica)
+        else:
+            self.adopt(SUM, lambda key, _: total_of(of_replica(key, r) for r in range(replicas)))
+
+
+def _array(stored: Any) -> np.ndarray:
+    """An array out of a file; Keras gives it as a tensor where HDF5 has no such dtype."""
+    return np.asarray(stored[()])

@@ -1,0 +1,135 @@
+"""Compresses the gradients, exchanges what is left of them, and restores their sum.
+
+Error feedback (Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
+Schemes", ICML 2019, algorithm 2) is the same for all compressors: what a replica could not send is
+added to its next gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compression.choice import Choice
+from tfdist.step import wire
+from tfdist.step.compression_state import CompressionState
+from tfdist.step.compression_step import UnitStep, is_compressed, seeds
+from tfdist.step.compression_units import (
+    Unit,
+    compressor_at,
+    plan_units,
+    starts_of_stages,
+    warn_of_traffic,
+)
+
+
+class CompressedExchange:
+    """Sums the gradients of some variables over the replicas, compressed.
+
+    Made in the strategy's scope.
+
+    Args:
+        choice: which compressor for which variable.
+        specs: the trainable variables' shapes and dtypes.
+        paths: the trainable variables' paths.
+        bucket_bytes: upper bound of a bucket in bytes.
+        seed: for random numbers.
+
+    Attributes:
+        units: which variables are compressed together, and by what.
+        in_use: the units as of the last trace: without variables whose gradients are sparse.
+        state: what is kept from step to step.
+        monitor: what measures each step; None for nothing.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        specs: Sequence[tf.TensorSpec],
+        paths: Sequence[str],
+        bucket_bytes: int,
+        seed: int,
+    ):
+        self.units = plan_units(choice, specs, paths, bucket_bytes)
+        self.in_use: list[Unit] = self.units
+        self.state = CompressionState([(unit.compressor, unit.bucket) for unit in self.units])
+        self.monitor: Any = None
+        warn_of_traffic(self.units)
+        self._bucket_bytes = bucket_bytes
+        self._seed = seed
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, gradients: Sequence[Any], number: tf.Tensor) -> dict[int, tf.Tensor]:
+        """The sums of the gradients that are compressed; in replica context.
+
+        Args:
+            gradients: one per trainable variable: tensors, `tf.IndexedSlices`, or None.
+            number: int64 scalar, the number of updates so far.
+
+        Returns:
+            Float tensors by the variable's index.
+        """
+        dense = {
+            index: tf.convert_to_tensor(gradients[index])
+            for unit in self.units
+            for index in unit.bucket.indices
+            if is_compressed(gradients[index], unit.compressor)
+        }
+        self.in_use = [part for unit in self.units if (part := unit.only(dense)).bucket.indices]
+        if not dense:
+            return {}
+        starts = starts_of_stages(self.units)
+        if starts == [0]:
+            return self._exchange(0, dense, number)
+        by_stage = functools.partial(self._by_stage, starts)
+        return tf.distribute.get_replica_context().merge_call(by_stage, args=(dense, number))
+
+    def _by_stage(self, starts: list[int], strategy: Any, dense: Any, number: Any) -> Any:
+        """Chooses by the number of updates; in cross-replica context, where that is allowed."""
+        now = strategy.experimental_local_results(number)[0]
+        stage = tf.reduce_sum([tf.cast(now >= start, tf.int32) for start in starts]) - 1
+
+        def run(first: int) -> Any:
+            step = functools.partial(self._exchange, first)
+            return strategy.extended.call_for_each_replica(step, args=(dense, number))
+
+        return tf.switch_case(stage, [functools.partial(run, first) for first in starts])
+
+    def _exchange(
+        self, first: int, dense: dict[int, tf.Tensor], number: tf.Tensor
+    ) -> dict[int, tf.Tensor]:
+        """One step of the stage that begins with update `first`."""
+        context = tf.distribute.get_replica_context()
+        replica_id, replicas = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        running, variables = [], []
+        for index, unit in enumerate(self.units):
+            if any(member in dense for member in unit.bucket.indices):
+                variables.append(self.state.parts[index])
+                state = {name: v.read_value() for name, v in variables[-1].items()}
+                step = seeds(self._seed, unit, number, replica_id, replicas)
+                compressor = compressor_at(unit.compressor, first)
+                running.append(UnitStep(unit, compressor, state, dense, step))
+        largest = getattr(context.strategy, "largest_message", None)
+        while waiting := [unit_step for unit_step in running if unit_step.payload is not None]:
+            sums = [w for w in waiting if w.compressor.aggregation == "sum"]
+            gathers = [w for w in waiting if w.compressor.aggregation == "gather"]
+            totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes, largest)
+            rows = wire.gather_from_replicas(_flat(gathers), largest)
+            received = iter([*totals, *rows])
+            for unit_step in [*sums, *gathers]:
+                unit_step.receive(tuple(next(received) for _ in unit_step.payload or ()))
+        found: dict[int, tf.Tensor] = {}
+        for unit_step, own in zip(running, variables):
+            found.update(unit_step.totals())
+            for name, value in unit_step.kept().items():
+                own[name].assign(value)
+        if self.monitor is not None:
+            self.monitor.record([unit_step.measured() for unit_step in running])
+        return found
+
+
+def _flat(steps: list[UnitStep]) -> list[tf.Tensor]:
+    return [tensor for step in steps for tensor in step.payload or ()]

@@ -1,0 +1,189 @@
+"""One unit's way through one step: from its gradients to their sum, and to what is kept."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compression.base import Compressor, Payload, Result, State, Step
+from tfdist.step.compression_state import residual
+from tfdist.step.compression_units import Unit
+
+
+def is_compressed(gradient: Any, compressor: Compressor) -> bool:
+    """Sparse gradients travel as they are, unless they have a momentum, which is dense."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return compressor.keeps_momentum
+    return gradient is not None
+
+
+def seeds(seed: int, unit: Unit, number: tf.Tensor, sender: tf.Tensor, replicas: int) -> Step:
+    """The random numbers of a unit's step.
+
+    Args:
+        seed: the option of the strategy.
+        unit: the unit, with all of its variables.
+        number: int scalar, the number of updates so far.
+        sender: int32 scalar, which of the replicas sends.
+        replicas: how many there are.
+    """
+    fold_in = tf.random.experimental.stateless_fold_in
+    of_unit = zlib.crc32(f"{seed} {unit.bucket.indices}".encode()) & 0x7FFFFFFF
+    common = fold_in(tf.constant([of_unit, 0], tf.int32), tf.cast(number, tf.int32))
+    return Step(common, fold_in(common, sender), replicas)
+
+
+class UnitStep:
+    """What one replica does for one unit in one step.
+
+    Variables without a dense gradient have no part in it; what is kept of them waits.
+
+    Args:
+        unit: the unit.
+        compressor: what the unit's compressor is in this step.
+        state: the unit's state.
+        dense: gradients by the variable's index.
+        step: seeds.
+
+    Attributes:
+        unit: the unit, without variables that have no dense gradient.
+        compressor: as given.
+        payload: what is to travel next; None when all has arrived.
+        sent: the payloads so far.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        compressor: Compressor,
+        state: State,
+        dense: Mapping[int, tf.Tensor],
+        step: Step,
+    ):
+        self.unit = unit.only(dense)
+        self.compressor = compressor
+        self._planned = unit
+        self._planned_state = state
+        self._gradient = self._joined(dense)
+        self._corrected = self._gradient
+        self._state = {name: self._taken(value) for name, value in state.items()}
+        kept = self._state.pop(residual, None)
+        if kept is not None:
+            self._corrected += kept
+        self._check_shapes()
+        self._exchange = compressor.exchange(self._corrected, dict(self._state), step)
+        self._result: Result | None = None
+        self.sent: list[Payload] = []
+        self._sent_bytes = 0
+        self.payload: Payload | None = None
+        self._hand_out(next(self._exchange))
+
+    def _hand_out(self, payload: Payload) -> None:
+        self.payload = payload
+        self.sent.append(payload)
+        self._sent_bytes += sum(_nbytes(tensor) for tensor in payload)
+
+    def receive(self, received: Payload) -> None:
+        """Takes what has arrived, and has the next payload, if there is one."""
+        try:
+            self._hand_out(self._exchange.send(received))
+        except StopIteration as end:
+            self.payload, self._result = None, end.value
+            self._check_bytes()
+
+    def receive_own(self) -> None:
+        """As `receive`, where no other replica sends anything."""
+        own = self.payload or ()
+        is_sum = self.compressor.aggregation == "sum"
+        self.receive(own if is_sum else tuple(tensor[None] for tensor in own))
+
+    def measured(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The gradient, what was sent of it and of earlier ones, and what was not sent."""
+        assert self._result is not None
+        kept = self._result.kept
+        own = self._result.own
+        return self._gradient, own, self._corrected - own if kept is None else kept
+
+    def kept(self) -> State:
+        """The entries of the state that have changed, for the next step."""
+        assert self._result is not None
+        changed = {
+            name: value
+            for name, value in self._result.state.items()
+            if value is not self._state[name]
+        }
+        if residual in self._planned_state:
+            changed[residual] = self._corrected - self._result.own
+        return {name: self._put_back(name, value) for name, value in changed.items()}
+
+    def totals(self) -> dict[int, tf.Tensor]:
+        """The sums over the replicas, by variable."""
+        assert self._result is not None
+        return self.unit.divided(self._result.total)
+
+    def _joined(self, dense: Mapping[int, tf.Tensor]) -> tf.Tensor:
+        """The gradients as the compressor sees them."""
+        flat = [
+            tf.cast(tf.reshape(dense[index], [-1]), tf.float32)
+            for index in self.unit.bucket.indices
+        ]
+        return tf.reshape(tf.concat(flat, axis=0), self.unit.spec.shape)
+
+    def _is_whole(self, value: tf.Tensor) -> bool:
+        """Whether an entry of the state is left as it is: else it has a part for each variable."""
+        return self.unit == self._planned or value.shape != self._planned.spec.shape
+
+    def _taken(self, value: tf.Tensor) -> tf.Tensor:
+        """The part of an entry of the state that belongs to this step's variables."""
+        if self._is_whole(value):
+            return value
+        bucket = self._planned.bucket
+        parts = zip(bucket.indices, tf.split(value, bucket.sizes))
+        return tf.concat([p for index, p in parts if index in self.unit.bucket.indices], axis=0)
+
+    def _put_back(self, name: str, value: tf.Tensor) -> tf.Tensor:
+        """Inverse of `_taken`: the entry with another part of this step's variables."""
+        before = self._planned_state[name]
+        if self._is_whole(before):
+            return value
+        bucket = self._planned.bucket
+        new = dict(zip(self.unit.bucket.indices, tf.split(value, self.unit.bucket.sizes)))
+        old = zip(bucket.indices, tf.split(before, bucket.sizes))
+        return tf.concat([new.get(index, part) for index, part in old], axis=0)
+
+    def _check_shapes(self) -> None:
+        """Raises ValueError for a state that cannot do without some of the unit's variables."""
+        if self.unit == self._planned:
+            return
+        wanted = {n: tuple(v.shape) for n, v in self.compressor.init(self.unit.spec).items()}
+        found = {name: tuple(value.shape) for name, value in self._state.items()}
+        if any(found[name] != shape for name, shape in wanted.items()):
+            raise ValueError(
+                f"The state of {self.compressor} depends on the length of its gradient, and some "
+                "of the variables that share a bucket have no dense gradient. Give the compressor "
+                "`per_tensor = True`, or choose other compression for these variables. "
+                f"Received: state {found}, needed: {wanted}"
+            )
+
+    def _check_bytes(self) -> None:
+        """Raises ValueError unless as much has travelled as the compressor says."""
+        said = self.compressor.wire_bytes(self.unit.spec)
+        if self._sent_bytes != said:
+            raise ValueError(
+                f"`wire_bytes` of {self.compressor} must be the bytes of its payload, for "
+                f"gradients of shape {self.unit.spec.shape}: {self._sent_bytes}. "
+                f"Received: wire_bytes={said}"
+            )
+
+
+def _nbytes(tensor: Any) -> int:
+    if not tensor.shape.is_fully_defined():
+        raise ValueError(
+            "A payload's tensors must have static shapes, as all replicas send equally many bytes. "
+            f"Received: {tensor}"
+        )
+    return math.prod(tensor.shape) * tensor.dtype.size

@@ -1,0 +1,149 @@
+"""Which variables' gradients are compressed together, and by what."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import warnings
+from collections.abc import Container, Hashable, Sequence
+
+import tensorflow as tf
+
+from tfdist.compression.base import Compressor, nbytes
+from tfdist.compression.choice import Choice
+from tfdist.compression.none import Uncompressed
+from tfdist.compression.traffic import gather_pays_until, sent_bytes
+from tfdist.step.exchange import Bucket, plan_buckets
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """Variables whose gradients are compressed together.
+
+    Attributes:
+        compressor: by what.
+        bucket: which variables.
+    """
+
+    compressor: Compressor
+    bucket: Bucket
+
+    @property
+    def spec(self) -> tf.TensorSpec:
+        """What the compressor sees: a vector, or one variable's gradient in its shape."""
+        if self.compressor.per_tensor:
+            return tf.TensorSpec(self.bucket.shapes[0], tf.float32)
+        return tf.TensorSpec([sum(self.bucket.sizes)], tf.float32)
+
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes of its payload."""
+        return self.compressor.wire_bytes(self.spec)
+
+    def only(self, variables: Container[int]) -> Unit:
+        """The unit without other variables than these."""
+        members = [
+            (index, shape)
+            for index, shape in zip(self.bucket.indices, self.bucket.shapes)
+            if index in variables
+        ]
+        indices, shapes = zip(*members) if members else ((), ())
+        bucket = dataclasses.replace(self.bucket, indices=indices, shapes=shapes)
+        return dataclasses.replace(self, bucket=bucket)
+
+    def divided(self, gradient: tf.Tensor) -> dict[int, tf.Tensor]:
+        """What the compressor gives as gradients of the variables, by their index."""
+        parts = tf.split(tf.reshape(gradient, [-1]), self.bucket.sizes)
+        return {
+            index: tf.cast(tf.reshape(part, shape), self.bucket.dtype)
+            for index, shape, part in zip(self.bucket.indices, self.bucket.shapes, parts)
+        }
+
+
+def starts_of_stages(units: Sequence[Unit]) -> list[int]:
+    """The updates from which on something else is used, ascending, the first of them 0."""
+    return sorted({0, *(first for unit in units for first, _ in unit.compressor.stages())})
+
+
+def compressor_at(compressor: Compressor, number: int) -> Compressor:
+    """What `compressor` is at update `number`."""
+    stages = compressor.stages()
+    place = bisect.bisect_right([first for first, _ in stages], number) - 1
+    return stages[place][1] if place >= 0 else Uncompressed()
+
+
+def plan_units(
+    choice: Choice,
+    specs: Sequence[tf.TensorSpec],
+    paths: Sequence[str],
+    bucket_bytes: int,
+    places: Sequence[Hashable] | None = None,
+) -> list[Unit]:
+    """Assigns variables to units; those that travel uncompressed are in none.
+
+    Args:
+        choice: which compressor for which variable.
+        specs: the variables' shapes and dtypes.
+        paths: the variables' paths.
+        bucket_bytes: upper bound of a unit of several variables, in bytes.
+        places: where their gradients are sent to: a unit's all to one place. None for one place.
+
+    Raises:
+        ValueError: for a pattern that another one hides; for variables without momentum.
+    """
+    chosen = choice.for_paths(paths)
+    _check_momentum(chosen, paths)
+    compressors = [c and c.for_variable(spec) for c, spec in zip(chosen, specs)]
+    kinds = list(zip(compressors, places or [None] * len(compressors)))
+    units = []
+    for kind in dict.fromkeys(kinds):
+        compressor, _ = kind
+        if compressor is None:
+            continue
+        mine = [index for index, other in enumerate(kinds) if other == kind]
+        bound = 1 if compressor.per_tensor else bucket_bytes
+        for bucket in plan_buckets([specs[index] for index in mine], bound):
+            indices = tuple(mine[index] for index in bucket.indices)
+            units.append(Unit(compressor, dataclasses.replace(bucket, indices=indices)))
+    wanted = {c for c in chosen if c is not None and not isinstance(c, Uncompressed)}
+    if wanted and not units:
+        largest = max(nbytes(spec) for spec in specs)
+        warnings.warn(
+            "`compression` compresses none of these variables: the largest has "
+            f"{largest} bytes. Smaller ones than `min_bytes` travel uncompressed, and such as a "
+            f"compressor would not make smaller. Received: {[*map(str, wanted)]}",
+            stacklevel=2,
+        )
+    return units
+
+
+def _check_momentum(chosen: Sequence[Compressor | None], paths: Sequence[str]) -> None:
+    """Raises ValueError if some variables have momentum from their compressor and others none."""
+    without = [p for c, p in zip(chosen, paths) if c is None or not c.keeps_momentum]
+    if without and len(without) < len(paths):
+        raise ValueError(
+            "A compressor that keeps the momentum itself must have all variables, as the optimizer "
+            "has none for the others. Give these a DGC of their own, DGC(1.0) to send everything; "
+            f"or choose DGC(momentum=0.0). Received: no momentum for {without}"
+        )
+
+
+def warn_of_traffic(units: Sequence[Unit]) -> None:
+    """Warns where gathering payloads is more traffic than uncompressed gradients."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    for compressor in dict.fromkeys(unit.compressor for unit in units):
+        specs = [unit.spec for unit in units if unit.compressor == compressor]
+        uncompressed = sum(nbytes(spec) for spec in specs)
+        for _, stage in compressor.stages():
+            payload = sum(stage.wire_bytes(spec) for spec in specs)
+            sent = sent_bytes(payload, stage.aggregation, replicas)
+            if stage.aggregation == "gather" and sent > sent_bytes(uncompressed, "sum", replicas):
+                warnings.warn(
+                    f"{stage} makes more traffic among {replicas} replicas than no compression, as "
+                    "every replica's payload travels to all others: that pays up to "
+                    f"{gather_pays_until(payload / uncompressed)} replicas. Choose a smaller "
+                    "ratio, or a compressor whose payloads are summed: 'powersgd', 'randomk', "
+                    "'fp16'.",
+                    stacklevel=2,
+                )
+                break

@@ -1,0 +1,200 @@
+"""Stage 3: sum the gradients over the replicas, packed into buckets.
+
+One collective operation per bucket instead of one per variable: the cost of a step then does not
+grow with the number of variables. The bucket size follows Li et al., "PyTorch Distributed:
+Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 3.2.3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# An operation of fewer bytes takes as long.
+SMALL_BYTES = 256 * 1024
+
+# This part of what a step exchanges is enough for an operation, unless it is less than SMALL_BYTES:
+# with fewer and larger ones, less would travel before the backward pass ends.
+PART = 1 / 12
+
+# TensorFlow's default for several processes is to pack all tensors into one, which takes longer
+# (benchmarks/exchange.py); what arrives here is packed already.
+_ONE_BY_ONE = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Tensors of one dtype that travel as one flat tensor.
+
+    Attributes:
+        indices: positions of the tensors in the list that was planned for.
+        shapes: their shapes.
+        dtype: their dtype.
+    """
+
+    indices: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: tf.DType
+
+    @property
+    def sizes(self) -> list[int]:
+        """The tensors' numbers of elements."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def bytes(self) -> int:
+        """What they take together."""
+        return sum(self.sizes) * self.dtype.size
+
+
+def plan_buckets(specs: Sequence[tf.TensorSpec], bucket_bytes: int) -> list[Bucket]:
+    """Assigns tensors to buckets, in their order, each bucket of one dtype.
+
+    Args:
+        specs: shape and dtype of each tensor; the shapes must be static.
+        bucket_bytes: upper bound of a bucket's size in bytes. A tensor that is larger alone has a
+            bucket of its own.
+
+    Returns:
+        The buckets; every index of `specs` is in exactly one.
+    """
+    buckets = []
+    for dtype in dict.fromkeys(spec.dtype for spec in specs):
+        members: list[int] = []
+        used = 0
+        for index, spec in enumerate(specs):
+            if spec.dtype != dtype:
+                continue
+            size = spec.shape.num_elements() * dtype.size
+            if members and used + size > bucket_bytes:
+                buckets.append(_bucket(specs, members))
+                members, used = [], 0
+            members.append(index)
+            used += size
+        buckets.append(_bucket(specs, members))
+    return buckets
+
+
+def _bucket(specs: Sequence[tf.TensorSpec], members: list[int]) -> Bucket:
+    shapes = tuple(tuple(specs[index].shape.as_list()) for index in members)
+    return Bucket(tuple(members), shapes, specs[members[0]].dtype)
+
+
+def enough(total_bytes: int, bucket_bytes: int) -> int:
+    """The bytes that are enough for one of the operations of a step.
+
+    Args:
+        total_bytes: what the step exchanges.
+        bucket_bytes: upper bound.
+    """
+    return min(bucket_bytes, max(math.ceil(PART * total_bytes), SMALL_BYTES))
+
+
+def pack(bucket: Bucket, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The bucket's members of `tensors` as one tensor of shape `[sum(bucket.sizes)]`."""
+    members = zip(bucket.indices, bucket.shapes)
+    flat = [_reshape(tensors[index], shape, [-1]) for index, shape in members]
+    return flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
+
+
+def unpack(bucket: Bucket, flat: tf.Tensor) -> list[tf.Tensor]:
+    """Inverse of `pack`: the members in the order of `bucket.indices`."""
+    parts = [flat] if len(bucket.indices) == 1 else tf.split(flat, bucket.sizes)
+    return [_reshape(part, shape, shape) for part, shape in zip(parts, bucket.shapes)]
+
+
+def _reshape(tensor: tf.Tensor, member_shape: tuple[int, ...], shape: Sequence[int]) -> tf.Tensor:
+    """`tensor` in `shape`; a member that is a vector has the shape of its part already."""
+    return tensor if len(member_shape) == 1 else tf.reshape(tensor, shape)
+
+
+class Packing:
+    """The layout of one list of gradients: dense ones joined in buckets, sparse ones as they are.
+
+    Args:
+        gradients: tensors, `tf.IndexedSlices`, or None.
+        specs: shape and dtype of the variables; those of a gradient may not be known statically.
+        bucket_bytes: upper bound of a bucket in bytes; 0 for tensors that are not joined.
+    """
+
+    def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int):
+        dense, self._sparse = _dense_and_sparse(gradients)
+        self._buckets = [
+            dataclasses.replace(bucket, indices=tuple(dense[i] for i in bucket.indices))
+            for bucket in plan_buckets([specs[i] for i in dense], bucket_bytes)
+        ]
+        self._length = len(gradients)
+
+    def pack(self, gradients: Sequence[Any]) -> list[Any]:
+        """One flat tensor per bucket, then the sparse gradients."""
+        packed = [pack(bucket, gradients) for bucket in self._buckets]
+        return packed + [gradients[index] for index in self._sparse]
+
+    def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
+        """The sums over the replicas of what `pack` gave; called in replica context.
+
+        Each is an operation of its own, which starts as soon as its gradients are there; the last
+        ones first, as a backward pass begins with the last layers.
+
+        Args:
+            packed: as from `pack`, of the same shapes on every replica.
+            largest: as for `all_reduce`.
+        """
+        return [total for value in reversed(packed) for total in all_reduce([value], largest)][::-1]
+
+    def unpack(self, packed: Sequence[Any]) -> list[Any]:
+        """Inverse of `pack`; None where there was no gradient."""
+        gradients: list[Any] = [None] * self._length
+        for bucket, flat in zip(self._buckets, packed):
+            for index, part in zip(bucket.indices, unpack(bucket, flat)):
+                gradients[index] = part
+        for index, gradient in zip(self._sparse, packed[len(self._buckets) :]):
+            gradients[index] = gradient
+        return gradients
+
+
+def _dense_and_sparse(gradients: Sequence[Any]) -> tuple[list[int], list[int]]:
+    given = [index for index, gradient in enumerate(gradients) if gradient is not None]
+    sparse = [index for index in given if isinstance(gradients[index], tf.IndexedSlices)]
+    return [index for index in given if index not in sparse], sparse
+
+
+def all_reduce(values: list, largest: int | None = None) -> list:
+    """The sum over all replicas of each of `values`; called in replica context.
+
+    Args:
+        values: tensors, of the same shapes on every replica, and `tf.IndexedSlices`, which are
+            concatenated instead of made dense.
+        largest: vectors of more bytes travel in pieces of so many; None for no bound.
+    """
+    context = tf.distribute.get_replica_context()
+    if not values or context.num_replicas_in_sync == 1:
+        return values
+    cuts = [_cut(value, largest) for value in values]
+    # TensorFlow takes one tensor object that all replicas hand in for one value, not for R equal
+    # ones, and would not sum it.
+    pieces = [
+        tf.nest.map_structure(tf.identity, piece, expand_composites=True)
+        for cut in cuts
+        for piece in cut
+    ]
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, pieces, options=_ONE_BY_ONE))
+    return [_joined([next(sums) for _ in cut]) for cut in cuts]
+
+
+def _cut(value: Any, largest: int | None) -> list:
+    """`value` in pieces of at most `largest` bytes."""
+    if largest is None or isinstance(value, tf.IndexedSlices) or value.shape.rank != 1:
+        return [value]
+    length, most = value.shape[0], max(1, largest // value.dtype.size)
+    if length is None or length <= most:
+        return [value]
+    return tf.split(value, [most] * (length // most) + [length % most] * (length % most > 0))
+
+
+def _joined(pieces: list) -> Any:
+    return pieces[0] if len(pieces) == 1 else tf.concat(pieces, axis=0)

@@ -1,0 +1,55 @@
+"""What is known of a scalar loss from the moment when it was made.
+
+A loss is either a mean over the replica's part of the batch, or the replica's part of a global sum.
+Tags say which, for losses that come from functions of Keras, TensorFlow or tfdist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tfdist.step import replica
+
+LOSS = "the mean of a Keras loss"
+ADDED = "one of model.losses"
+PART = "a part of the global sum"
+SCALED = "a regularization loss over the number of replicas"
+
+UNWEIGHTED = "a gradient without the share"
+
+_ATTRIBUTE = "_tfdist_tag"
+
+
+def tag(value: Any, kind: str) -> Any:
+    """Notes `kind` at `value`, which it returns, in a step of a strategy.
+
+    What is computed of the value has no tag.
+    """
+    step = replica.current()
+    if step is not None:
+        setattr(value, _ATTRIBUTE, kind)
+        step.seen.add(kind)
+    return value
+
+
+def mark_unweighted(gradient: Any) -> Any:
+    """Notes that `gradient`, which it returns, does not have the replica's share."""
+    if gradient is not None:
+        setattr(gradient, _ATTRIBUTE, UNWEIGHTED)
+    return gradient
+
+
+def tag_of(value: Any) -> str | None:
+    """The kind that `value` was tagged with, None for none."""
+    return getattr(value, _ATTRIBUTE, None)
+
+
+def refuse_unweighted(gradients: Iterable[Any]) -> None:
+    """Raises ValueError for gradients that were taken while another tape recorded them."""
+    if any(tag_of(gradient) == UNWEIGHTED for gradient in gradients):
+        raise ValueError(
+            "A gradient was taken while another GradientTape recorded it, as for a gradient of a "
+            "gradient, so it does not have the replica's share of the batch. Take gradients that "
+            "are applied after the `with` blocks of all tapes. Received: such a gradient in `apply`"
+        )

@@ -1,0 +1,277 @@
+"""What a loss of a user's own training loop is made of, read from the graph that computes it.
+
+A scalar is taken apart into the terms that it is the sum of, each with its factors. A term is a
+loss that a tag tells of (`loss_tags`), or the reduction that made a scalar of the samples: a mean
+over the replica's part of the batch, or a sum, which is this replica's part of the global sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.step.loss_tags import tag_of
+
+MEAN = "a mean over samples"
+SUM = "a sum over samples"
+CONSTANT = "the same on all replicas"
+UNKNOWN = "unknown"
+
+_SAME = ("Identity", "Cast", "CheckNumerics", "EnsureShape", "PreventGradient")
+_SUMS = ("Add", "AddV2", "AddN", "Sub", "Neg")
+_PRODUCTS = {"Mul": 1, "RealDiv": -1, "DivNoNan": -1}
+_REDUCTIONS = {"Mean": MEAN, "Sum": SUM, "L2Loss": SUM}
+_CALLS = {
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+}
+_ELEMENTWISE = {*_SAME, *_SUMS, *_PRODUCTS} | {
+    *("Abs", "Exp", "Log", "Log1p", "Maximum", "Minimum", "Pow", "Relu", "Rsqrt", "SelectV2"),
+    *("Sigmoid", "Softplus", "Sqrt", "Square", "SquaredDifference", "Tanh"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A term of a loss: `tensor` times its factors.
+
+    Attributes:
+        kind: a tag of `loss_tags`, or MEAN, SUM, CONSTANT or UNKNOWN.
+        tensor: a scalar.
+        factors: numbers, and pairs of a scalar tensor and its power, 1 or -1.
+        sign: 1.0 or -1.0, or what a mean over scalars gives it.
+        has_gradient: False behind a `tf.stop_gradient`.
+    """
+
+    kind: str
+    tensor: tf.Tensor
+    factors: tuple[float | tuple[tf.Tensor, int], ...] = ()
+    sign: float = 1.0
+    has_gradient: bool = True
+
+    def has_factor(self, number: float) -> bool:
+        """Whether one of the factors is `number`."""
+        numbers = [factor for factor in self.factors if isinstance(factor, float)]
+        return any(math.isclose(factor, number, rel_tol=1e-5) for factor in numbers)
+
+    def coefficient(self) -> float | tf.Tensor:
+        """The product of the factors, a float32 scalar."""
+        product: float | tf.Tensor = self.sign
+        for factor in self.factors:
+            if isinstance(factor, tuple):
+                tensor, power = factor
+                tensor = tf.cast(tensor, tf.float32)
+                factor = tensor if power == 1 else tf.math.reciprocal(tensor)
+            product = product * factor
+        return product
+
+
+def terms_of(loss: tf.Tensor, sources: Collection[int] = ()) -> list[Term]:
+    """The terms whose sum is `loss`, a scalar tensor of a graph.
+
+    Args:
+        loss: the scalar.
+        sources: ids of the resources of variables. No factor of a term depends on them.
+    """
+    found, todo = [], [Term("", loss)]
+    while todo:
+        term = todo.pop()
+        kind = tag_of(term.tensor)
+        parts = None if kind else _taken_apart(term, sources)
+        if parts is None:
+            found.append(dataclasses.replace(term, kind=kind or _kind_of(term)))
+        else:
+            todo.extend(reversed(parts))
+    return found
+
+
+def _taken_apart(term: Term, sources: Collection[int]) -> list[Term] | None:
+    """The terms that `term` adds up, or the one that it is a multiple of; None for neither."""
+    operation = term.tensor.op
+    inputs, scalars = list(operation.inputs), _scalars_of(operation)
+    if operation.type == "StopGradient":
+        return [dataclasses.replace(term, tensor=inputs[0], has_gradient=False)]
+    if operation.type in _SAME:
+        return [dataclasses.replace(term, tensor=inputs[0])]
+    if operation.type in _SUMS or scalars:
+        signs = [1.0] * len(scalars or inputs)
+        if operation.type in ("Neg", "Sub"):
+            signs[-1] = -1.0
+        elif operation.type == "Mean":
+            signs = [1.0 / len(scalars)] * len(scalars)
+        return [
+            dataclasses.replace(term, tensor=tensor, sign=term.sign * sign)
+            for tensor, sign in zip(scalars or inputs, signs)
+        ]
+    product = _product(operation)
+    if product is None:
+        return None
+    value, factor = product
+    if isinstance(factor, tuple) and _depends_on(factor[0], sources):
+        return None
+    return [dataclasses.replace(term, tensor=value, factors=(*term.factors, factor))]
+
+
+def _kind_of(term: Term) -> str:
+    """The kind of a term that is no sum and no product."""
+    if is_constant(term.tensor):
+        return CONSTANT
+    operation = term.tensor.op
+    if operation.type in _REDUCTIONS:
+        return _kind_of_reduction(term)
+    if operation.type in _PRODUCTS:
+        product = _product(operation)
+        return _common_kind([product[0]] if product else [])
+    return _common_kind(_outputs_of_call(term.tensor))
+
+
+def _scalars_of(operation: tf.Operation) -> list[tf.Tensor]:
+    """The scalars that a reduction adds, or the one that it leaves as it is; else none."""
+    if operation.type not in ("Sum", "Mean"):
+        return []
+    reduced = operation.inputs[0]
+    if reduced.shape.rank == 0:
+        return [reduced]
+    stacked = reduced.op.type == "Pack" and reduced.shape.rank == 1
+    return list(reduced.op.inputs) if stacked else []
+
+
+def _product(operation: tf.Operation) -> tuple | None:
+    """What a product of scalars multiplies and the factor; None where both depend on the data."""
+    power = _PRODUCTS.get(operation.type)
+    if power is None:
+        return None
+    first, second = operation.inputs
+    for value, factor in ((first, second), (second, first))[: 2 if power == 1 else 1]:
+        number = _number_in(factor)
+        if number:
+            return value, number**power
+    if _is_fixed(second):
+        return first, (second, power)
+    if power == 1 and _is_fixed(first):
+        return second, (first, power)
+    return None
+
+
+def _number_in(tensor: tf.Tensor) -> float | None:
+    """The number that a scalar is known to be, also an entry of a known shape."""
+    operation = tensor.op
+    if operation.type == "Cast":
+        return _number_in(operation.inputs[0])
+    if operation.type == "StridedSlice":
+        shape, begin = (tf.get_static_value(value) for value in operation.inputs[:2])
+        if shape is not None and begin is not None and shape.ndim == 1:
+            return float(shape[int(begin[0])])
+        return None
+    number = tf.get_static_value(tensor)
+    return None if number is None else float(number)
+
+
+def _is_fixed(factor: tf.Tensor) -> bool:
+    while factor.op.type in _SAME:
+        factor = factor.op.inputs[0]
+    return factor.op.type == "StopGradient" or is_constant(factor)
+
+
+def is_constant(tensor: tf.Tensor) -> bool:
+    """Whether a tensor of a graph depends on nothing but numbers and variables."""
+    for origin in _origins(tensor):
+        if isinstance(origin, tf.Operation):
+            return False
+        if origin.dtype != tf.resource and origin.shape.rank != 0:
+            return False
+    return True
+
+
+def _depends_on(tensor: tf.Tensor, sources: Collection[int]) -> bool:
+    """Whether the gradient of `tensor` by one of `sources`, ids of resources, is not zero."""
+    return any(id(origin) in sources for origin in _origins(tensor, with_gradient=True))
+
+
+def _origins(tensor: tf.Tensor, with_gradient: bool = False) -> Iterator[Any]:
+    """What `tensor` is computed of: captured tensors, arguments, and operations that make data."""
+    todo, seen = [tensor], set()
+    while todo:
+        tensor = todo.pop()
+        if not hasattr(tensor, "op"):  # an eager tensor, which a function has captured
+            yield tensor
+            continue
+        operation = tensor.op
+        if operation in seen or (with_gradient and operation.type == "StopGradient"):
+            continue
+        seen.add(operation)
+        if operation.type == "Placeholder":
+            outside = compat.captured_tensor(tensor)
+            if outside is None:
+                yield tensor
+            else:
+                todo.append(outside)
+        elif _makes_data(operation.type):
+            yield operation
+        else:
+            todo.extend(operation.inputs)
+
+
+def _makes_data(operation_type: str) -> bool:
+    kinds = ("Random", "Multinomial", "Categorical", "Iterator", "Optional", "Dataset")
+    return any(kind in operation_type for kind in kinds)
+
+
+def _kind_of_reduction(term: Term) -> str:
+    """MEAN or SUM over the samples, UNKNOWN where something else may be meant."""
+    operation = term.tensor.op
+    kind, reduced = _REDUCTIONS[operation.type], operation.inputs[0]
+    # A sum that is divided by the number of what it adds may be meant as a mean.
+    sizes = {reduced.shape[0], reduced.shape.num_elements()} if reduced.shape.rank else set()
+    if kind == SUM and any(term.has_factor(1.0 / size) for size in sizes - {None, 0, 1}):
+        return UNKNOWN
+    for beneath in elementwise_beneath(reduced):
+        if beneath.type in _PRODUCTS:
+            scalars = [value for value in beneath.inputs if value.shape.rank == 0]
+            if not all(_is_fixed(value) for value in scalars):
+                return UNKNOWN
+        if _REDUCTIONS.get(beneath.type, kind) != kind and _reduces_samples(beneath):
+            return UNKNOWN
+    return kind
+
+
+def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
+    """The operations on single elements that made `tensor`, and what these began with."""
+    todo, seen = [tensor.op], set()
+    while todo:
+        operation = todo.pop()
+        if operation not in seen:
+            seen.add(operation)
+            yield operation
+            if operation.type in _ELEMENTWISE:
+                todo.extend(value.op for value in operation.inputs)
+
+
+def _reduces_samples(operation: tf.Operation) -> bool:
+    """Whether a reduction takes away the first dimension, that of the samples."""
+    if operation.get_attr("keep_dims"):
+        return False
+    axes, rank = tf.get_static_value(operation.inputs[1]), operation.inputs[0].shape.rank
+    return axes is None or rank is None or 0 in {int(a) % rank for a in axes.reshape(-1)}
+
+
+def _outputs_of_call(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """What gives `tensor` inside of the functions that an operation calls; [] for no such one."""
+    names = _CALLS.get(tensor.op.type, ())
+    graphs = [compat.function_graph(tensor.graph, tensor.op.get_attr(n).name) for n in names]
+    return [] if None in graphs else [graph.outputs[tensor.value_index] for graph in graphs]
+
+
+def _common_kind(values: list[tf.Tensor]) -> str:
+    """The kind of scalars whose terms are all of one kind."""
+    kinds = {term.kind for value in values for term in terms_of(value)}
+    if len(kinds) > 1:
+        kinds.discard(CONSTANT)
+    return kinds.pop() if len(kinds) == 1 else UNKNOWN

@@ -1,0 +1,84 @@
+"""What a replica knows about itself while it runs one step of a strategy.
+
+`tf.distribute` runs the step function once per replica, each in a thread of its own. The strategy
+publishes a `ReplicaStep` in that thread; losses, optimizer and random numbers look it up here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.step.weighting import Share
+
+
+@dataclasses.dataclass
+class ReplicaStep:
+    """One replica's view of one step.
+
+    Attributes:
+        replica_id: this replica's number among all replicas, 0-based.
+        replicas: the number of all replicas.
+        share: this replica's share of the global batch.
+        own_loop: True in a step of a user's own loop, where the share is applied as gradients are
+            taken (`strategies/own_loops.py`); False in Keras' own steps, where the optimizer
+            applies the share.
+        samples: how many samples this replica has; None where that is not static.
+        is_eager: whether the strategy's `run` was called eagerly.
+        seen: the kinds of losses that were made in this step, tags of `step/loss_tags.py`.
+        empty_counts: whether gradients of a replica without samples are taken as they are.
+        weighted_losses: losses whose gradient was weighted in an eager step, by id.
+        exchanges: whether the replicas of a step can exchange values while it runs.
+        scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
+        weighted_gradients: whether an optimizer applied the share to its gradients, because their
+            loss never went through `scale_loss`.
+        applied: ids of the accumulating optimizers that were applied already.
+        advances: what moves on with every step, whatever the data: counters of updates and seeds,
+            as functions that move them on outside of a step; see `step/end_of_data.py`.
+        drawn: the state of a random number generator for each number that was drawn.
+    """
+
+    replica_id: int | tf.Tensor
+    replicas: int
+    share: Share
+    own_loop: bool
+    exchanges: bool = True
+    samples: int | None = None
+    is_eager: bool = False
+    empty_counts: bool = False
+    seen: set[str] = dataclasses.field(default_factory=set)
+    weighted_losses: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
+    scaled_losses: set[int] = dataclasses.field(default_factory=set)
+    weighted_gradients: bool = False
+    applied: set[int] = dataclasses.field(default_factory=set)
+    advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    drawn: list[Any] = dataclasses.field(default_factory=list)
+
+
+_running = threading.local()
+
+
+def current() -> ReplicaStep | None:
+    """The step that this thread runs, or None outside a tfdist strategy's `run`."""
+    return getattr(_running, "step", None)
+
+
+def static_id() -> int:
+    """The number of the running replica among all replicas; in replica context."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+
+
+@contextlib.contextmanager
+def publish(step: ReplicaStep) -> Iterator[ReplicaStep]:
+    """Makes `step` the current one of this thread."""
+    previous = current()
+    _running.step = step
+    try:
+        yield step
+    finally:
+        _running.step = previous

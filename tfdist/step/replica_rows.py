@@ -1,0 +1,61 @@
+"""Rows of what replicas keep: which variables of the model they belong to, and their sum."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.step.exchange import Bucket
+
+Place = tuple[str, Any, tuple[int, ...]]
+
+# How a file, or a copy, has what the replicas keep.
+PER_REPLICA = "per replica"
+SUM = "sum"
+NOTHING = "nothing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A variable of which each replica has its own values.
+
+    Attributes:
+        variable: the variable.
+        places: which parts of it a file has under which keys: key, index of the part, its shape.
+        shared: whether all replicas have the same values after all.
+    """
+
+    variable: tf.Variable
+    places: list[Place]
+    shared: bool = False
+
+    @property
+    def empty(self) -> np.ndarray:
+        """An array of the variable's shape and dtype, to be filled."""
+        return np.empty(self.variable.shape, self.variable.dtype.as_numpy_dtype)
+
+
+def places(bucket: Bucket, shape: tuple[int, ...], prefix: str = "") -> list[Place]:
+    """Which variables a flat one of this shape belongs to, and where each one is."""
+    if shape != (sum(bucket.sizes),):
+        return [(f"{prefix}{bucket.indices[0]}", ..., shape)]
+    ends = np.cumsum(bucket.sizes).tolist()
+    slots = [slice(end - size, end) for end, size in zip(ends, bucket.sizes)]
+    keys = [f"{prefix}{index}" for index in bucket.indices]
+    return list(zip(keys, slots, bucket.shapes))
+
+
+def total_of(rows: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum of the replicas' rows, one of which is in memory at a time."""
+    return functools.reduce(np.add, rows)
+
+
+def no_row(entry: Entry) -> np.ndarray:
+    """Stands for a row that another process has; it takes no memory."""
+    zero = np.zeros((), entry.variable.dtype.as_numpy_dtype)
+    return np.broadcast_to(zero, tuple(entry.variable.shape))

@@ -1,0 +1,39 @@
+"""Scaling a loss by hand in a custom training loop."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.step import replica
+from tfdist.step.loss_tags import PART, tag
+
+
+def scale_loss(loss: tf.Tensor) -> tf.Tensor:
+    """Scales the mean loss of a replica's part of the batch by its share of the global batch.
+
+    For losses in custom training loops of which tfdist cannot tell what they are, and for means
+    that are reported as a sum over the replicas. The result, and its gradient, summed over the
+    replicas, are those of the global mean. Outside `strategy.run` of a tfdist strategy, and in the
+    `train_step` of a Keras model, where the optimizer applies the share, the loss is returned as
+    it is.
+
+    Args:
+        loss: a float scalar tensor, the mean over the replica's samples.
+
+    Returns:
+        A tensor like `loss`.
+
+    Example:
+
+    >>> import tensorflow as tf, tfdist
+    >>> strategy = tfdist.MirroredStrategy()
+    >>> data = tf.data.Dataset.from_tensors(tf.constant([1.0, 3.0, 5.0, 7.0, 9.0]))
+    >>> for x in strategy.experimental_distribute_dataset(data):
+    ...     losses = strategy.run(lambda x: tfdist.scale_loss(tf.reduce_mean(x)), args=(x,))
+    ...     print(float(strategy.reduce("SUM", losses, axis=None)))
+    5.0
+    """
+    step = replica.current()
+    if step is None or not step.own_loop:
+        return loss
+    return tag(tf.math.multiply_no_nan(loss, tf.cast(step.share.fraction, loss.dtype)), PART)

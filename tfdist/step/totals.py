@@ -1,0 +1,82 @@
+"""The way of the gradients between replicas: packed, compressed or not, summed, and unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfdist.compression.base import nbytes
+from tfdist.step.compression import CompressedExchange
+from tfdist.step.exchange import Packing, enough
+
+if TYPE_CHECKING:
+    from tfdist.options import Options
+
+
+class Totals:
+    """Sums gradients over the replicas.
+
+    Made in the strategy's scope.
+
+    Args:
+        options: bucket size and compression.
+        specs: the trainable variables' shapes and dtypes.
+        paths: the trainable variables' paths.
+
+    Attributes:
+        compressed: the part of it that compresses; None without compression.
+    """
+
+    def __init__(self, options: Options, specs: Sequence[tf.TensorSpec], paths: Sequence[str]):
+        self._bucket_bytes = options.bucket_bytes
+        self._specs = list(specs)
+        self.compressed: CompressedExchange | None = None
+        if options.compression is not None:
+            self.compressed = CompressedExchange(
+                options.compression, specs, paths, options.bucket_bytes, options.seed
+            )
+
+    def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
+        """The layout in which gradients are weighted and, if asked for, accumulated.
+
+        Args:
+            gradients: one per trainable variable: tensors, `tf.IndexedSlices`, or None.
+            accumulates: whether they are accumulated.
+        """
+        if accumulates:
+            return Packing(gradients, self._specs, self._bucket_bytes)
+        if self.compressed is not None:
+            return Packing(gradients, self._specs, 0)
+        return self._on_the_way(gradients)
+
+    def sum(
+        self, packing: Packing, packed: list, number: tf.Tensor, largest: int | None
+    ) -> list[Any]:
+        """The global gradients; None where there is none; called in replica context.
+
+        Args:
+            packing: as from `packing`.
+            packed: what it packed.
+            number: int64 scalar, the number of updates so far.
+            largest: as for `tfdist.step.exchange.all_reduce`.
+        """
+        if self.compressed is None:
+            return packing.unpack(packing.sum(packed, largest))
+        gradients = packing.unpack(packed)
+        sums = self.compressed(gradients, number)
+        rest = [None if index in sums else value for index, value in enumerate(gradients)]
+        others = self._on_the_way(rest)
+        totals = others.unpack(others.sum(others.pack(rest), largest))
+        return [sums.get(index, total) for index, total in enumerate(totals)]
+
+    def _on_the_way(self, gradients: Sequence[Any]) -> Packing:
+        if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+            return Packing(gradients, self._specs, 0)
+        total = sum(
+            nbytes(spec)
+            for spec, gradient in zip(self._specs, gradients)
+            if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+        )
+        return Packing(gradients, self._specs, enough(total, self._bucket_bytes))
