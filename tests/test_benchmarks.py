@@ -15,7 +15,7 @@ import tensorflow as tf
 from benchmarks import async_stragglers_report, codecs_cell, readme
 from tests.traffic import network
 from tfdist.compression import DGC
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 # One process of pytest-xdist makes the run that these tests share.

@@ -7,7 +7,7 @@ from tests.equivalence import compare
 from tests.equivalence.columns import BY_NAME, COLUMNS
 from tests.equivalence.features import FEATURES, VARIATIONS
 from tfdist import _versions
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 _KERAS = _versions.release(keras.__version__)
 

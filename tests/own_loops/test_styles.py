@@ -9,7 +9,7 @@ import tensorflow as tf
 import tfdist
 from tests.conftest import DEVICES
 from tests.own_loops import styles
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 _function = functools.partial(tf.function, autograph=False)
 
