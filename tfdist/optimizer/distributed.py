@@ -151,7 +151,7 @@ class DistributedOptimizer(OptimizerWrapper):
         step = replica.current()
         if step is not None and not step.own_loop:
             step.scaled_losses.add(id(self))
-            loss = loss_sums.as_mean(step, loss)
+            loss = loss_sums.as_mean(step, loss, warns=True)
             loss = loss * tf.cast(step.share.fraction, loss.dtype)
         return tag(self.unwrap().scale_loss(loss), LOSS)
 
