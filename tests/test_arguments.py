@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tfdist import callbacks, cluster, compression, staleness, testing
 
 NUMBERS = {

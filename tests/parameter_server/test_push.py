@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.parameter_server import push_scenarios
 from tfdist import compression
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.multi_process import layers
 
 BATCH = 6  # eight batches per epoch
