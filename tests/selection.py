@@ -73,9 +73,10 @@ def _of_path(path):
         raise pytest.UsageError(str(error)) from None
 
 
-def pytest_pycollect_makemodule(module_path):
+def pytest_pycollect_makemodule(module_path, parent):
     """Makes the virtual devices before a test module can start TensorFlow."""
-    if set(_of_path(pathlib.Path(module_path))) != {"pure"}:
+    wanted = set(parent.config.option.tier) & set(_of_path(pathlib.Path(module_path)))
+    if wanted - {"pure"}:
         import tests.devices  # noqa: F401
 
 
