@@ -40,7 +40,7 @@ def _cells():
 
 def _cells_of_processes():
     for column in COMPRESSED:
-        marks = [pytest.mark.full]
+        marks = [pytest.mark.full, pytest.mark.job]
         if column.strategy == "horovod":
             marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
         for feature in FEATURES:

@@ -21,6 +21,8 @@ def _cells():
             usual = column.complete and feature.name not in VARIATIONS
             if not (usual or feature.name in column.sample):
                 marks.append(pytest.mark.full)
+            if column.in_own_processes:
+                marks.append(pytest.mark.job)
             if column.strategy == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
             yield pytest.param(column, feature, marks=marks, id=f"{column.name}-{feature.name}")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.own_loops import styles
 from tfdist.strategies.horovod.backend import is_installed
 

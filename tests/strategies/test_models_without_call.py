@@ -8,7 +8,7 @@ from keras import layers, ops
 from keras.src.backend.common import global_state
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(35, 6)).astype("float32")

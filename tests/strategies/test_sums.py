@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(35, 6)).astype("float32")
