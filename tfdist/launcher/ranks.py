@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 
 from tfdist import environment
@@ -14,6 +15,9 @@ from tfdist.cluster.config import Cluster
 from tfdist.cluster.environments import RANK_VARIABLES
 from tfdist.cluster.parameter_server import enough_threads
 from tfdist.launcher.members import Member, members
+
+# Where the ranks of one machine find each other.
+_HOST = "127.0.0.1"
 
 STRATEGIES = ("multi_worker", "horovod", "parameter_server")
 
@@ -141,7 +145,7 @@ def gpus(environ: Mapping[str, str]) -> list[str]:
 @contextlib.contextmanager
 def _clustered(job: list[Member], environ: Mapping[str, str]) -> Iterator[list[dict[str, str]]]:
     with reserved_ports(len(job)) as ports:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
+        addresses = [f"{_HOST}:{port}" for port in ports]
         common = without_proxy(environ, addresses)
         jobs: dict[str, tuple[str, ...]] = {}
         for member, address in zip(job, addresses):
@@ -171,23 +175,26 @@ def _own_gpus(member: Member, workers: int, devices: list[str]) -> dict[str, str
 def _horovod(job: list[Member], environ: Mapping[str, str]) -> Iterator[list[dict[str, str]]]:
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousServer
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError as error:
         raise ImportError(
             "Horovod cannot be imported: install it with `make horovod` in a checkout of tfdist, "
             f"or choose the strategy multi_worker. Received: {error}"
         ) from error
     slots = get_host_assignments(parse_hosts(f"localhost:{len(job)}"), len(job))
-    server = RendezvousServer()
+    # `RendezvousServer` of the same module would listen on all interfaces.
+    server = RendezvousHTTPServer((_HOST, 0), RendezvousHandler, verbose=0)
+    server.init(slots)
     common = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": _loopback(),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.start()),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": _HOST,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
     }
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
-        server.init(slots)
         yield [
             {
                 **common,
@@ -202,7 +209,9 @@ def _horovod(job: list[Member], environ: Mapping[str, str]) -> Iterator[list[dic
             for slot in slots
         ]
     finally:
-        server.stop()
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def _loopback() -> str:
