@@ -31,6 +31,11 @@ def _text(node):
     return None
 
 
+def folders():
+    """The modules that are in a folder of the package."""
+    return [path for path in trees() if path.parent != PACKAGE]
+
+
 def names(pattern):
     """What matches `pattern` in the package, outside of longer names."""
     found = set()

@@ -37,3 +37,20 @@ def test_a_message_that_nobody_prints_is_found():
     assert sources.message("There is no device … here")
     assert not sources.message("here … There is no device")
     assert not sources.message("There is no gadget")
+
+
+def test_the_map_of_the_code_has_every_room():
+    rooms = [row[0].strip("`") for row in sources.table_rows("architecture.md")]
+    folders = {path.parent.relative_to(sources.PACKAGE).parts[0] for path in sources.folders()}
+    assert set(rooms) - {"single files", "options.py"} == folders
+
+
+def test_the_map_of_the_code_names_files_that_exist():
+    page = (sources.DOCS / "architecture.md").read_text()
+    named = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", page)
+    assert len(named) > 10
+    assert [name for name in named if not exists(name)] == []
+
+
+def exists(name):
+    return (sources.PACKAGE / name).exists() or (sources.ROOT / name).exists()
