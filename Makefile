@@ -80,14 +80,15 @@ lint: $(INSTALLED) ## ruff and mypy
 horovod: $(INSTALLED) ## build Horovod and install it; HOROVOD_WITH_MPI=1 builds it with MPI too
 	@$(BIN)/python scripts/install_horovod.py
 
-equivalence: horovod ## compare with one device; rewrites the table in README.md
-	$(BIN)/python -m tests.equivalence.report
+# Interrupted, it goes on where it was; FRESH=1 measures everything anew.
+equivalence: horovod ## compare with one device; rewrites the table in docs/equivalence.md
+	$(BIN)/python -m tests.equivalence.report $(if $(FRESH),--fresh)
 
 benchmark: $(INSTALLED) ## measure the overhead of a training step
-	$(BIN)/python benchmarks/step_overhead.py --update-readme
+	$(BIN)/python benchmarks/step_overhead.py --update
 
 benchmark-exchange: horovod ## measure the exchange of gradients between two processes
-	$(BIN)/python benchmarks/exchange.py --update-readme
+	$(BIN)/python benchmarks/exchange.py --update
 
 benchmark-codecs: $(INSTALLED) ## measure the time and memory of all compressors
 	$(BIN)/python benchmarks/codecs.py --update
@@ -115,8 +116,7 @@ peers: horovod ## install the systems that tfdist is compared with, each in its 
 bench: peers ## side by side with the peers on rate-limited links; under 15 minutes, needs root
 	$(BIN)/python -m benchmarks.side_by_side quick --peers $(PEERS) $(BENCH_OPTIONS) > /dev/null
 	$(BIN)/python -m benchmarks.side_by_side.overlap
-	$(BIN)/python -m benchmarks.side_by_side.report --update-readme \
-	  benchmarks/results/side_by_side-quick.json
+	$(BIN)/python -m benchmarks.side_by_side.report benchmarks/results/side_by_side-quick.json
 
 bench-full: peers ## the same with all models, systems and numbers of hosts; hours
 	for plan in dense compressed target variables models scaling; do \

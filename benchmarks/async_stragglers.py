@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import async_stragglers_report as report
-import readme
+import pages
 
 RANKS_SCRIPT = Path(__file__).with_name("async_stragglers_ranks.py")
-PAGE = readme.ROOT / "docs" / "asynchronous.md"
-IMAGES = readme.ROOT / "docs" / "images"
+PAGE = pages.ROOT / "docs" / "asynchronous.md"
+IMAGES = pages.ROOT / "docs" / "images"
 
 Runs = list[dict[str, Any]]
 
@@ -60,9 +60,9 @@ def parse_arguments() -> argparse.Namespace:
         nargs="?",
         const=IMAGES,
         metavar="FOLDER",
-        help=f"draw the pictures into FOLDER (default: {IMAGES.relative_to(readme.ROOT)})",
+        help=f"draw the pictures into FOLDER (default: {IMAGES.relative_to(pages.ROOT)})",
     )
-    readme.add_output_options(parser, "--update", PAGE)
+    pages.add_output_options(parser, PAGE)
     arguments = parser.parse_args()
     quick = arguments.quick
     arguments.policies = arguments.policies or list(report.POLICIES)
@@ -90,7 +90,7 @@ def run_job(engine: str, delays: list[float], runs: Runs) -> Runs:
         command += ["--strategy", engine, str(RANKS_SCRIPT), engine, "--runs", json.dumps(runs)]
         command += ["--results", str(results), "--delays", *map(str, delays)]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
-        paths = [str(readme.ROOT), os.environ.get("PYTHONPATH", "")]
+        paths = [str(pages.ROOT), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         job = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if job.returncode:
@@ -179,7 +179,7 @@ def main() -> None:
         measured += measure(arguments)
         print(f"{measure.__name__}: done", file=sys.stderr, flush=True)
     text = report.tables(measured, arguments.delays)
-    readme.publish(arguments, "stragglers", text, measured)
+    pages.publish(arguments, "stragglers", text, measured)
     if arguments.plot:
         arguments.plot.mkdir(parents=True, exist_ok=True)
         report.plot(measured, arguments.plot)

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import readme
+import pages
 
 CELL_SCRIPT = Path(__file__).with_name("codecs_cell.py")
 
@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--elements", type=int, default=25_000_000)
     parser.add_argument("--tensors", type=int, nargs="+", default=[1, 100])
     parser.add_argument("--rounds", type=int, default=11)
-    readme.add_output_options(parser, "--update", readme.COMPRESSION_PAGE)
+    pages.add_output_options(parser, pages.COMPRESSION_PAGE)
     arguments = parser.parse_args()
     if any(count < 1 or arguments.elements % count for count in arguments.tensors):
         parser.error(
@@ -111,7 +111,7 @@ def main() -> None:
     """Measures, prints the table, and writes what was asked for."""
     arguments = parse_arguments()
     result = measure(arguments)
-    readme.publish(arguments, "codecs", table(result), result)
+    pages.publish(arguments, "codecs", table(result), result)
 
 
 if __name__ == "__main__":

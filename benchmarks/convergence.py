@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import convergence_report as report
-import readme
+import pages
 
 CELL_SCRIPT = Path(__file__).with_name("convergence_cell.py")
-PICTURE = readme.ROOT / "docs" / "images" / "convergence.png"
+PICTURE = pages.ROOT / "docs" / "images" / "convergence.png"
 # Enough for the slower compressors to reach the target loss.
 STEPS = {"digits": 660, "mlp": 660, "mlp-slow": 660, "characters": 300, "characters-plain": 300}
 # Numbers of replicas; the characters take long.
@@ -89,9 +89,9 @@ def parse_arguments() -> argparse.Namespace:
         nargs="?",
         const=PICTURE,
         metavar="FILE",
-        help=f"draw the curves into FILE (default: {PICTURE.relative_to(readme.ROOT)})",
+        help=f"draw the curves into FILE (default: {PICTURE.relative_to(pages.ROOT)})",
     )
-    readme.add_output_options(parser, "--update", readme.COMPRESSION_PAGE)
+    pages.add_output_options(parser, pages.COMPRESSION_PAGE)
     arguments = parser.parse_args()
     quick = arguments.quick
     arguments.compressors = arguments.compressors or (QUICK if quick else list(COMPRESSORS))
@@ -111,7 +111,7 @@ def run_cell(cell: dict[str, Any], steps: int, seeds: int) -> dict[str, Any] | N
         config = config | {"error_feedback": cell["error_feedback"], "min_bytes": MIN_BYTES}
     command = [sys.executable, str(CELL_SCRIPT), cell["task"], "--replicas", str(cell["replicas"])]
     command += ["--compression", json.dumps(config), "--steps", str(steps), "--seeds", str(seeds)]
-    paths = [str(readme.ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(pages.ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -148,7 +148,7 @@ def main() -> None:
     results = [result for result in measured if result is not None]
     if not results:
         sys.exit("No configuration has run.")
-    readme.publish(arguments, "convergence", report.tables(results), results)
+    pages.publish(arguments, "convergence", report.tables(results), results)
     if arguments.plot:
         arguments.plot.parent.mkdir(parents=True, exist_ok=True)
         report.plot(results, arguments.plot)

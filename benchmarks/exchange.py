@@ -32,7 +32,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-import readme
+import pages
 from tfdist.launcher.ranks import ALLOCATOR, environments
 
 RANKS_SCRIPT = Path(__file__).with_name("exchange_ranks.py")
@@ -58,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--megabytes", type=float, default=100.0, help="of float32 in all")
     parser.add_argument("--rounds", type=int, default=10, help="of each block")
     parser.add_argument("--blocks", type=int, default=6)
-    readme.add_output_options(parser)
+    pages.add_output_options(parser, pages.PERFORMANCE_PAGE)
     return parser.parse_args()
 
 
@@ -129,7 +129,7 @@ def ratio(blocks: list[Block], number: str, ours: str, theirs: str) -> str:
 
 
 def table(blocks: list[Block], arguments: argparse.Namespace) -> str:
-    """The Markdown text between the README's markers."""
+    """The Markdown text between the page's markers."""
     head = ["tensors", *(f"{name}, ms" for name in SYSTEMS)]
     head += [f"{ours} / {peer}" for ours, peer in PAIRS]
     lines = [
@@ -153,7 +153,7 @@ def main() -> None:
     """Measures, prints the table, and writes what was asked for."""
     arguments = parse_arguments()
     blocks = measure(arguments)
-    readme.publish(arguments, "exchange", table(blocks, arguments), blocks)
+    pages.publish(arguments, "exchange", table(blocks, arguments), blocks)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-import readme
+import pages
 
-sys.path.insert(0, str(readme.ROOT))
+sys.path.insert(0, str(pages.ROOT))
 
 from tests.traffic import network
 from tfdist.launcher.ranks import ALLOCATOR, threads
@@ -55,7 +55,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rates", nargs="+", choices=LINKS, default=list(LINKS))
     parser.add_argument("--matrices", type=int, default=25, help="of 1.6 MB of float32")
     parser.add_argument("--rounds", type=int, default=5)
-    readme.add_output_options(parser, "--update", readme.COMPRESSION_PAGE)
+    pages.add_output_options(parser, pages.COMPRESSION_PAGE)
     return parser.parse_args()
 
 
@@ -115,7 +115,7 @@ def main() -> None:
         found[backend, rate] = measure(backend, rate, arguments.matrices, arguments.rounds)
         print(f"{backend}, {LINKS[rate]}: done", file=sys.stderr)
     measured = [[*key, times] for key, times in found.items()]
-    readme.publish(arguments, "links", table(found, arguments), measured)
+    pages.publish(arguments, "links", table(found, arguments), measured)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import readme
+import pages
 
 RANKS_SCRIPT = Path(__file__).with_name("safety_nets_ranks.py")
 STEPS = 100
@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--strategies", nargs="+", default=["multi_worker", "horovod"])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
-    readme.add_output_options(parser, "--update", readme.PROCESSES_PAGE)
+    pages.add_output_options(parser, pages.PROCESSES_PAGE)
     return parser.parse_args()
 
 
@@ -96,7 +96,7 @@ def main() -> None:
         for strategy in arguments.strategies
         for kind in arguments.sets
     }
-    readme.publish(arguments, "safety-nets", table(measured, arguments), measured)
+    pages.publish(arguments, "safety-nets", table(measured, arguments), measured)
 
 
 if __name__ == "__main__":

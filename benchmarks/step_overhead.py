@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import readme
+import pages
 
 CELL_SCRIPT = Path(__file__).with_name("step_overhead_cell.py")
 STRATEGIES = ("plain", "tfdist")
@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dynamic", action="store_true", help="leave the batch shape unknown")
     parser.add_argument("--rounds", type=int, default=40, help="timed rounds of each strategy")
     parser.add_argument("--round-seconds", type=float, default=0.05, help="least length of a round")
-    readme.add_output_options(parser)
+    pages.add_output_options(parser, pages.PERFORMANCE_PAGE)
     arguments = parser.parse_args()
     if any(count < 2 or count % 2 for count in arguments.variables):
         parser.error(f"--variables takes even numbers >= 2. Received: {arguments.variables}")
@@ -162,7 +162,7 @@ def main() -> None:
     settings = {"optimizer": arguments.optimizer, "dynamic": arguments.dynamic}
     settings |= {"rounds": arguments.rounds, "cpus": os.cpu_count()}
     measured = {"settings": settings, "cells": cells}
-    readme.publish(arguments, "overhead", table(cells, arguments), measured)
+    pages.publish(arguments, "overhead", table(cells, arguments), measured)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-import readme
+import pages
 
 RANKS_SCRIPT = Path(__file__).with_name("traffic_ranks.py")
 ENGINES = {"multi_worker": "TensorFlow", "horovod": "Horovod"}
@@ -39,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--strategies", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--compressor", default="signsgd")
-    readme.add_output_options(parser, "--update", readme.COMPRESSION_PAGE)
+    pages.add_output_options(parser, pages.COMPRESSION_PAGE)
     return parser.parse_args()
 
 
@@ -84,7 +84,7 @@ def main() -> None:
         for strategy, ranks in itertools.product(arguments.strategies, arguments.ranks)
     }
     measured = [[*key, sent] for key, sent in found.items()]
-    readme.publish(arguments, "operations", table(found, arguments.compressor), measured)
+    pages.publish(arguments, "operations", table(found, arguments.compressor), measured)
 
 
 if __name__ == "__main__":

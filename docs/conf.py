@@ -10,6 +10,8 @@ release = version = tfdist.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
+# Headings that other pages and parts of a page refer to.
+myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"tfdist {release}"
 

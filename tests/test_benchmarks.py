@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import async_stragglers_report, codecs_cell, readme
+from benchmarks import async_stragglers_report, codecs_cell, pages
 from tests.traffic import network
 from tfdist.compression import DGC
 from tfdist.strategies.horovod.backend import is_installed
@@ -39,14 +39,14 @@ def run(script: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """What one run prints, and the JSON and README files that it writes."""
+    """What one run prints, and the JSON file and the page that it writes."""
     folder = tmp_path_factory.mktemp("step_overhead")
-    readme = folder / "README.md"
-    readme.write_text("# Title\n<!-- overhead:begin -->\nold\n<!-- overhead:end -->\nrest\n")
+    page = folder / "page.md"
+    page.write_text("# Title\n<!-- overhead:begin -->\nold\n<!-- overhead:end -->\nrest\n")
     result = folder / "result.json"
-    files = ["--json", str(result), "--update-readme", str(readme)]
+    files = ["--json", str(result), "--update", str(page)]
     printed = run_step_overhead("--steps-per-execution", "1", "2", *files)
-    return printed, json.loads(result.read_text()), readme.read_text()
+    return printed, json.loads(result.read_text()), page.read_text()
 
 
 @pytest.mark.full
@@ -95,7 +95,7 @@ def test_the_table_of_step_overhead_is_what_was_measured(outputs):
 
 @pytest.mark.full
 @shares_run
-def test_step_overhead_replaces_only_its_part_of_the_readme(outputs):
+def test_step_overhead_replaces_only_its_part_of_the_page(outputs):
     printed, _, content = outputs
     expected = f"# Title\n<!-- overhead:begin -->\n{printed}<!-- overhead:end -->\nrest\n"
     assert content == expected
@@ -107,21 +107,21 @@ def test_step_overhead_measures_unknown_batch_shapes():
 
 
 @pytest.mark.parametrize("content", ["", "<!-- t:end --> <!-- t:begin -->", "<!-- t:begin -->"])
-def test_readme_without_the_markers_is_refused(content, tmp_path):
-    path = tmp_path / "README.md"
+def test_page_without_the_markers_is_refused(content, tmp_path):
+    path = tmp_path / "page.md"
     path.write_text(content)
     with pytest.raises(ValueError, match="needs one <!-- t:begin -->.*Received: path="):
-        readme.update(path, "t", "text")
+        pages.update(path, "t", "text")
     assert path.read_text() == content
 
 
 @pytest.mark.full
 @pytest.mark.skipif(not is_installed(), reason="make horovod")
 def test_exchange_measures_all_systems_in_each_block(tmp_path):
-    page, result = tmp_path / "README.md", tmp_path / "result.json"
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- exchange:begin -->\n<!-- exchange:end -->\nafter\n")
     options = ["--tensors", "1", "3", "--rounds", "2", "--blocks", "1", "--megabytes", "1"]
-    printed = run("exchange.py", *options, "--json", str(result), "--update-readme", str(page))
+    printed = run("exchange.py", *options, "--json", str(result), "--update", str(page))
     (block,) = json.loads(result.read_text())
     assert list(block) == ["1", "3"]
     for by_system in block.values():

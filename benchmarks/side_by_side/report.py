@@ -13,7 +13,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks import readme
 from benchmarks.side_by_side import chart, goals, scaling, targets, variables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
@@ -144,19 +143,8 @@ def page(result: dict[str, Any], image: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def excerpt(result: dict[str, Any]) -> str:
-    """The step times of the first model, for the README."""
-    group = groups(result["runs"])[0]
-    head = (
-        f"{WORKS[group.work].title} of {group.parameters / 1e6:.0f} M parameters, {group.hosts} "
-        f"hosts (network namespaces of one machine), {group.batch} samples per rank, SGD with "
-        f"momentum; {rounds(group)}. {machine_text(result)} Made by `make bench`."
-    )
-    return "\n".join([head, "", *times(group)])
-
-
-def publish(path: Path) -> dict[str, Any]:
-    """Writes the page and the chart beside the file of results, prints the page; the results.
+def publish(path: Path) -> None:
+    """Writes the page and the chart beside the file of results, and prints the page.
 
     There is no chart where no link was limited.
     """
@@ -168,18 +156,13 @@ def publish(path: Path) -> dict[str, Any]:
     text = page(result, image.name if limited else None)
     path.with_suffix(".md").write_text(text)
     print(text)
-    return result
 
 
 def main() -> None:
     """Publishes what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--update-readme", action="store_true", help="put its step times there too")
-    arguments = parser.parse_args()
-    result = publish(arguments.results)
-    if arguments.update_readme:
-        readme.update(readme.README, "side_by_side", excerpt(result))
+    publish(parser.parse_args().results)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from importlib import metadata
@@ -172,6 +173,16 @@ def test_horovods_variables_are_those_of_horovodrun(launcher):
             "HOROVOD_SIZE": "2",
         }
         assert choose_strategy(environ, 1, horovod_installed=True)[0] == "horovod"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs two loopback addresses")
+def test_horovods_rendezvous_listens_on_the_loopback_device_only():
+    pytest.importorskip("horovod.runner", reason="make horovod")
+    with ranks.environments("horovod", 2, {}) as found:
+        port = int(found[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        with pytest.raises(ConnectionRefusedError):  # a server on all interfaces would accept
+            socket.create_connection(("127.0.0.2", port), timeout=5)
 
 
 def test_without_horovod_it_is_said_how_to_get_it(launcher, tmp_path):

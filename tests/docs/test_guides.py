@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+import tfdist
 from tests.callbacks import starting
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -61,6 +62,21 @@ def test_script_for_one_process_runs_on_four_devices(page, name, script):
     variables = runpy.run_path(str(script(page, name)), run_name="__main__")
     assert variables["strategy"].num_replicas_in_sync == 4
     assert np.isfinite(variables["model"].get_weights()[0]).all()
+
+
+def untitled(path):
+    """The first Python block of a page whose script has no title."""
+    return re.search(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.M).group(1)
+
+
+@pytest.mark.parametrize("path", [DOCS.parent / "README.md", DOCS / "getting_started.md"])
+def test_the_first_script_of_a_beginner_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(untitled(path))
+    variables = runpy.run_path("train.py", run_name="__main__")
+    assert isinstance(variables["strategy"], tfdist.MirroredStrategy)
+    assert variables["strategy"].num_replicas_in_sync == 4
+    assert variables["model"].optimizer.iterations == 3 * 16
 
 
 @pytest.mark.xdist_group("horovod")

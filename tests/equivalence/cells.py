@@ -1,7 +1,7 @@
 """The measured cells of the equivalence table, in a file that grows while they are measured.
 
-An interrupted `make equivalence` goes on with what is missing, unless the sources have changed
-since.
+An interrupted `make equivalence` goes on with what is missing. A cell is measured again when what
+it depends on has changed, or when it failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import pathlib
 from collections.abc import Mapping
 
-from tests.equivalence.results import state_of_the_sources
+from tests.equivalence.dependence import state_of_cell
 from tests.equivalence.table import Cell, Ours, PeerCell, Peers
 
 VARIABLE = "TFDIST_EQUIVALENCE_CELLS"
@@ -21,7 +21,7 @@ VARIABLE = "TFDIST_EQUIVALENCE_CELLS"
 
 
 class Cells:
-    """The file.
+    """The file. A row holds one cell, and the state of what the cell depends on.
 
     Args:
         path: where it is, or will be.
@@ -31,14 +31,9 @@ class Cells:
         self._path = path
         self.ours: Ours = {}
         self.peers: Peers = {}
-        state = state_of_the_sources()
-        lines = path.read_text().splitlines() if path.exists() else []
-        rows = [json.loads(line) for line in lines]
-        if not rows or rows[0] != {"sources": state}:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"sources": state}) + "\n")
-        for row in rows[1:] if rows and rows[0] == {"sources": state} else ():
-            self._take(**row)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for line in path.read_text().splitlines() if path.exists() else ():
+            self._take(**json.loads(line))
 
     @classmethod
     def of_environment(cls) -> Cells | None:
@@ -51,13 +46,16 @@ class Cells:
             "kind": "ours" if isinstance(cell, Cell) else "peers",
             "column": column,
             "feature": feature,
+            "state": state_of_cell(column, feature),
             "cell": dataclasses.asdict(cell),
         }
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
         self._take(**row)
 
-    def _take(self, kind: str, column: str, feature: str, cell: dict) -> None:
+    def _take(self, kind: str, column: str, feature: str, state: str, cell: dict) -> None:
+        if state != state_of_cell(column, feature):
+            return  # it is measured again
         if kind == "ours":
             self.ours.setdefault(column, {})[feature] = Cell(**cell)
         else:

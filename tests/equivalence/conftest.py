@@ -81,13 +81,14 @@ class Measured:
         self._found = found
 
     def pytest_collection_modifyitems(self, config, items):
-        """Leaves out what is measured already."""
+        """Leaves out what is measured already, and passed."""
         measured = [item for item in items if self._is_measured(**item.callspec.params)]
         config.hook.pytest_deselected(items=measured)
         items[:] = [item for item in items if item not in measured]
 
     def _is_measured(self, column, feature):
-        return feature.name in self._found.ours.get(column.name, {})
+        cell = self._found.ours.get(column.name, {}).get(feature.name)
+        return cell is not None and cell.passed
 
     def pytest_runtest_logreport(self, report):
         properties = dict(report.user_properties)

@@ -106,6 +106,8 @@ class Start:
                     stdin=subprocess.PIPE,  # at whose end the rank ends, should the tests be killed
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    # What Ctrl-C does to a rank would be taken for the rank's own failure.
+                    start_new_session=True,
                 )
             )
 

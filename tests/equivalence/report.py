@@ -1,6 +1,7 @@
-"""Writes the equivalence table of the README: tfdist beside plain Keras, from the same run.
+"""Writes the equivalence table: tfdist beside plain Keras, measured by the same features.
 
-python -m tests.equivalence.report          # runs everything; docs/equivalence.md says how long
+python -m tests.equivalence.report          # what is missing; docs/equivalence.md says how long
+python -m tests.equivalence.report --fresh  # everything
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from benchmarks import readme
+from benchmarks import pages
 from tests.equivalence import compare, harness, table
 from tests.equivalence.cells import VARIABLE, Cells
 from tests.equivalence.features import FEATURES, SAMPLE
@@ -23,12 +24,16 @@ from tests.equivalence.peers import PEERS, Peer
 from tests.equivalence.ranks import JobError, JobHangsError, Limits, Ranks
 from tests.equivalence.results import Result, Shared
 
+# All tests passed, or some failed, or every cell was measured already.
+_TESTS_ENDED = (0, 1, 5)
 # A peer that is much slower than this on two small epochs hangs.
 _LIMITS = Limits(start=120, feature=90, failures=len(FEATURES))
 
 
 def run_tfdist(path: pathlib.Path, folder: pathlib.Path, arguments: list[str]) -> None:
     """Measures the missing cells of tfdist's columns, by the tests.
+
+    Exits where the tests were interrupted or did not start: the table would lack their cells.
 
     Args:
         path: the file of the cells.
@@ -38,7 +43,9 @@ def run_tfdist(path: pathlib.Path, folder: pathlib.Path, arguments: list[str]) -
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup"]
     command += ["-m", "full or not full", *arguments, "tests/equivalence/test_equivalence.py"]
     environ = {**os.environ, "TFDIST_EQUIVALENCE_RESULTS": str(folder), VARIABLE: str(path)}
-    subprocess.run(command, env=environ, check=False)
+    status = subprocess.run(command, env=environ, check=False).returncode
+    if status not in _TESTS_ENDED:
+        sys.exit(f"The tests of the table ended with status {status}: no table is written.")
 
 
 def run_peer(peer: Peer, features: list[str], folder: pathlib.Path, cells: Cells) -> None:
@@ -82,21 +89,24 @@ def _name_of_the_error(text: str) -> str:
 
 
 def main() -> None:
-    """Runs both, prints the table and writes it into the README."""
+    """Measures both, prints the table, and writes it and its summary into their pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--readme", type=pathlib.Path, default=readme.README)
+    parser.add_argument("--page", type=pathlib.Path, default=pages.EQUIVALENCE_PAGE)
+    parser.add_argument("--readme", type=pathlib.Path, default=pages.README)
+    parser.add_argument("--fresh", action="store_true", help="forget the cells that are kept")
     parser.add_argument("--features", metavar="EXPRESSION", help="some of them, as pytest's -k")
     parser.add_argument(
         "--cells",
         type=pathlib.Path,
-        default=readme.ROOT / "out" / "equivalence.jsonl",
+        default=pages.ROOT / "out" / "equivalence.jsonl",
         metavar="FILE",
-        help="where cells are kept; those of the same sources are not measured again",
+        help="where cells are kept; what has not changed since is not measured again",
     )
     arguments = parser.parse_args()
     chosen = ["-k", arguments.features] if arguments.features else []
     path = arguments.cells.resolve()
-    Cells(path)
+    if arguments.fresh:
+        path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         run_tfdist(path, folder, chosen)
@@ -112,9 +122,14 @@ def main() -> None:
             for future in running:
                 future.result()
     content = table.table(cells.ours, cells.peers)
-    readme.update(arguments.readme, "equivalence", content)
-    print(content)
+    summary = table.summary(cells.ours, cells.peers)
+    pages.update(arguments.page, "equivalence", f"{summary}\n\n{content}")
+    pages.update(arguments.readme, "equivalence", summary)
+    print(summary, content, sep="\n\n")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        os._exit(130)  # without the threads, whose peers take minutes

@@ -92,13 +92,13 @@ def _peer(cells: Peers, peer: str, feature: str) -> str:
 
 
 def table(ours: Ours, peers: Peers) -> str:
-    """The text between the README's markers.
+    """How the cells were made, and a table for each theme.
 
     Args:
         ours: the cells of tfdist by column and feature.
         peers: the cells of Keras alone; features that were not tried are missing.
     """
-    lines = [_summary(ours, peers), "", _what_is_compared(), "", _twins(ours), "", _errors(peers)]
+    lines = [_what_is_compared(), "", _twins(ours), "", _errors(peers)]
     titles = ["feature", *HEADS, *(peer.title for peer in PEERS)]
     for theme in THEMES:
         title = theme.__doc__.strip().splitlines()[0].rstrip(".")
@@ -118,7 +118,8 @@ def _right(texts: list[str]) -> str:
     return f"{sum(text.startswith('✓') for text in tried)} of {len(tried)}"
 
 
-def _summary(ours: Ours, peers: Peers) -> str:
+def summary(ours: Ours, peers: Peers) -> str:
+    """How many features equal one device, in one paragraph."""
     names = [feature.name for feature in FEATURES]
     parts = [
         f"{head} {_right([_ours(ours, columns, name) for name in names])}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tfdist.launcher import job, output, ranks
+from tfdist.launcher import isolation, job, output, ranks
 from tfdist.launcher.members import members
 from tfdist.launcher.outcome import Outcome
 from tfdist.limits import MOST_DEVICES, MOST_SECONDS
@@ -42,6 +42,7 @@ Example:
   tfdist run -n 2 train.py --epochs 3
   tfdist run -n 2 --strategy horovod train.py
   tfdist run -n 3 --ps 1 train.py
+  tfdist run -n 2 --isolate train.py
   tfdist run -n 2 --timeout 600 -m package.train --epochs 3
 """
 
@@ -117,6 +118,12 @@ Example:
     help="Keeps the output of each rank in DIRECTORY/rank-0.log and so on. Without it, the logs "
     "are kept in a temporary directory, and only when something fails.",
 )
+@click.option(
+    "--isolate",
+    is_flag=True,
+    help="Gives the job a network of its own, which nothing outside of the job reaches, and from "
+    "which the job reaches nothing. Linux only; needs no root where users may make namespaces.",
+)
 @click.option("--verbose", is_flag=True, help="Tells what is started, and where the logs are.")
 @click.argument(
     "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]..."
@@ -134,6 +141,7 @@ def run(
     stall_timeout: float,
     grace_period: float,
     log_dir: str | None,
+    isolate: bool,
     verbose: bool,
     command: tuple[str, ...],
 ) -> int:
@@ -157,6 +165,8 @@ def run(
         )
     directory, logs = None, []
     try:
+        if isolate:
+            isolation.enter()
         with ranks.environments(
             strategy,
             count,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+
+from tfdist.cluster.places import LOOPBACK
 
 
 @contextlib.contextmanager
@@ -25,23 +28,26 @@ def environments(
     """
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousServer
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError as error:
         raise ImportError(
             "Horovod cannot be imported: install it with `make horovod` in a checkout of tfdist, "
             f"or choose the strategy multi_worker. Received: {error}"
         ) from error
     slots = get_host_assignments(parse_hosts(f"localhost:{len(tasks)}"), len(tasks))
-    server = RendezvousServer()
+    # `RendezvousServer` of the same module would listen on all interfaces.
+    server = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, verbose=0)
+    server.init(slots)
     common = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": _loopback(),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.start()),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
     }
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
-        server.init(slots)
         yield [
             {
                 **common,
@@ -56,7 +62,9 @@ def environments(
             for slot in slots
         ]
     finally:
-        server.stop()
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def _loopback() -> str:

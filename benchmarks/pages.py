@@ -9,17 +9,17 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+EQUIVALENCE_PAGE = ROOT / "docs" / "equivalence.md"
+PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 COMPRESSION_PAGE = ROOT / "docs" / "compression.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 
 
-def add_output_options(
-    parser: argparse.ArgumentParser, option: str = "--update-readme", page: Path = README
-) -> None:
-    """Adds the options `--json FILE` and `--update-readme [FILE]`, or what `option` calls it."""
+def add_output_options(parser: argparse.ArgumentParser, page: Path) -> None:
+    """Adds the options `--json FILE` and `--update [FILE]`, by default `page`."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements to FILE")
     parser.add_argument(
-        option,
+        "--update",
         dest="page",
         type=Path,
         nargs="?",
