@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from tfdist import _compat
 from tfdist.coordination.backups import BackupFolder, flush
 
 
@@ -83,6 +84,12 @@ class CallbackFiles:
         """
         for backup in self._backups.values():
             backup.folder.recover()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Lets backups in the middle of the epoch have its number."""
+        for callback in self._callbacks:
+            if isinstance(callback, keras.callbacks.BackupAndRestore):
+                _compat.set_backup_epoch(callback, epoch)
 
     def end_training(self) -> None:
         """Lets callbacks clean up where they wrote; files that are not theirs stay."""
@@ -157,6 +164,10 @@ class Recover(keras.callbacks.Callback):
         """Mends what a killed process left."""
         self._strategy.callback_files.append(self._files)
         self._files.recover()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Lets backups in the middle of the epoch have its number."""
+        self._files.begin_epoch(epoch)
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Lets the callbacks clean up where they wrote."""
