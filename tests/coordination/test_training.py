@@ -189,6 +189,18 @@ def test_backups_are_removed_at_the_end_and_other_files_stay(tmp_path):
     assert shared.delete_checkpoint is True
 
 
+def test_the_end_of_training_leaves_a_link_to_the_folder(tmp_path):
+    """Python's `rmtree` refuses links (and mounted folders): an error after all was removed."""
+    (tmp_path / "far").mkdir()
+    link = tmp_path / "backup"
+    link.symlink_to(tmp_path / "far")
+    callback = backup(link, delete_checkpoint=True)
+    assert fit(make(), 2, callback) == [0, 1]
+    assert link.is_symlink()
+    assert files(tmp_path) == []
+    assert callback.delete_checkpoint is True
+
+
 def test_one_callback_for_two_trainings(tmp_path):
     callback = backup(f"{tmp_path}/")
     model = make()

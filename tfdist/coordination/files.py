@@ -137,13 +137,14 @@ class Backup:
     def clean_up(self) -> Callable[[], None]:
         """Removes the backups if the callback was asked to; returns what undoes the rest.
 
-        Keras would remove the whole folder, with what others have written there.
+        Keras would remove the whole folder, with what others have written there, and raise an error
+        where it cannot: a link, or a folder where a disk is mounted.
         """
         callback = self._callback
         if not callback.delete_checkpoint:
             return lambda: None
         self.folder.delete()
-        callback.delete_checkpoint = self.folder.is_empty()
+        callback.delete_checkpoint = False
         return lambda: setattr(callback, "delete_checkpoint", True)
 
 
