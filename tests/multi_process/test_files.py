@@ -221,3 +221,10 @@ def test_progress_is_shown_by_the_chief_or_by_all(found):
         assert output.count("loss:") >= 3
         for part in ("Epoch 1: saving model to", "early stopping", "5/5", "mae:", "3/3"):
             assert part in output
+
+
+@scenario(files.saved_by_another_rank_than_the_chief)
+def test_a_callback_that_saves_in_another_rank_than_the_first_is_refused(found):
+    for rank in found:
+        assert "ModelCheckpoint callbacks by rank: [0, 1]" in rank["checkpoint"]
+        assert "BackupAndRestore callbacks by rank: [0, 1]" in rank["backup"]

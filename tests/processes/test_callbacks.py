@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from tfdist.processes.callbacks import _may_save_alone
+from tfdist.processes.callback_kinds import may_save_alone
 
 
 class _Prints(keras.callbacks.Callback):
@@ -25,4 +25,4 @@ class _SaysSo(_Prints):
     ],
 )
 def test_a_callback_may_save_alone_unless_it_says_otherwise(callback, may):
-    assert _may_save_alone(callback, "on_epoch_end") == may
+    assert may_save_alone(callback, "on_epoch_end") == may

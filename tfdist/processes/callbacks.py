@@ -9,24 +9,18 @@ import keras
 
 from tfdist.processes import meeting, runs
 from tfdist.processes.agreement import Agreement, all_variables, learning_rates, replica_states
-from tfdist.processes.files import CallbackFiles
-
-# Keras' callbacks that neither decide nor change anything at the end of a batch, as a rule.
-_PASSIVE = (
-    keras.callbacks.BackupAndRestore,
-    keras.callbacks.CSVLogger,
-    keras.callbacks.History,
-    keras.callbacks.ModelCheckpoint,
-    keras.callbacks.ProgbarLogger,
-    keras.callbacks.TensorBoard,
+from tfdist.processes.callback_kinds import (
+    PASSIVE,
+    SAVING,
+    acts_in_batches,
+    check_chief_saves,
+    defines,
+    may_save_alone,
 )
-
+from tfdist.processes.files import CallbackFiles
 
 # When the processes agree on what callbacks did.
 _PHASES = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
-
-# Those that save the model, in all processes or, where only one has them, in this one.
-_SAVING = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 
 def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
@@ -76,13 +70,15 @@ class _Shared:
         self.training = True
         self.whole = Agreement(model, self.strategy, all_variables)
         self.in_batches = Agreement(model, self.strategy, learning_rates)
-        looks = any(_acts_in_batches(callback) for callback in self.callbacks)
-        saves = [any(_may_save_alone(c, phase) for c in self.callbacks) for phase in _PHASES]
-        savers = [callback for callback in self.callbacks if isinstance(callback, _SAVING)]
+        looks = any(acts_in_batches(callback) for callback in self.callbacks)
+        saves = [any(may_save_alone(c, phase) for c in self.callbacks) for phase in _PHASES]
+        savers = [callback for callback in self.callbacks if isinstance(callback, SAVING)]
         names = " ".join(type(callback).__name__ for callback in savers)
         in_batches = any(callback.save_freq not in ("epoch", False) for callback in savers)
-        row = [int(looks), zlib.crc32(names.encode()), int(in_batches), *map(int, saves)]
+        counts = [sum(isinstance(callback, kind) for callback in savers) for kind in SAVING]
+        row = [int(looks), zlib.crc32(names.encode()), int(in_batches), *counts, *map(int, saves)]
         rows = self.strategy.processes.all_gather(row)
+        check_chief_saves(rows[:, 3 : 3 + len(SAVING)])
         self.asks_each_batch = bool(rows[:, 0].any())
         differ = len(set(rows[:, 1])) > 1
         if differ and rows[:, 2].any() and replica_states(model):
@@ -93,58 +89,13 @@ class _Shared:
                 f"Received by rank, whether one saves in batches: {rows[:, 2].tolist()}; here "
                 f"{names or 'no such callback'}"
             )
-        alone = dict(zip(_PHASES, rows[:, 3:].any(axis=0)))
+        alone = dict(zip(_PHASES, rows[:, 3 + len(SAVING) :].any(axis=0)))
         alone["on_epoch_end"] |= differ
         self.may_save_alone = frozenset(phase for phase in _PHASES if alone[phase])
 
     def may_change_variables(self, phase: str) -> bool:
         """Whether a callback of this process may, in a phase of an epoch."""
-        return any(_defines(callback, phase, _PASSIVE) for callback in self.callbacks)
-
-
-def _defines(
-    callback: keras.callbacks.Callback,
-    name: str,
-    harmless: tuple[type[keras.callbacks.Callback], ...] = (),
-) -> bool:
-    """Whether `callback` has a method `name` of its own, other than those of `harmless`."""
-    classes = (keras.callbacks.Callback, *harmless)
-    own = all(getattr(type(callback), name) is not getattr(c, name) for c in classes)
-    return own or name in vars(callback)
-
-
-def _may_save_alone(callback: keras.callbacks.Callback, phase: str) -> bool:
-    """Whether `callback` may save the model in one process: Keras' own save in all of them.
-
-    One that saves in all of them, or not at all, may say so: `saves_alone = False`.
-    """
-    if not getattr(callback, "saves_alone", True):
-        return False
-    known = type(callback).__module__.partition(".")[0] in ("keras", "tfdist")
-    is_lambda = isinstance(callback, keras.callbacks.LambdaCallback)
-    return (is_lambda or not known) and _defines(callback, phase)
-
-
-def _acts_in_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether the processes must agree after each batch on what `callback` did.
-
-    A callback that does the same in all of them may say so: `decides_in_batches = False`.
-    """
-    if not getattr(callback, "decides_in_batches", True):
-        return False
-    if _reads_logs_in_batches(callback):
-        return True
-    names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
-    return any(_defines(callback, name, _PASSIVE) for name in names)
-
-
-def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether one of Keras' callbacks decides by, or writes, metrics in the middle of an epoch."""
-    if isinstance(callback, keras.callbacks.ModelCheckpoint):
-        return callback.save_best_only and callback.save_freq != "epoch"
-    if isinstance(callback, keras.callbacks.TensorBoard):
-        return callback.update_freq != "epoch"
-    return False
+        return any(defines(callback, phase, PASSIVE) for callback in self.callbacks)
 
 
 class First(keras.callbacks.Callback):

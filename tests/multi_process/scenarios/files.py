@@ -195,6 +195,19 @@ def horovods_habit_with_accumulation(here):
     return {"files": _files(own), "state": state(model)}
 
 
+def saved_by_another_rank_than_the_chief(here):
+    """Only rank 1 has a callback that saves."""
+    path = str(here.folder / "{epoch}.weights.h5")
+    kinds = {
+        "checkpoint": keras.callbacks.ModelCheckpoint(path, save_weights_only=True),
+        "backup": keras.callbacks.BackupAndRestore(here.folder / "backup"),
+    }
+    return {
+        name: error_of(fit, here.model(), *([callback] if here.rank == 1 else []))
+        for name, callback in kinds.items()
+    }
+
+
 def best_of_each_rank(here):
     """Rank 0's metric gets better in each epoch, rank 1's in none; gradients wait for an update."""
     model = linear(here.make(accumulation_steps=2))
