@@ -32,11 +32,11 @@ from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahea
 from tests.parameter_server.steps_scenarios import rescaling as rescaling
 from tests.parameter_server.steps_scenarios import shares as shares
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
-from tfdist.parameter_server.functional import FunctionalStep
+from tfdist.parameter_server.chief.updates import Updates
 from tfdist.parameter_server.report import StalenessReport
-from tfdist.parameter_server.step import Step
-from tfdist.parameter_server.updates import Updates
-from tfdist.parameter_server.worker import Pushed
+from tfdist.parameter_server.work_item import Step
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.parameter_server.worker.step_on_worker import Pushed
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies, Synchronous
 
 ROWS = 30

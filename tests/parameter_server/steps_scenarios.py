@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tests.parameter_server.counting import Counting, sleep
 from tfdist.compat import outside_stateless_scope
-from tfdist.parameter_server.data import Batch
+from tfdist.parameter_server.data.sources import Batch
 from tfdist.replay.log import read
 from tfdist.staleness import Bounded, StalenessPolicy
 

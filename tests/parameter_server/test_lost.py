@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server.errors import explained
-from tfdist.parameter_server.steps import Steps, WorkersLostError
+from tfdist.parameter_server.chief.errors import explained
+from tfdist.parameter_server.chief.scheduler import Steps, WorkersLostError
 
 ADDRESSES = {"worker": ["a:1", "b:2"], "ps": ["c:3", "d:4"]}
 

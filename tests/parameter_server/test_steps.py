@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.data import Batch
-from tfdist.parameter_server.steps import Steps
+from tfdist.parameter_server.chief.scheduler import Steps
+from tfdist.parameter_server.data.sources import Batch
 from tfdist.staleness import SSP
 
 SECONDS = 20  # until a test gives up

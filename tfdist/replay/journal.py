@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist import environment
 
 if TYPE_CHECKING:
-    from tfdist.parameter_server.step import Step
+    from tfdist.parameter_server.work_item import Step
 
 
 class Journal:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist.parameter_server.step import Step
+from tfdist.parameter_server.work_item import Step
 from tfdist.replay.journal import Journal
 from tfdist.replay.log import End, Exhausted, Fit, Header, Run, Used, Writer
 from tfdist.replay.sums import checksum_of_batch, weights_of

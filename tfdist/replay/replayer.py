@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.step import Step
+from tfdist.parameter_server.work_item import Step
 from tfdist.replay.journal import Journal
 from tfdist.replay.log import FitLog, Run, RunLog, Weights, read
 from tfdist.replay.recorder import description, header_of, used, variables_of

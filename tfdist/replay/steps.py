@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.data import Batch, PartsSource, Source
-from tfdist.parameter_server.step import Step
+from tfdist.parameter_server.data.sources import Batch, PartsSource, Source
+from tfdist.parameter_server.work_item import Step
 from tfdist.replay.log import RunLog, Used
 from tfdist.replay.sums import checksum_of_batch
 

@@ -17,14 +17,14 @@ from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import DEFAULT_BUCKET_BYTES, Compression, Options
-from tfdist.parameter_server import errors, hooks
+from tfdist.parameter_server.chief import errors, keras_hooks
+from tfdist.parameter_server.chief.keras_function import PredictFunction, Run, TestFunction
+from tfdist.parameter_server.chief.training import TrainFunction
 from tfdist.parameter_server.connecting import connect, number_of_workers
-from tfdist.parameter_server.distributed import DistributedData
-from tfdist.parameter_server.functions import PredictFunction, Run, TestFunction
+from tfdist.parameter_server.data.distributed_data import DistributedData
+from tfdist.parameter_server.data.pipelines import OwnPipelines, SerializedDataset
 from tfdist.parameter_server.partitions import PartitioningExtended, check_optimizer
-from tfdist.parameter_server.pipelines import OwnPipelines, SerializedDataset
 from tfdist.parameter_server.report import StalenessReport
-from tfdist.parameter_server.training import TrainFunction
 from tfdist.replay.journal import open_journal
 from tfdist.staleness import Policies
 from tfdist.step import keras_steps
@@ -324,4 +324,4 @@ def _check_momentum(options: Options, policies: Policies) -> None:
         )
 
 
-hooks.install(ParameterServerStrategy)
+keras_hooks.install(ParameterServerStrategy)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdist.parameter_server.functions import Run
-from tfdist.parameter_server.push import CompressedPush
-from tfdist.parameter_server.step import Step
-from tfdist.parameter_server.steps import Steps
-from tfdist.parameter_server.updates import Gradients
-from tfdist.parameter_server.worker import Pushed
+from tfdist.parameter_server.chief.keras_function import Run
+from tfdist.parameter_server.chief.scheduler import Steps
+from tfdist.parameter_server.chief.updates import Gradients
+from tfdist.parameter_server.work_item import Step
+from tfdist.parameter_server.worker.compressed_push import CompressedPush
+from tfdist.parameter_server.worker.step_on_worker import Pushed
 
 
 class Kept(NamedTuple):

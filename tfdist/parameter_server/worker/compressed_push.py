@@ -19,9 +19,9 @@ from tfdist.compression.base import State
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.parameter_server import partitions
-from tfdist.parameter_server.data import CHIEF
-from tfdist.parameter_server.traced import Traced
-from tfdist.parameter_server.updates import Gradients, on_its_device
+from tfdist.parameter_server.chief.updates import Gradients, on_its_device
+from tfdist.parameter_server.data.sources import CHIEF
+from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import loss_scale
 from tfdist.step.compression_state import first_state
 from tfdist.step.compression_step import UnitStep, is_compressed, seeds

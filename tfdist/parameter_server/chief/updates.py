@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.parameter_server import partitions
-from tfdist.parameter_server.functional import FunctionalStep
-from tfdist.parameter_server.watching import finite_by_path
+from tfdist.parameter_server.chief.finite_gradients import finite_by_path
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step import loss_scale
 from tfdist.step.weighting import weigh

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tfdist import compat
-from tfdist.parameter_server.training import TrainFunction
+from tfdist.parameter_server.chief.training import TrainFunction
 
 
 class Epochs(keras.callbacks.Callback):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfdist import compat
-from tfdist.parameter_server.data import Batch, Source
-from tfdist.parameter_server.step import Step
+from tfdist.parameter_server.data.sources import Batch, Source
+from tfdist.parameter_server.work_item import Step
 
 # A worker that is lost and back so often, without a step in between, has another problem.
 _MOST_LOSSES = 5

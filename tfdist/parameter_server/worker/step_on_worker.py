@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfdist.parameter_server.data import Batch, Part
-from tfdist.parameter_server.functional import FunctionalStep, is_summed
-from tfdist.parameter_server.traced import Traced
-from tfdist.parameter_server.updates import add, on_its_device
+from tfdist.parameter_server.chief.updates import add, on_its_device
+from tfdist.parameter_server.data.sources import Batch, Part
+from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
+from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
 from tfdist.step.weighting import Share, weigh
 

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.parameter_server.data import CHIEF
-from tfdist.parameter_server.functional import FunctionalStep
-from tfdist.parameter_server.step import Step
-from tfdist.parameter_server.steps import Steps
-from tfdist.parameter_server.updates import Updates
-from tfdist.parameter_server.worker import Pushed, WorkerFunctions
+from tfdist.parameter_server.chief.scheduler import Steps
+from tfdist.parameter_server.chief.updates import Updates
+from tfdist.parameter_server.data.sources import CHIEF
+from tfdist.parameter_server.work_item import Step
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.parameter_server.worker.step_on_worker import Pushed, WorkerFunctions
 from tfdist.step import keras_steps
 
 # Batches per worker that testing and predicting begin before they are asked for their results.

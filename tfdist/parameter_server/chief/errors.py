@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.steps import WorkersLostError
+from tfdist.parameter_server.chief.scheduler import WorkersLostError
 
 
 def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> None:

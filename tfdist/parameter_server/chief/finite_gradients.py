@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.functional import FunctionalStep
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 
 
 def finite_by_path(

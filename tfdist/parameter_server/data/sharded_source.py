@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfdist.parameter_server.data import Batch, SourceBase
+from tfdist.parameter_server.data.sources import Batch, SourceBase
 
 
 class Shards(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.data import seeds
-from tfdist.parameter_server.graphs import PipelineGraph
+from tfdist.parameter_server.data.pipeline_graph import PipelineGraph
 
 
 class SerializedDataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tfdist.parameter_server.data import Batch
+from tfdist.parameter_server.data.sources import Batch
 
 
 @dataclasses.dataclass

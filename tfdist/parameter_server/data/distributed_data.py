@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.parameter_server.data import ChiefSource, PartsSource
-from tfdist.parameter_server.pipelines import OwnPipelines, SerializedDataset
-from tfdist.parameter_server.shards import ShardedSource
+from tfdist.parameter_server.data.pipelines import OwnPipelines, SerializedDataset
+from tfdist.parameter_server.data.sharded_source import ShardedSource
+from tfdist.parameter_server.data.sources import ChiefSource, PartsSource
 
 
 class DistributedData:
