@@ -84,11 +84,11 @@ def test_a_script_goes_on_after_an_error_that_ended_a_recorded_fit(run):
 journal = start()
 from types import SimpleNamespace
 step = SimpleNamespace(variables=[], seeds=[], optimizers=[])
-function = SimpleNamespace(strategy=SimpleNamespace(version=0), epoch=0, step=step, model=None)
+training = SimpleNamespace(strategy=SimpleNamespace(version=0), epoch=0, step=step, model=None)
 for _ in range(2):
     try:
-        with journal.fit(function):
-            journal.steps(function, None, 1, None, None)
+        with journal.fit(training):
+            journal.schedule(training, None, None, None)
             1 / 0
     except ZeroDivisionError:
         pass

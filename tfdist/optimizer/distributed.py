@@ -117,7 +117,7 @@ class DistributedOptimizer(OptimizerWrapper):
             return
         check_trainable(variables)
         super().build(variables)
-        if getattr(tf.distribute.get_strategy(), "collects_gradients", False):
+        if isinstance(tf.distribute.get_strategy(), collection.CollectsGradients):
             return
         if self.options.accumulation_steps > 1:
             self.accumulator = GradientAccumulator(
@@ -178,7 +178,7 @@ class DistributedOptimizer(OptimizerWrapper):
         if collected is not None:
             self._hand_out(collected, list(grads), variables)
             return
-        if getattr(context.strategy, "collects_gradients", False):
+        if isinstance(context.strategy, collection.CollectsGradients):
             raise ValueError(
                 "Under a parameter server DistributedOptimizer works in `fit`. In functions that a "
                 "ClusterCoordinator schedules, use the Keras optimizer itself. "

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tfdist.replay.checks import check_end, check_fit, check_header, check_run, check_used
+from tfdist.replay.record_checks import check_end, check_fit, check_header, check_run, check_used
 
 FORMAT = 1
 _WHAT_TO_DO = (
@@ -187,7 +187,7 @@ class Writer:
         else:
             self._write((type(event).__name__.lower(), *event))
 
-    def _write(self, value: Any) -> None:
+    def _write(self, value: dict[str, Any] | tuple) -> None:
         self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
 

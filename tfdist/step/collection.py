@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 
+class CollectsGradients:
+    """A strategy that applies by itself what `collect` gets, mixed in before a `tf.distribute` one.
+
+    Under it an optimizer exchanges nothing and accumulates nothing.
+    """
+
+
 @dataclasses.dataclass
 class Collected:
     """The gradients of one step.
