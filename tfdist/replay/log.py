@@ -78,7 +78,7 @@ class Run(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The gradient of a worker's step was used.
+    """The gradients of a work item were used, or of those of all parts of a global batch.
 
     Attributes:
         action: "update", "kept" until there are enough for an update, "dropped" as too stale, or
@@ -91,7 +91,7 @@ class Used(NamedTuple):
         number: what the seeds derive from: the number of batches before in this run.
         batches: for each batch, or each part of a global one: shard, position, index of the part
             and checksum.
-        anew: which of its steps, by part of a global batch, had lost what compression had left
+        anew: which work items, by part of a global batch, had lost what compression had left
             unsent, with a worker; None for none.
     """
 

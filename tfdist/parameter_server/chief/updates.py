@@ -17,13 +17,19 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server import gradients as arithmetic
 from tfdist.parameter_server.chief.finite_gradients import finite_by_path
 from tfdist.parameter_server.chief.partition_updates import constrain
 from tfdist.parameter_server.chief.placement import where_the_largest_input_is
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.devices import on_its_device
-from tfdist.parameter_server.gradients import Changes, Gradient, Gradients
+from tfdist.parameter_server.gradients import (
+    Changes,
+    Gradient,
+    Gradients,
+    add,
+    are_finite,
+    scaled,
+)
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step import loss_scale
@@ -50,9 +56,9 @@ class Updates:
         self.change = function(self._change_only)
         self.count = function(self._count)
         self.finite_by_path = function(functools.partial(finite_by_path, step=step))
-        self._finite = function(arithmetic.are_finite)
-        self._scaled = function(arithmetic.scaled)
-        self._add = function(arithmetic.add)
+        self._finite = function(are_finite)
+        self._scaled = function(scaled)
+        self._add = function(add)
 
     def values(self) -> list[tf.Tensor]:
         """The values of the step's variables and parts, where these are."""
@@ -185,13 +191,13 @@ class Updates:
         """The gradients times a number."""
         if factor == 1.0:
             return gradients
-        scaled: Gradients = {}
+        product: Gradients = {}
         for device in self._strategy.ps_devices:
             here, _ = self._on(device, gradients, {})
             with tf.device(device):
                 for key, by_variable in self._scaled(here, tf.constant(factor)).items():
-                    scaled.setdefault(key, {}).update(by_variable)
-        return scaled
+                    product.setdefault(key, {}).update(by_variable)
+        return product
 
     def _change(self, changes: Changes, assigned: Changes) -> None:
         for key, change in changes.items():

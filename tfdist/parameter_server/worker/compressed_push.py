@@ -1,7 +1,7 @@
 """Gradients on their way to the parameter servers: compressed by the worker, restored there.
 
 Each payload goes to the parameter server that has the variables, and nothing comes back. What
-compressors keep for the next step stays on the worker. It is kept only once the gradient is used:
+compressors keep for the next time stays on the worker. It is kept only once the gradient is used:
 work that comes to nothing, or is repeated, changes nothing.
 """
 
