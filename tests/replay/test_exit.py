@@ -10,7 +10,8 @@ from tfdist.cli.main import main
 from tfdist.environment import REPLAY
 from tfdist.options import Options
 from tfdist.replay import replayer
-from tfdist.replay.log import End, Exhausted, Fit, Run, Weights, Writer
+from tfdist.replay.events import End, Exhausted, Fit, Run, Weights
+from tfdist.replay.log import Writer
 from tfdist.replay.recorder import header_of
 from tfdist.staleness import Policies
 

@@ -10,7 +10,8 @@ from tfdist import environment
 from tfdist.parameter_server.contracts import ChiefStrategy, Journal, Schedule, Training
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.work_item import Compute, WorkItem
-from tfdist.replay import log
+from tfdist.replay.events import Header
+from tfdist.replay.log import read_header
 
 
 class NoJournal:
@@ -41,7 +42,7 @@ class NoJournal:
         """Nothing happens."""
 
 
-def recorded_cluster() -> log.Header | None:
+def recorded_cluster() -> Header | None:
     """In a replay, what the record says of the cluster that the recorded run had; else None.
 
     Raises:
@@ -50,7 +51,7 @@ def recorded_cluster() -> log.Header | None:
     """
     if environment.REPLAY not in os.environ:
         return None
-    return log.read_header(os.environ[environment.REPLAY])
+    return read_header(os.environ[environment.REPLAY])
 
 
 def open_journal(record: str | os.PathLike | None, strategy: ChiefStrategy) -> Journal:

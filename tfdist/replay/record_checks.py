@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
 
 from tfdist.limits import INT32_MAX, INT64_MAX, MOST_DEVICES
-
-if TYPE_CHECKING:
-    from tfdist.replay.log import End, Fit, Header, Run, Used, Weights
+from tfdist.replay.events import End, Fit, Header, Run, Used, Weights
 
 SAMPLE = 32
 """How many numbers of a variable are kept, at most."""

@@ -13,7 +13,8 @@ import tfdist
 from tfdist.parameter_server.contracts import ChiefStrategy, Schedule, Training
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.work_item import Compute, WorkItem
-from tfdist.replay.log import End, Exhausted, Fit, Header, Run, Used, Writer
+from tfdist.replay.events import End, Exhausted, Fit, Header, Run, Used
+from tfdist.replay.log import Writer
 from tfdist.replay.sums import checksum_of_batch, weights_of
 
 

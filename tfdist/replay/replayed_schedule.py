@@ -12,7 +12,8 @@ from tfdist.parameter_server.data.batch import Batch
 from tfdist.parameter_server.data.parts_source import PartsSource
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
-from tfdist.replay.log import RunLog, Used
+from tfdist.replay.events import Used
+from tfdist.replay.log import RunLog
 from tfdist.replay.sums import checksum_of_batch
 
 # The one worker of the cluster that a replay runs on.

@@ -13,7 +13,8 @@ import tensorflow as tf
 from tfdist.parameter_server.contracts import ChiefStrategy, Schedule, Training
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.work_item import Compute, WorkItem
-from tfdist.replay.log import FitLog, Run, RunLog, Weights, read
+from tfdist.replay.events import Run, Weights
+from tfdist.replay.log import FitLog, RunLog, read
 from tfdist.replay.recorder import description, header_of, used, variables_of
 from tfdist.replay.replayed_schedule import RecordedBatches, ReplayedSchedule
 from tfdist.replay.sums import difference, weights_of

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.replay.log import Weights
+from tfdist.replay.events import Weights
 from tfdist.replay.record_checks import SAMPLE
 from tfdist.structures import Structure
 
