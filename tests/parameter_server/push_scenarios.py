@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import compression
-from tfdist.parameter_server.push import CompressedPush
+from tfdist.parameter_server.worker.compressed_push import CompressedPush
 
 _RANDOM = np.random.default_rng(0)
 _X = _RANDOM.normal(size=(48, 20)).astype("float32")

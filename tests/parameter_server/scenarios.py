@@ -32,11 +32,11 @@ from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahea
 from tests.parameter_server.steps_scenarios import rescaling as rescaling
 from tests.parameter_server.steps_scenarios import shares as shares
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
-from tfdist.parameter_server.functional import FunctionalStep
+from tfdist.parameter_server.chief.updates import Updates
+from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.report import StalenessReport
-from tfdist.parameter_server.step import Step
-from tfdist.parameter_server.updates import Updates
-from tfdist.parameter_server.worker import Pushed
+from tfdist.parameter_server.work_item import WorkItem
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Bounded, DelayCompensated, InverseLR, Policies, Synchronous
 
 ROWS = 30
@@ -350,8 +350,8 @@ def leftovers(resolver, folder) -> dict[str, tuple[float, StalenessReport]]:
         before = strategy.version
         for gradient, version in [(1.0, before), (10.0, before + 2), (100.0, before + 2)]:
             strategy.version = max(version, strategy.version)
-            result = Pushed({"0": {"0": tf.fill((4, 1), gradient)}}, {}, {}, None)
-            model.train_function._use([Step(0, [], 0, version)], result, 1)
+            outcome = Outcome({"0": {"0": tf.fill((4, 1), gradient)}}, {}, {}, None)
+            model.train_function._use([WorkItem(0, [], 0, version)], outcome, 1)
         found[name] = -float(model.get_weights()[0][0, 0]), strategy.staleness_report()
     return found
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdist
 from tests.parameter_server.counting import Counting, sleep
 from tfdist.compat import outside_stateless_scope
-from tfdist.parameter_server.data import Batch
+from tfdist.parameter_server.data.batch import Batch
 from tfdist.replay.log import read
 from tfdist.staleness import Bounded, StalenessPolicy
 
@@ -259,7 +259,7 @@ def assigning(resolver, folder) -> dict[str, Any]:
     batch = Batch(0, 0, (tf.constant(_X[:5]), tf.constant(_Y[:5])))
     with tf.device("/job:worker/replica:0/task:0"):
         seeds = [seed.numpy() for seed in function.step.seeds]
-        pushed = function._worker(function.values, seeds, batch, None, True)
+        pushed = function._on_worker(function.values, seeds, batch, None, True)
     places = [value.device for value in pushed.assigned.values()]
     return {"places": places, "variable": model.flag.value.device, "value": bool(model.flag.value)}
 

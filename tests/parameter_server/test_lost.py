@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server.errors import explained
-from tfdist.parameter_server.steps import Steps, WorkersLostError
+from tfdist.parameter_server.chief.errors import explained
+from tfdist.parameter_server.chief.scheduler import Scheduler, WorkersLostError
+from tfdist.parameter_server.chief.turns import Limits
 
 ADDRESSES = {"worker": ["a:1", "b:2"], "ps": ["c:3", "d:4"]}
 
@@ -37,21 +38,17 @@ def test_the_parameter_server_that_did_not_answer_is_named(text):
 
 
 def test_all_workers_are_lost():
-    steps = Steps(
+    schedule = Scheduler(
         2,
         source=None,
         compute=None,
-        may_start=None,
-        budget=None,
-        per_step=1,
-        first_step=1,
-        max_pending=2,
+        limits=Limits(None, budget=None, per_item=1, first_item=1, max_pending=2),
         lost={0, 1},
         on_change=None,
         on_wait=None,
     )
     with pytest.raises(WorkersLostError) as raised:
-        steps.next(lambda others: True, timeout=0.01)
+        schedule.next(lambda others: True, timeout=0.01)
     error = explained(raised.value, ADDRESSES, 0.01)
     assert isinstance(error, ConnectionError)
     assert "more than 0.01 s: worker 0 (a:1), worker 1 (b:2)." in str(error)

@@ -5,7 +5,7 @@ import sys
 
 import tensorflow as tf
 
-from tfdist.parameter_server.errors import explained
+from tfdist.parameter_server.chief.errors import explained
 
 ADDRESSES = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}
 NOTE = "This happened on worker 1 (b:1)."

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-from tfdist.parameter_server.pipelines import OwnPipelines, SerializedDataset
+from tfdist.parameter_server.data.pipelines import OwnPipelines, SerializedDataset
 
 # In this process, a copy would use the state of the original as long as that exists: here none is
 # kept. On workers it has its own in any case.

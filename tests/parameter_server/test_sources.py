@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server import data
-from tfdist.parameter_server.data import PartsSource
-from tfdist.parameter_server.shards import ShardedSource
+from tfdist.parameter_server.data import parts_source
+from tfdist.parameter_server.data.parts_source import PartsSource
+from tfdist.parameter_server.data.sharded_source import ShardedSource
 
 
 class Following:
@@ -106,7 +106,7 @@ def test_parts_that_users_make_need_not_have_the_same_share():
 @pytest.fixture
 def parts(monkeypatch):
     """Three global batches of 4 samples in 2 parts."""
-    monkeypatch.setattr(data, "CHIEF", "/device:CPU:0")
+    monkeypatch.setattr(parts_source, "CHIEF", "/device:CPU:0")
     batches = iter(tf.data.Dataset.range(12).batch(4))
     return PartsSource(batches, 2).open()
 

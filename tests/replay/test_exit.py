@@ -10,7 +10,8 @@ from tfdist.cli.main import main
 from tfdist.environment import REPLAY
 from tfdist.options import Options
 from tfdist.replay import replayer
-from tfdist.replay.log import End, Exhausted, Fit, Run, Weights, Writer
+from tfdist.replay.events import End, Exhausted, Fit, Run, Weights
+from tfdist.replay.log import Writer
 from tfdist.replay.recorder import header_of
 from tfdist.staleness import Policies
 
@@ -84,11 +85,11 @@ def test_a_script_goes_on_after_an_error_that_ended_a_recorded_fit(run):
 journal = start()
 from types import SimpleNamespace
 step = SimpleNamespace(variables=[], seeds=[], optimizers=[])
-function = SimpleNamespace(strategy=SimpleNamespace(version=0), epoch=0, step=step, model=None)
+training = SimpleNamespace(strategy=SimpleNamespace(version=0), epoch=0, step=step, model=None)
 for _ in range(2):
     try:
-        with journal.fit(function):
-            journal.steps(function, None, 1, None, None)
+        with journal.fit(training):
+            journal.schedule(training, None, None, None)
             1 / 0
     except ZeroDivisionError:
         pass

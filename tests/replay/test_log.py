@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tfdist.cli.main import main
-from tfdist.replay.log import End, Exhausted, Fit, Header, Run, Used, Weights, Writer, read
+from tfdist.replay.events import End, Exhausted, Fit, Header, Run, Used, Weights
+from tfdist.replay.log import Writer, read
 
 HEADER = Header(2, 1, {"staleness": "[]"}, "1", {"tfdist": "0"})
 USED = Used("update", 1, 3, 4, 0, 0.1, 7, [[1, 3, 0, "0badf00d"]])

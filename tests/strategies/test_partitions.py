@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.parameter_server import partitions
+from tfdist.parameter_server.chief import partition_updates
 
 TABLE = np.arange(14.0, dtype="float32").reshape(7, 2)
 SIZES = (3, 2, 2)
@@ -161,16 +162,16 @@ class _Centralized(keras.optimizers.SGD):
 )
 def test_optimizers_that_look_at_whole_variables_are_refused(in_parts, optimizer):
     with pytest.raises(ValueError, match="variable_partitioner.*Received:.*embeddings"):
-        partitions.check_optimizer(optimizer, _model().trainable_variables)
+        partition_updates.check_optimizer(optimizer, _model().trainable_variables)
 
 
 @pytest.mark.parametrize("name", ["adamw", "ftrl", "lion", "nadam"])
 def test_elementwise_optimizers_are_taken(in_parts, name):
     optimizer = keras.optimizers.get(name)
-    partitions.check_optimizer(optimizer, _model().trainable_variables)
+    partition_updates.check_optimizer(optimizer, _model().trainable_variables)
     optimizer.global_clipnorm = 1.0
-    partitions.check_optimizer(optimizer, _model().trainable_variables)
+    partition_updates.check_optimizer(optimizer, _model().trainable_variables)
 
 
 def test_without_partitioned_variables_every_optimizer_is_taken():
-    partitions.check_optimizer(keras.optimizers.Lamb(), _model().trainable_variables)
+    partition_updates.check_optimizer(keras.optimizers.Lamb(), _model().trainable_variables)

@@ -116,7 +116,7 @@ class DistributedOptimizer(OptimizerWrapper):
             return
         check_trainable(variables)
         super().build(variables)
-        if collection.is_collected_by(tf.distribute.get_strategy()):
+        if isinstance(tf.distribute.get_strategy(), collection.CollectsGradients):
             return
         self._path = StepPath(self.options, self._update, self._loss_scale, variables)
         # Keras' saving finds what they keep as attributes of the optimizer.
@@ -181,7 +181,7 @@ class DistributedOptimizer(OptimizerWrapper):
         if collected is not None:
             self._hand_out(collected, list(grads), variables)
             return
-        if collection.is_collected_by(context.strategy):
+        if isinstance(context.strategy, collection.CollectsGradients):
             raise ValueError(
                 "Under a parameter server DistributedOptimizer works in `fit`. In functions that a "
                 "ClusterCoordinator schedules, use the Keras optimizer itself. "

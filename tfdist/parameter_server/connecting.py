@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tfdist import environment
 from tfdist.cluster import Cluster
 from tfdist.cluster.addresses import without_proxy
 from tfdist.cluster.local import local_cluster
 from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
 from tfdist.cluster.server import serve
-from tfdist.replay import log
 
 # Where this process serves as a chief: for another strategy of its cluster nobody is waited for.
 _served: set[str | None] = set()
@@ -25,8 +22,6 @@ def connect(
     resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Waits for the workers and parameter servers; in one of those, serves and ends the process.
-
-    In a replay there is one process, whatever the cluster was.
 
     Args:
         resolver: of the cluster; None for TF_CONFIG.
@@ -39,8 +34,6 @@ def connect(
         TimeoutError: when some cannot be reached, with their names.
         SystemExit: in workers and parameter servers, when the chief has ended.
     """
-    if environment.REPLAY in os.environ:
-        return _cluster_of_replay(log.read_header(os.environ[environment.REPLAY]).ps)
     cluster = Cluster.from_environment() if resolver is None else _cluster_of(resolver)
     if cluster is None:
         raise ValueError(
@@ -67,22 +60,16 @@ def connect(
     )
 
 
-def number_of_workers(addresses: Mapping[str, Sequence[str]]) -> int:
-    """The number of workers that training is for: in a replay, that of the recorded run.
-
-    Args:
-        addresses: the addresses of the present cluster.
-    """
-    if environment.REPLAY in os.environ:
-        return log.read_header(os.environ[environment.REPLAY]).workers
-    return len(addresses["worker"])
-
-
 _open = contextlib.ExitStack()
 
 
 @functools.cache
-def _cluster_of_replay(ps: int) -> tf.distribute.cluster_resolver.ClusterResolver:
+def cluster_of_one_process(ps: int) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """A cluster for a replay: one worker, whatever the cluster was, in the process of the chief.
+
+    Args:
+        ps: the number of parameter servers.
+    """
     return _open.enter_context(local_cluster(workers=1, ps=ps))
 
 

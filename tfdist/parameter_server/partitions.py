@@ -6,34 +6,20 @@ model, the optimizer and files deal with the whole variable.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.parameter_server.gradients import Gradient
 
 # Of a smaller table all rows are read: its bytes cost less than to ask for some of them.
 _SMALL_BYTES = 64 * 1024
 
-_optimizers = keras.optimizers
-_ELEMENTWISE = (
-    _optimizers.SGD,
-    _optimizers.Adam,
-    _optimizers.Nadam,
-    _optimizers.Adamax,
-    _optimizers.RMSprop,
-    _optimizers.Adagrad,
-    _optimizers.Adadelta,
-    _optimizers.Lion,
-    _optimizers.Ftrl,
-)
 
-
-class Part(keras.Variable):
+class VariablePart(keras.Variable):
     """A part of a partitioned variable as a Keras variable.
 
     Args:
@@ -63,7 +49,7 @@ def parts_of(variable: keras.Variable) -> list[keras.Variable]:
         return [variable]
     if not value.parts:
         with tf.init_scope():
-            value.parts = [Part(variable, place) for place in range(len(value.variables))]
+            value.parts = [VariablePart(variable, place) for place in range(len(value.variables))]
     return value.parts
 
 
@@ -82,7 +68,7 @@ def is_small(variable: keras.Variable) -> bool:
     return variable.shape.num_elements() * tf.as_dtype(variable.dtype).size <= _SMALL_BYTES
 
 
-def lookup(values: Sequence[tf.Tensor], devices: Sequence[str], ids: Any) -> tf.Tensor:
+def lookup(values: Sequence[tf.Tensor], devices: Sequence[str], ids: tf.Tensor) -> tf.Tensor:
     """Rows of a table, each read on the device that has it.
 
     Args:
@@ -113,7 +99,7 @@ def lookup(values: Sequence[tf.Tensor], devices: Sequence[str], ids: Any) -> tf.
     return tf.ensure_shape(rows, ids.shape + values[0].shape[1:])
 
 
-def joined(gradients: Sequence[Any]) -> Any:
+def joined(gradients: Sequence[Gradient | None]) -> Gradient | None:
     """The gradient of a variable from those of its parts.
 
     Args:
@@ -124,22 +110,23 @@ def joined(gradients: Sequence[Any]) -> Any:
     """
     if len(gradients) == 1 or all(gradient is None for gradient in gradients):
         return gradients[0]
-    if not all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
+    slices = [gradient for gradient in gradients if isinstance(gradient, tf.IndexedSlices)]
+    if len(slices) < len(gradients):
         return tf.concat([tf.convert_to_tensor(gradient) for gradient in gradients], axis=0)
-    sizes = [tf.get_static_value(gradient.dense_shape)[0] for gradient in gradients]
-    row = tf.get_static_value(gradients[0].dense_shape)[1:]
+    sizes = [tf.get_static_value(of_part.dense_shape)[0] for of_part in slices]
+    row = tf.get_static_value(slices[0].dense_shape)[1:]
     moved = [
-        gradient.indices + tf.cast(start, gradient.indices.dtype)
-        for gradient, start in zip(gradients, _starts(sizes))
+        of_part.indices + tf.cast(start, of_part.indices.dtype)
+        for of_part, start in zip(slices, _starts(sizes))
     ]
     return tf.IndexedSlices(
-        tf.concat([gradient.values for gradient in gradients], axis=0),
+        tf.concat([of_part.values for of_part in slices], axis=0),
         tf.concat(moved, axis=0),
-        tf.constant([sum(sizes), *row], gradients[0].dense_shape.dtype),
+        tf.constant([sum(sizes), *row], slices[0].dense_shape.dtype),
     )
 
 
-def split(value: Any, parts: Sequence[keras.Variable]) -> list[Any]:
+def split(value: Gradient, parts: Sequence[keras.Variable]) -> list[Gradient]:
     """A variable's gradient or change as those of its parts.
 
     Args:
@@ -172,61 +159,3 @@ def _owners(ids: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
     """int32, in which part the rows are; those beyond the end would be in the last one."""
     ends = tf.constant(list(itertools.accumulate(sizes))[:-1], ids.dtype)
     return tf.searchsorted(ends, ids, side="right")
-
-
-# --- Updates --------------------------------------------------------------------------------------
-
-
-class PartitioningExtended(compat.ParameterServerExtended):
-    """Lets an optimizer update a part with the part of its state that is beside it."""
-
-    def updating_part(self, place: int) -> contextlib.AbstractContextManager:
-        """In this context, partitioned Keras variables stand for their `place`-th parts."""
-        return _OnePart(place)
-
-
-class _OnePart(keras.StatelessScope):
-    def __init__(self, place: int):
-        super().__init__(initialize_variables=False)
-        self._place = place
-
-    def get_current_value(self, variable: keras.Variable) -> tf.Variable | None:
-        with compat.outside_stateless_scope():
-            value = variable.value
-        partitioned = isinstance(value, compat.PartitionedVariable)
-        return value.variables[self._place] if partitioned else None
-
-    def add_update(self, update: tuple) -> None:
-        variable, value = update
-        with compat.outside_stateless_scope():
-            parts_of(variable)[self._place].assign(value)
-
-
-def constrain(variables: Sequence[keras.Variable]) -> None:
-    """Applies the constraints of partitioned variables, which may need all of their parts."""
-    for variable in variables:
-        if variable.constraint is not None and len(parts_of(variable)) > 1:
-            variable.assign(variable.constraint(variable))
-
-
-def check_optimizer(optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> None:
-    """Raises ValueError for an optimizer that cannot update variables part by part."""
-    partitioned = [variable.path for variable in variables if len(parts_of(variable)) > 1]
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if not partitioned:
-        return
-    update_steps = {optimizer_class.update_step for optimizer_class in _ELEMENTWISE}
-    name = type(optimizer).__name__
-    if type(optimizer).update_step not in update_steps:
-        known = ", ".join(optimizer_class.__name__ for optimizer_class in _ELEMENTWISE)
-        raise ValueError(
-            "Partitioned variables are updated part by part, for which the update of an element "
-            f"must not depend on others. Use one of the optimizers {known}, or no "
-            f"`variable_partitioner`. Received: optimizer {name}, partitioned {partitioned}"
-        )
-    if optimizer.clipnorm is not None:
-        raise ValueError(
-            "`clipnorm` needs the norm of a whole gradient, of which a parameter server has a part "
-            "only. Use `global_clipnorm` or `clipvalue`, or no `variable_partitioner`. "
-            f"Received: {name} with clipnorm={optimizer.clipnorm}, partitioned {partitioned}"
-        )

@@ -1,56 +1,60 @@
-"""What a strategy tells of its training, and who listens: a recorder, a replay, or nobody."""
+"""Who listens to the training of a strategy: a recorder, a replay, or nobody."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
 
 from tfdist import environment
+from tfdist.parameter_server.contracts import ChiefStrategy, Journal, Schedule, Training
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.work_item import Compute, WorkItem
+from tfdist.replay.events import Header
+from tfdist.replay.log import read_header
 
-if TYPE_CHECKING:
-    from tfdist.parameter_server.step import Step
 
+class NoJournal:
+    """Listens to nothing, and lets everything happen; see `Journal`."""
 
-class Journal:
-    """Listens to nothing, and lets everything happen."""
+    def fit(self, training: Training) -> contextlib.AbstractContextManager[None]:
+        """Nothing happens."""
+        del training
+        return contextlib.nullcontext()
 
-    @contextlib.contextmanager
-    def fit(self, function: Any) -> Iterator[None]:
-        """Surrounds a `fit`, whose train function is `function`."""
-        del function
-        yield
+    def schedule(
+        self,
+        training: Training,
+        source: Source,
+        compute: Compute,
+        make: Callable[[Compute], Schedule],
+    ) -> Schedule:
+        """The workers decide."""
+        del training, source
+        return make(compute)
 
-    def steps(
-        self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any
-    ) -> Any:
-        """The steps of a run of training.
-
-        Args:
-            function: the train function.
-            kind: the class that lets the workers make them, `Steps`.
-            *arguments: for `kind`.
-            **options: for `kind`.
-        """
-        del function
-        return kind(*arguments, **options)
-
-    def note(self, action: str, steps: Sequence[Step], version: int, factor: float | None) -> None:
-        """Called when gradients were used.
-
-        Args:
-            action: "update", "kept", "dropped" or "skipped".
-            steps: whose gradients they were: one, or for a global batch those of all parts.
-            version: the number of updates then.
-            factor: what the learning rate was multiplied by; None where nothing was updated.
-        """
+    def note(
+        self, action: str, items: Sequence[WorkItem], version: int, factor: float | None
+    ) -> None:
+        """Nothing happens."""
 
     def exhausted(self) -> None:
-        """Called when a run has no more steps."""
+        """Nothing happens."""
 
 
-def open_journal(record: str | os.PathLike | None, strategy: Any) -> Journal:
+def recorded_cluster() -> Header | None:
+    """In a replay, what the record says of the cluster that the recorded run had; else None.
+
+    Raises:
+        ValueError: when the record is none, or one of another format.
+        OSError: when it cannot be read.
+    """
+    if environment.REPLAY not in os.environ:
+        return None
+    return read_header(os.environ[environment.REPLAY])
+
+
+def open_journal(record: str | os.PathLike | None, strategy: ChiefStrategy) -> Journal:
     """The journal of a strategy.
 
     Args:
@@ -63,7 +67,7 @@ def open_journal(record: str | os.PathLike | None, strategy: Any) -> Journal:
         OSError: when the record cannot be written.
     """
     if record is None:
-        return Journal()
+        return NoJournal()
     if environment.REPLAY in os.environ:
         from tfdist.replay.replayer import replay
 

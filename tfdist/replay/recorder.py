@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 import tfdist
-from tfdist.parameter_server.step import Step
-from tfdist.replay.journal import Journal
-from tfdist.replay.log import End, Exhausted, Fit, Header, Run, Used, Writer
+from tfdist.parameter_server.contracts import ChiefStrategy, Schedule, Training
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.work_item import Compute, WorkItem
+from tfdist.replay.events import End, Exhausted, Fit, Header, Run, Used
+from tfdist.replay.log import Writer
 from tfdist.replay.sums import checksum_of_batch, weights_of
 
 
-class Recorder(Journal):
-    """Writes a record.
+class Recorder:
+    """Writes a record; see `Journal`.
 
     Args:
         path: of its file.
@@ -28,12 +29,12 @@ class Recorder(Journal):
         OSError: when it cannot be written.
     """
 
-    def __init__(self, path: str, strategy: Any):
+    def __init__(self, path: str, strategy: ChiefStrategy):
         self._writer = Writer(path, header_of(strategy))
         self._is_begun = False
 
     @contextlib.contextmanager
-    def fit(self, function: Any) -> Iterator[None]:
+    def fit(self, training: Training) -> Iterator[None]:
         """Notes how it ends."""
         self._is_begun = False
         try:
@@ -42,41 +43,47 @@ class Recorder(Journal):
             self._end(End(type(error).__name__, None))
             raise
         if self._is_begun:
-            self._end(End(None, weights_of(variables_of(function))))
+            self._end(End(None, weights_of(variables_of(training))))
 
     def _end(self, end: End) -> None:
         if self._is_begun:
             self._writer.write(end)
 
-    def steps(
-        self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any
-    ) -> Any:
-        """Notes what they begin with."""
-        variables = variables_of(function)
+    def schedule(
+        self,
+        training: Training,
+        source: Source,
+        compute: Compute,
+        make: Callable[[Compute], Schedule],
+    ) -> Schedule:
+        """Notes what the work items begin with."""
+        del source
+        variables = variables_of(training)
         if not self._is_begun:
             self._writer.write(Fit(description(variables)))
             self._is_begun = True
-        version = function.strategy.version
-        self._writer.write(Run(function.epoch, version, weights_of(variables)))
-        workers, source, compute = arguments
+        version = training.strategy.version
+        self._writer.write(Run(training.epoch, version, weights_of(variables)))
 
-        def compute_and_check(step: Step, read: Callable[[Step], None]) -> None:
-            compute(step, read)
-            for batch in step.batches:
+        def compute_and_check(item: WorkItem, read: Callable[[WorkItem], None]) -> None:
+            compute(item, read)
+            for batch in item.batches:
                 batch.checksum = checksum_of_batch(batch.data)
 
-        return kind(workers, source, compute_and_check, **options)
+        return make(compute_and_check)
 
-    def note(self, action: str, steps: Sequence[Step], version: int, factor: float | None) -> None:
+    def note(
+        self, action: str, items: Sequence[WorkItem], version: int, factor: float | None
+    ) -> None:
         """Writes a line."""
-        self._writer.write(used(action, steps, version, factor))
+        self._writer.write(used(action, items, version, factor))
 
     def exhausted(self) -> None:
         """Writes a line."""
         self._writer.write(Exhausted())
 
 
-def header_of(strategy: Any) -> Header:
+def header_of(strategy: ChiefStrategy) -> Header:
     """The header of a record of `strategy`."""
     return Header(
         workers=strategy.num_workers,
@@ -95,9 +102,9 @@ def header_of(strategy: Any) -> Header:
     )
 
 
-def used(action: str, steps: Sequence[Step], version: int, factor: float | None) -> Used:
+def used(action: str, items: Sequence[WorkItem], version: int, factor: float | None) -> Used:
     """The event that `Journal.note` tells of."""
-    last, batches = steps[-1], [batch for step in steps for batch in step.batches]
+    last, batches = items[-1], [batch for item in items for batch in item.batches]
     is_divided = batches[0].part is not None
     return Used(
         action,
@@ -108,14 +115,14 @@ def used(action: str, steps: Sequence[Step], version: int, factor: float | None)
         factor,
         batches[0].number if is_divided else last.number,
         [[batch.shard, batch.position, batch.index, batch.checksum] for batch in batches],
-        [place for place, step in enumerate(steps) if step.anew] or None,
+        [place for place, item in enumerate(items) if item.anew] or None,
     )
 
 
-def variables_of(function: Any) -> list[keras.Variable]:
+def variables_of(training: Training) -> list[keras.Variable]:
     """All numbers that decide how training goes on: weights, seeds, the optimizers' state."""
-    found = [*function.step.variables, *function.step.seeds]
-    for optimizer in function.step.optimizers:
+    found = [*training.step.variables, *training.step.seeds]
+    for optimizer in training.step.optimizers:
         found += optimizer.variables
     unique = {id(variable): variable for variable in found}
     return [v for v in unique.values() if v.dtype != "string"]

@@ -7,13 +7,16 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from tfdist.parameter_server.step import Step
-from tfdist.replay.journal import Journal
-from tfdist.replay.log import FitLog, Run, RunLog, Weights, read
+from tfdist.parameter_server.contracts import ChiefStrategy, Schedule, Training
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.work_item import Compute, WorkItem
+from tfdist.replay.events import Run, Weights
+from tfdist.replay.log import FitLog, RunLog, read
 from tfdist.replay.recorder import description, header_of, used, variables_of
-from tfdist.replay.steps import Batches, ReplayedSteps
+from tfdist.replay.replayed_schedule import RecordedBatches, ReplayedSchedule
 from tfdist.replay.sums import difference, weights_of
 
 TOLERANCE = 1e-6
@@ -23,7 +26,7 @@ TOLERANCE = 1e-6
 _started: list[Replay] = []
 
 
-def replay(path: str, strategy: Any) -> Replay:
+def replay(path: str, strategy: ChiefStrategy) -> Replay:
     """Lets `strategy` follow a record; the arguments are those of `Replay`."""
     if _started:
         raise ValueError(
@@ -39,8 +42,8 @@ def started() -> Replay | None:
     return _started[0] if _started else None
 
 
-class Replay(Journal):
-    """Follows a record.
+class Replay:
+    """Follows a record; see `Journal`.
 
     Args:
         path: of its file.
@@ -60,7 +63,7 @@ class Replay(Journal):
         OSError: when it cannot be read.
     """
 
-    def __init__(self, path: str, strategy: Any):
+    def __init__(self, path: str, strategy: ChiefStrategy):
         self._path = path
         self._log = read(path)
         self._check(
@@ -72,13 +75,13 @@ class Replay(Journal):
         self._broken_off: str | None = None
         self._fit: FitLog | None = None
         self._runs: collections.deque[RunLog] = collections.deque()
-        self._steps: ReplayedSteps | None = None
-        self._batches: tuple[Any, Batches] | None = None
+        self._schedule: ReplayedSchedule | None = None
+        self._batches: tuple[Source, RecordedBatches] | None = None
 
     @contextlib.contextmanager
-    def fit(self, function: Any) -> Iterator[None]:
+    def fit(self, training: Training) -> Iterator[None]:
         """Checks that it ends as it did, and compares the weights."""
-        self._fit = self._steps = None  # one that failed has left them
+        self._fit = self._schedule = None  # one that failed has left them
         try:
             yield
         except BaseException as error:
@@ -93,37 +96,46 @@ class Replay(Journal):
         self._end_fit()
         end = self._fit.end
         if end is not None and end.weights is not None:
-            now = weights_of(variables_of(function))
+            now = weights_of(variables_of(training))
             self._compare(end.weights, now, f"the end of fit {self.fits}")
 
-    def steps(
-        self, function: Any, kind: Callable[..., Any], *arguments: Any, **options: Any
-    ) -> Any:
-        """The recorded steps, which are made one after the other."""
-        del kind, options
+    def schedule(
+        self,
+        training: Training,
+        source: Source,
+        compute: Compute,
+        make: Callable[[Compute], Schedule],
+    ) -> Schedule:
+        """The recorded work items, which are done one after the other."""
+        del make
         self._end_run()
-        variables = variables_of(function)
+        variables = variables_of(training)
         if self._fit is None:
             self._begin_fit(variables)
-        version = function.strategy.version
-        log = self._next_run(Run(function.epoch, version, weights_of(variables)))
-        _, source, compute = arguments
+        version = training.strategy.version
+        log = self._next_run(Run(training.epoch, version, weights_of(variables)))
         if self._batches is None or self._batches[0] is not source:
-            self._batches = source, Batches(source)
-        self._steps = ReplayedSteps(
-            log, self._batches[1], compute, lambda: self._end_of_record(log, function.model)
+            self._batches = source, RecordedBatches(source)
+        self._schedule = ReplayedSchedule(
+            log, self._batches[1], compute, lambda: self._end_of_record(log, training.model)
         )
-        return self._steps
+        return self._schedule
 
-    def note(self, action: str, steps: Sequence[Step], version: int, factor: float | None) -> None:
+    def note(
+        self, action: str, items: Sequence[WorkItem], version: int, factor: float | None
+    ) -> None:
         """Checks that the same was done as then."""
-        assert self._steps is not None
-        now = used(action, steps, version, factor)
-        place = f"step {self._steps.done + 1} of epoch {self._steps.log.run.epoch + 1}"
-        self._check(place, self._steps.expected._asdict(), now._asdict())
-        self._steps.done += 1
+        schedule = self._schedule
+        assert schedule is not None
+        now = used(action, items, version, factor)
+        place = f"step {schedule.done + 1} of epoch {schedule.log.run.epoch + 1}"
+        self._check(place, schedule.expected._asdict(), now._asdict())
+        schedule.done += 1
         self.updates += action == "update"
         self.dropped += action == "dropped"
+
+    def exhausted(self) -> None:
+        """Nothing happens: the schedule ends where the record says."""
 
     def problem(self) -> str | None:
         """What of the record was not followed; None for nothing."""
@@ -150,7 +162,7 @@ class Replay(Journal):
         problem = self.problem()
         return text if problem is None else f"{text}; {problem}"
 
-    def _begin_fit(self, variables: Sequence[Any]) -> None:
+    def _begin_fit(self, variables: Sequence[keras.Variable]) -> None:
         if self.fits == len(self._log.fits):
             raise self._other(f"a script that goes on with fit {self.fits + 1}")
         self._fit = self._log.fits[self.fits]
@@ -181,11 +193,11 @@ class Replay(Journal):
         return log
 
     def _ended_with(self, error: BaseException) -> bool:
-        """Whether the recorded `fit` was ended by such an error, after the same steps."""
-        fit, steps = self._fit, self._steps
-        if fit is None or fit.end is None or self._runs or steps is None:
+        """Whether the recorded `fit` was ended by such an error, after the same work items."""
+        fit, schedule = self._fit, self._schedule
+        if fit is None or fit.end is None or self._runs or schedule is None:
             return False
-        return fit.end.error == type(error).__name__ and steps.done == len(steps.log.used)
+        return fit.end.error == type(error).__name__ and schedule.done == len(schedule.log.used)
 
     def _end_fit(self) -> None:
         """Counts a `fit` that was followed to its end, or that of the record."""
@@ -198,14 +210,14 @@ class Replay(Journal):
             self._broken_off = f"where the recorded run ended with {end.error}"
 
     def _end_run(self) -> None:
-        steps, self._steps = self._steps, None
-        if steps is not None and steps.done < len(steps.log.used):
+        schedule, self._schedule = self._schedule, None
+        if schedule is not None and schedule.done < len(schedule.log.used):
             raise self._other(
-                f"an epoch {steps.log.run.epoch + 1} that ends after {steps.done} of "
-                f"{len(steps.log.used)} steps"
+                f"an epoch {schedule.log.run.epoch + 1} that ends after {schedule.done} of "
+                f"{len(schedule.log.used)} steps"
             )
 
-    def _end_of_record(self, log: RunLog, model: Any) -> None:
+    def _end_of_record(self, log: RunLog, model: keras.Model) -> None:
         """Ends training where the record ends; raises where the record goes on otherwise."""
         assert self._fit is not None
         if self._fit.is_whole or self._runs:

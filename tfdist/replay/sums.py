@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.replay.checks import SAMPLE
-from tfdist.replay.log import Weights
+from tfdist.replay.events import Weights
+from tfdist.replay.record_checks import SAMPLE
+from tfdist.structures import Structure
 
 
-def checksum_of_batch(data: Any) -> str:
+def checksum_of_batch(data: Structure) -> str:
     """A checksum of the contents of a batch, computed where the batch is.
 
     FarmHash's fingerprints of the serialized tensors, of which the values do not depend on the

@@ -8,7 +8,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
+
+class CollectsGradients:
+    """A strategy that applies by itself what `collect` gets, mixed in before a `tf.distribute` one.
+
+    Under it an optimizer exchanges nothing and accumulates nothing.
+    """
 
 
 @dataclasses.dataclass
@@ -26,11 +31,6 @@ class Collected:
     applied: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
     builds_later: bool = False
     unbuilt: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
-
-
-def is_collected_by(strategy: tf.distribute.Strategy) -> bool:
-    """Whether optimizers hand their gradients to `strategy` instead of applying them."""
-    return getattr(strategy, "collects_gradients", False)
 
 
 _collecting = threading.local()

@@ -10,23 +10,24 @@ import tensorflow as tf
 
 from tfdist.step import exchange, loss_sums, replica
 from tfdist.step.weighting import weigh
+from tfdist.structures import Structure
 
 
-def is_number(log: Any) -> bool:
+def is_number(log: Structure) -> bool:
     """Whether a value of the logs is a floating-point scalar, which is taken for a mean."""
     return _is_floating(log) and log.shape.rank == 0
 
 
-def _is_floating(log: Any) -> bool:
+def _is_floating(log: Structure) -> bool:
     return tf.is_tensor(log) and tf.as_dtype(log.dtype).is_floating
 
 
 def contributions(
-    logs: Any,
+    logs: Structure,
     weight: float | tf.Tensor,
     mean: Callable[[tf.Tensor], tf.Tensor] = tf.convert_to_tensor,
     is_weighted: Callable[[Any], bool] = is_number,
-) -> Any:
+) -> Structure:
     """The numbers of `logs` as what they add to the global ones; others as they are.
 
     Args:
@@ -40,20 +41,20 @@ def contributions(
     )
 
 
-def for_mean_over_replicas(logs: Any, running: replica.ReplicaStep) -> Any:
+def for_mean_over_replicas(logs: Structure, running: replica.ReplicaStep) -> Structure:
     """A replica's logs, such that Keras' mean over the replicas is the global one."""
 
-    def mean(log: Any) -> tf.Tensor:
+    def mean(log: Structure) -> tf.Tensor:
         return loss_sums.as_mean(running, tf.convert_to_tensor(log))
 
     weight = running.share.fraction * running.replicas
     return contributions(logs, weight, mean, _is_floating)
 
 
-def averaged(logs: Any, running: replica.ReplicaStep) -> Any:
+def averaged(logs: Structure, running: replica.ReplicaStep) -> Structure:
     """The logs of the global batch, in each replica; one exchange for all of them."""
 
-    def mean(log: Any) -> tf.Tensor:
+    def mean(log: Structure) -> tf.Tensor:
         return tf.cast(loss_sums.as_mean(running, log), tf.float32)
 
     flat = tf.nest.flatten(logs)
@@ -67,7 +68,7 @@ def averaged(logs: Any, running: replica.ReplicaStep) -> Any:
     return tf.nest.pack_sequence_as(logs, flat)
 
 
-def total(parts: list) -> Any:
+def total(parts: list) -> Structure:
     """The logs of a global batch from the contributions of its parts.
 
     What is no number is the last part's.
@@ -77,7 +78,7 @@ def total(parts: list) -> Any:
     )
 
 
-def with_global_metrics(logs: Any, model: keras.Model, name: str) -> Any:
+def with_global_metrics(logs: Structure, model: keras.Model, name: str) -> Structure:
     """Puts the metrics' results over all replicas in place of the local ones.
 
     Called in cross-replica context, where reading a metric sums its state over the replicas. In a

@@ -31,8 +31,6 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     options: Options
     callback_files: list[CallbackFiles]
-    collects_gradients = False
-    """Whether optimizers hand their gradients to the strategy instead of applying them."""
 
     def _init_options(self, options: Options) -> None:
         self.options = options

@@ -6,7 +6,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import keras
 import tensorflow as tf
@@ -15,21 +15,24 @@ from tfdist import compat
 from tfdist.arguments import check_callable, check_path
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
-from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import CommonOptions, Options, takes_options
-from tfdist.parameter_server import errors, hooks
-from tfdist.parameter_server.connecting import connect, number_of_workers
-from tfdist.parameter_server.distributed import DistributedData
-from tfdist.parameter_server.functions import PredictFunction, Run, TestFunction
-from tfdist.parameter_server.partitions import PartitioningExtended, check_optimizer
-from tfdist.parameter_server.pipelines import OwnPipelines, SerializedDataset
+from tfdist.parameter_server.chief import errors, keras_hooks
+from tfdist.parameter_server.chief.partition_updates import PartitioningExtended
+from tfdist.parameter_server.chief.predicting import PredictedData, PredictFunction
+from tfdist.parameter_server.chief.refusals import check_momentum
+from tfdist.parameter_server.chief.training import TrainFunction
+from tfdist.parameter_server.connecting import cluster_of_one_process, connect
+from tfdist.parameter_server.contracts import Closable
+from tfdist.parameter_server.data.distributed_data import DistributedData, Division
+from tfdist.parameter_server.data.pipelines import OwnPipelines, SerializedDataset
 from tfdist.parameter_server.report import StalenessReport
-from tfdist.parameter_server.training import TrainFunction
-from tfdist.replay.journal import open_journal
-from tfdist.staleness import Policies
+from tfdist.replay.journal import open_journal, recorded_cluster
+from tfdist.staleness import Policies, StalenessPolicy
 from tfdist.step import keras_steps
+from tfdist.step.collection import CollectsGradients
 from tfdist.strategies import wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
+from tfdist.structures import Structure
 from tfdist.validation import (
     check_choice,
     check_integer,
@@ -45,7 +48,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrategy):
+class ParameterServerStrategy(
+    KerasStrategy, CollectsGradients, tf.distribute.ParameterServerStrategy
+):
     """Asynchronous training: each worker updates the weights on its own, when it is ready.
 
     A drop-in for `tf.distribute.ParameterServerStrategy` under which Keras 3's `fit`, `evaluate`
@@ -105,15 +110,13 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     8
     """
 
-    collects_gradients = True
-
     @takes_options
     def __init__(
         self,
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         variable_partitioner: Callable | None = None,
         *,
-        staleness: Any = None,
+        staleness: StalenessPolicy | Sequence[StalenessPolicy] | None = None,
         input: Literal["static", "dynamic"] = "static",
         max_pending: int | None = None,
         worker_timeout: float = 60.0,
@@ -122,7 +125,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     ):
         common = Options(**options)  # type: ignore[arg-type]
         self.policies = Policies.of(staleness)
-        _check_momentum(common, self.policies)
+        check_momentum(common, self.policies)
         check_choice("input", input, ("static", "dynamic"))
         check_seconds("worker_timeout", worker_timeout)
         if max_pending is not None:
@@ -132,7 +135,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         if variable_partitioner is not None:
             check_callable("variable_partitioner", variable_partitioner)
         check_resolver(cluster_resolver)
-        resolver = connect(cluster_resolver)
+        recorded = recorded_cluster()
+        resolver = cluster_of_one_process(recorded.ps) if recorded else connect(cluster_resolver)
         super().__init__(resolver, variable_partitioner)
         tf.distribute.Strategy.__init__(
             self, PartitioningExtended(self, resolver, variable_partitioner)
@@ -144,7 +148,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             f"/job:ps/replica:0/task:{task}/device:CPU:0"
             for task in range(len(self.addresses["ps"]))
         ]
-        self.num_workers = number_of_workers(self.addresses)
+        self.num_workers = recorded.workers if recorded else len(self.addresses["worker"])
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
         self.coordinator = compat.Coordinator(self)
@@ -153,8 +157,8 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         self.report = StalenessReport()
         self.nonfinite: list[tuple[int, str, int]] | None = None
         self.input = input
-        self._prediction: PredictFunction | None = None
-        self._active: Run | None = None
+        self._predicting: PredictFunction | None = None
+        self._active: Closable | None = None
         self._own_pipelines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.journal = open_journal(record, self)
 
@@ -188,7 +192,9 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
 
     # Data
 
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> DistributedData | PredictedData | tf.distribute.DistributedDataset:
         """Data for Keras' loops; see `tf.distribute.Strategy`.
 
         Raises:
@@ -197,22 +203,26 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         if not tf.executing_eagerly():  # what a ClusterCoordinator runs on a worker
             return super().experimental_distribute_dataset(dataset, options)
         check_not_empty(dataset)
-        own = self._own_pipelines.get(dataset)
-        data = DistributedData(dataset, own, self)
-        self._batch_specs[data] = dataset.element_spec
-        return data
+        own: OwnPipelines | None = self._own_pipelines.get(dataset)
 
-    def shards_of(self, dataset: tf.data.Dataset) -> SerializedDataset | None:
-        """The parts of a data set that workers read; None where the chief reads all.
+        def make_shards() -> SerializedDataset | OwnPipelines | None:
+            if own is not None or self.input == "dynamic":
+                return own
+            return SerializedDataset(dataset, self.num_workers)
 
-        Raises:
-            ValueError: for data that only the chief can read, unless it does.
-        """
-        if self.input == "dynamic":
-            return None
-        return SerializedDataset(dataset, self.num_workers)
+        division = None
+        if self.policies.synchronous:
+            division = Division.among(self.num_workers, self.max_pending, self.options)
+        data = DistributedData(dataset, make_shards, division)
+        for_keras = PredictedData(data, self._predicting) if self._predicting else data
+        self._batch_specs[for_keras] = dataset.element_spec
+        return for_keras
 
-    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        options: tf.distribute.InputOptions | None = None,
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
         """Distributes data that the user divides; see `tf.distribute.Strategy`.
 
         Args:
@@ -231,8 +241,12 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     # Runs
 
     def run(
-        self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None
-    ) -> Any:
+        self,
+        fn: Callable,
+        args: tuple = (),
+        kwargs: dict | None = None,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> Structure:
         """Runs `fn`; see `tf.distribute.Strategy.run`.
 
         Raises:
@@ -249,24 +263,18 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     @contextlib.contextmanager
     def keras_run(self, model: keras.Model, name: str) -> Iterator[None]:
         """Surrounds `fit`, `evaluate` or `predict` of `model`, as `name` says."""
-        kinds = {"fit": TrainFunction, "evaluate": TestFunction, "predict": PredictFunction}
-        attribute = {"fit": "train", "evaluate": "test", "predict": "predict"}[name] + "_function"
         if name == "fit":
             self.report = StalenessReport()
-        function = getattr(model, attribute)
-        if not isinstance(function, kinds[name]):
-            function = kinds[name](self, model)
-            setattr(model, attribute, function)
-        outer = self._prediction
-        self._prediction = function if isinstance(function, PredictFunction) else None
+        function = keras_hooks.function_for(self, model, name)
+        outer = self._predicting
+        self._predicting = function if isinstance(function, PredictFunction) else None
         try:
-            with self.journal.fit(function) if name == "fit" else contextlib.nullcontext():
+            with errors.explaining(self.addresses, self.timeout), contextlib.ExitStack() as stack:
+                if isinstance(function, TrainFunction):
+                    stack.enter_context(self.journal.fit(function))
                 yield
-        except Exception as error:
-            explained = errors.explained(error, self.addresses, self.timeout)
-            raise explained from (error if explained is not error else error.__cause__)
         finally:
-            self._prediction = outer
+            self._predicting = outer
             function.close()
 
     def prepare(self, model: keras.Model) -> None:
@@ -279,49 +287,11 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             check_no_synchronized_layers(layers)
             keras_steps.warn_of_unsynchronized_layers(model)
 
-    def check_applied(self, optimizers: Sequence[DistributedOptimizer]) -> None:
-        """Raises ValueError for optimizers that a step applies and the strategy cannot."""
-        for optimizer in optimizers:
-            check_optimizer(optimizer.unwrap(), optimizer.built_for)
-            if optimizer.options != self.options:
-                raise ValueError(
-                    "Under a parameter server the options of accumulation and compression are the "
-                    "strategy's. Make the optimizer without them. "
-                    f"Received: {optimizer.name} with {optimizer.options}"
-                )
-
-    def activate(self, run: Run) -> None:
-        """Ends what workers do for another run, as a worker does one thing at a time."""
+    def activate(self, work: Closable) -> None:
+        """Ends what workers do for others, as a worker does one thing at a time."""
         if self._active is not None:
             self._active.close()
-        self._active = run
-
-    @property
-    def prediction(self) -> PredictFunction | None:
-        """What predicts, while `predict` runs."""
-        return self._prediction
-
-    def note(self, worker: int, error: Exception | None) -> None:
-        """Logs that a worker is lost, or is back."""
-        errors.log_change(self.addresses["worker"], worker, error)
-
-    def note_wait(self, worker: int) -> None:
-        """Counts that a worker has to wait, before a step of training or with the result of it."""
-        self.report.worker(worker).waits += 1
+        self._active = work
 
 
-def _check_momentum(options: Options, policies: Policies) -> None:
-    """Raises ValueError where a compressor's momentum would count micro-batches as updates."""
-    with_momentum = options.compression and [
-        compressor for compressor in options.compression.compressors if compressor.keeps_momentum
-    ]
-    if with_momentum and policies.synchronous and options.accumulation_steps > 1:
-        raise ValueError(
-            "With staleness.Synchronous() each micro-batch is sent by itself, so a compressor that "
-            "keeps the momentum would apply it accumulation_steps times per update. Use "
-            "`accumulation_steps=1`, or DGC(momentum=0.0) with the optimizer's momentum. Received: "
-            f"{with_momentum} with accumulation_steps={options.accumulation_steps}"
-        )
-
-
-hooks.install(ParameterServerStrategy)
+keras_hooks.install(ParameterServerStrategy)

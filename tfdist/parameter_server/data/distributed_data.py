@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdist.parameter_server.data import ChiefSource, PartsSource
-from tfdist.parameter_server.pipelines import OwnPipelines, SerializedDataset
-from tfdist.parameter_server.shards import ShardedSource
+from tfdist.options import Options
+from tfdist.parameter_server.data.chief_source import ChiefSource
+from tfdist.parameter_server.data.parts_source import PartsSource
+from tfdist.parameter_server.data.sharded_source import ShardedSource, Shards
+from tfdist.structures import Structure
+
+
+class Division(NamedTuple):
+    """How global batches are divided among the workers.
+
+    Attributes:
+        parts: the number of parts.
+        own: whether a worker gets the part of its number; see `PartsSource`.
+    """
+
+    parts: int
+    own: bool
+
+    @classmethod
+    def among(cls, workers: int, max_pending: int, options: Options) -> Division:
+        """How `workers` divide a batch, of which `max_pending` may work at a time."""
+        # What compression leaves of a part follows it, which is to be seldom to another worker.
+        return cls(workers, options.compression is not None and max_pending >= workers)
 
 
 class DistributedData:
@@ -17,23 +37,30 @@ class DistributedData:
 
     Args:
         dataset: the batches.
-        own: the parts that the user made; None for none.
-        strategy: the strategy.
+        make_shards: gives what workers read themselves when they train; None where the chief reads
+            all.
+        division: how the chief divides batches for training; None where workers get whole ones.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, own: OwnPipelines | None, strategy: Any):
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        make_shards: Callable[[], Shards | None],
+        division: Division | None,
+    ):
         self.dataset = dataset
-        self.strategy = strategy
+        self.division = division
         self.passes = 0
-        self._shards: Any = own
+        self._make_shards = make_shards
+        self._shards: Shards | None = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> DataIterator:
         return DataIterator(self)
 
-    def shards(self) -> SerializedDataset | OwnPipelines | None:
-        """The parts that workers read; None where the chief reads all."""
+    def shards(self) -> Shards | None:
+        """What workers read; None where the chief reads all."""
         if self._shards is None:
-            self._shards = self.strategy.shards_of(self.dataset)
+            self._shards = self._make_shards()
         return self._shards
 
 
@@ -55,10 +82,8 @@ class DataIterator:
     def __iter__(self) -> DataIterator:
         return self
 
-    def __next__(self) -> Any:
-        """Predictions for the next batch, for Keras' `predict`; else the batch itself."""
-        predicting = self._data.strategy.prediction
-        return next(self._chief) if predicting is None else predicting.predictions_of(self)
+    def __next__(self) -> Structure:
+        return next(self._chief)
 
     def source(self) -> ChiefSource:
         """Gives the rest of the batches, which the chief reads."""
@@ -75,14 +100,9 @@ class DataIterator:
             epoch: the number of the epoch.
             batches: how many batches are left of it; None for as many as there are.
         """
-        strategy = self._data.strategy
-        if strategy.policies.synchronous:
-            # What compression leaves of a part follows it, which is to be seldom to another worker.
-            own = (
-                strategy.options.compression is not None
-                and strategy.max_pending >= strategy.num_workers
-            )
-            self._divided = self._divided or PartsSource(self._chief, strategy.num_workers, own)
+        division = self._data.division
+        if division is not None:
+            self._divided = self._divided or PartsSource(self._chief, *division)
             return self._divided.open()
         shards = self._data.shards()
         if shards is None:
@@ -93,7 +113,7 @@ class DataIterator:
         return self._sharded.begin(epoch, batches)
 
 
-def _opened(dataset: tf.data.Dataset) -> Iterator[Any]:
+def _opened(dataset: tf.data.Dataset) -> Iterator[Structure]:
     """An iterator over the batches, in the chief."""
     try:
         return iter(dataset)

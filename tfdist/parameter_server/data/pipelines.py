@@ -1,26 +1,25 @@
-"""The parts of a data set that workers read themselves."""
+"""The shards of a data set: what each worker reads itself."""
 
 from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from tfdist.data import seeds
-from tfdist.parameter_server.graphs import PipelineGraph
+from tfdist.parameter_server.data.pipeline_graph import PipelineGraph
 
 
 class SerializedDataset:
     """A data set that workers make from its graph, each its own copy.
 
-    Batches go to the parts in turn, so all copies must have the same order; see `PipelineGraph`.
+    Batches go to the shards in turn, so all copies must have the same order; see `PipelineGraph`.
 
     Args:
         dataset: the batches.
-        shards: the number of parts.
+        shards: the number of shards.
 
     Raises:
         ValueError: for data that workers cannot read, or not in one order.
@@ -36,8 +35,8 @@ class SerializedDataset:
         self._sent: dict[int, tf.Tensor] = {}
         self._copies = Copies()
 
-    def open(self, worker: int, shard: int, skip: int, number: int) -> Iterator[Any]:
-        """An iterator over a part, on the worker whose device is the present one."""
+    def open(self, worker: int, shard: int, skip: int, number: int) -> tf.data.Iterator:
+        """An iterator over a shard, on the worker whose device is the present one."""
         if self._graph.is_renewed:
             return iter(self._copy(worker, shard, number).skip(skip))
         copy = self._copies.in_pass(worker, shard, number, lambda: self._copy(worker, shard, 1))
@@ -57,7 +56,7 @@ class SerializedDataset:
 
 
 class OwnPipelines:
-    """Each worker's part as the user makes it.
+    """Each worker's shard as the user makes it.
 
     Args:
         dataset_fn: called with a `tf.distribute.InputContext`; returns the worker's data set.
@@ -76,8 +75,8 @@ class OwnPipelines:
         self._made: dict[int, tf.types.experimental.ConcreteFunction] = {}
         self._copies = Copies()
 
-    def open(self, worker: int, shard: int, skip: int, number: int) -> Iterator[Any]:
-        """An iterator over a part, on the worker whose device is the present one."""
+    def open(self, worker: int, shard: int, skip: int, number: int) -> tf.data.Iterator:
+        """An iterator over a shard, on the worker whose device is the present one."""
         if shard not in self._made:
             with tf.device(None):
                 function = tf.function(lambda: self._seeded(shard))
@@ -85,12 +84,12 @@ class OwnPipelines:
         return iter(self._copies.in_pass(worker, shard, number, self._made[shard]).skip(skip))
 
     def _seeded(self, shard: int) -> tf.data.Dataset:
-        """A part, which has the same order on any worker; called while a function is traced."""
+        """A shard, which has the same order on any worker; called while a function is traced."""
         if seeds.global_seed() is None:
             tf.random.set_seed(self._seed)  # of the function only
-        return self._part(shard)
+        return self._shard(shard)
 
-    def _part(self, shard: int) -> tf.data.Dataset:
+    def _shard(self, shard: int) -> tf.data.Dataset:
         return self._dataset_fn(tf.distribute.InputContext(self.count, shard, 1))
 
     def leave(self, worker: int) -> None:
@@ -98,8 +97,8 @@ class OwnPipelines:
         self._copies.leave(worker)
 
     def joined(self) -> tf.data.Dataset:
-        """All parts one after the other, of unknown length, as the chief reads them."""
-        first, *others = [self._part(shard) for shard in range(self.count)]
+        """All shards one after the other, of unknown length, as the chief reads them."""
+        first, *others = [self._shard(shard) for shard in range(self.count)]
         for dataset in others:
             first = first.concatenate(dataset)
         return first.apply(tf.data.experimental.assert_cardinality(tf.data.UNKNOWN_CARDINALITY))
@@ -114,11 +113,11 @@ class Copies:
     def in_pass(
         self, worker: int, shard: int, number: int, make: Callable[[], tf.data.Dataset]
     ) -> tf.data.Dataset:
-        """A worker's copy of a part whose next iterator is of pass `number`, from 1.
+        """A worker's copy of a shard whose next iterator is of pass `number`, from 1.
 
         Args:
             worker: the index of the worker.
-            shard: which part.
+            shard: which one.
             number: which pass over the data it is, from 1.
             make: gives a new copy.
         """
@@ -139,12 +138,12 @@ class Copies:
 
 @dataclasses.dataclass
 class _Copy:
-    """A worker's copy of a part, and how often it was passed through."""
+    """A worker's copy of a shard, and how often it was passed through."""
 
     dataset: tf.data.Dataset
     passes: int = 0
 
 
-def _following(iterator: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
+def _following(iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.experimental.Optional]:
     following = iterator.get_next_as_optional()
     return following.has_value(), following

@@ -7,96 +7,19 @@ Keras' `StatelessScope` keeps every assignment in the step from its variable.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.parameter_server import partitions
+from tfdist.parameter_server.gradients import Changes, Gradient, Outcome
+from tfdist.parameter_server.worker.step_scope import StepScope
 from tfdist.step import collection, loss_scale, replica
-
-
-@dataclasses.dataclass
-class Outcome:
-    """What a step gave.
-
-    Attributes:
-        gradients: by the number of the application among `optimizers`, then by the number of the
-            variable, or part of one, that the optimizer was built for.
-        changes: what numeric variables grew by, by their number among `changed`.
-        assigned: the new values of other variables, in the same way.
-        logs: what the step returned.
-    """
-
-    gradients: dict[str, dict[str, Any]]
-    changes: dict[str, tf.Tensor]
-    assigned: dict[str, tf.Tensor]
-    logs: Any
-
-
-class _Scope(keras.StatelessScope):
-    """Notes which variables the step assigns to.
-
-    Args:
-        state_mapping: values, by variable.
-        parts: the values of all parts of the weights, by the id of the weight.
-        devices: where they are, in the same way.
-        collected: what the optimizers were given.
-    """
-
-    def __init__(
-        self,
-        state_mapping: Sequence[tuple],
-        parts: Mapping[int, list[tf.Tensor]],
-        devices: Mapping[int, list[str]],
-        collected: collection.Collected,
-    ):
-        super().__init__(state_mapping, collect_losses=True)
-        self.updated: dict[int, keras.Variable] = {}
-        self.read_late: set[str] = set()
-        self._parts = parts
-        self._devices = devices
-        self._collected = collected
-
-    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """The value in the step; notes if an optimizer should have changed it by now.
-
-        Parts are joined at each reading, so that the tape of the moment sees it.
-        """
-        self._note_reading(variable)
-        if id(variable) in self._parts and id(variable) not in self.updated:
-            return partitions.whole(self._parts[id(variable)])
-        return super().get_current_value(variable)
-
-    def rows(self, variable: keras.Variable, ids: Any) -> tf.Tensor | None:
-        """Rows of a weight, of which the others stay where they are; None to read all of it.
-
-        Args:
-            variable: the weight.
-            ids: the numbers of the rows; negative ones count from the end.
-        """
-        if id(variable) not in self._parts or id(variable) in self.updated:
-            return None
-        if partitions.is_small(variable):
-            return None
-        self._note_reading(variable)
-        found = partitions.lookup(self._parts[id(variable)], self._devices[id(variable)], ids)
-        return tf.cast(found, variable.dtype)
-
-    def _note_reading(self, variable: keras.Variable) -> None:
-        for optimizer, gradients in self._collected.applied:
-            for other, gradient in zip(optimizer.built_for, gradients):
-                if other is variable and gradient is not None:
-                    self.read_late.add(variable.path)
-
-    def add_update(self, update: tuple) -> None:
-        """Keeps the new value instead of assigning it."""
-        self.updated[id(update[0])] = update[0]
-        super().add_update(update)
+from tfdist.structures import Structure
 
 
 class FunctionalStep:
@@ -125,7 +48,7 @@ class FunctionalStep:
         self.variables = [v for v in model.variables if id(v) in weights - metrics]
         self.parts = partitions.parts_of_all(self.variables)
         self.seeds = [v for v in model.variables if id(v) not in weights | metrics]
-        self.optimizers: list[Any] = []
+        self.optimizers: list[DistributedOptimizer] = []
         self.changed: list[keras.Variable] = []
         self.draws = [0] * len(self.seeds)
 
@@ -138,7 +61,7 @@ class FunctionalStep:
         self,
         values: Sequence[tf.Tensor],
         seeds: Sequence[tf.Tensor],
-        batch: Any,
+        batch: Structure,
         running: replica.ReplicaStep,
     ) -> Outcome:
         """Traces one step.
@@ -162,13 +85,13 @@ class FunctionalStep:
             collection.collect() as collected,
             replica.publish(running),
             compat.gradients_by_value(sources, partitions.joined),
-            _Scope(others, parts, devices, collected) as scope,
+            StepScope(others, parts, devices, collected) as scope,
         ):
             logs = self._step(_without_optionals(batch))
         self._check_read(scope.read_late, running)
         self._count_draws(running)
-        changes: dict[str, tf.Tensor] = {}
-        assigned: dict[str, tf.Tensor] = {}
+        changes: Changes = {}
+        assigned: Changes = {}
         for variable in scope.updated.values():
             after = scope.get_current_value(variable)
             dtype = tf.as_dtype(variable.dtype)
@@ -193,9 +116,11 @@ class FunctionalStep:
         """The variables, or their parts, that an application's gradients are numbered by."""
         return partitions.parts_of_all(self.optimizers[int(key)].built_for)
 
-    def _by_part(self, optimizer: Any, gradients: Sequence[Any]) -> dict[str, Any]:
+    def _by_part(
+        self, optimizer: DistributedOptimizer, gradients: Sequence[Gradient | None]
+    ) -> dict[str, Gradient]:
         """An optimizer's gradients by the number of the variable or part; None is left out."""
-        by_part: list[Any] = []
+        by_part: list[Gradient | None] = []
         for variable, gradient in zip(optimizer.built_for, gradients):
             own = partitions.parts_of(variable)
             by_part += [None] * len(own) if gradient is None else partitions.split(gradient, own)
@@ -233,7 +158,7 @@ def is_summed(variable: keras.Variable) -> bool:
     return variable.aggregation == "sum"
 
 
-def _without_optionals(batch: Any) -> Any:
+def _without_optionals(batch: Structure) -> Structure:
     """The batch as Keras' trainer hands it to a step: None for what is not there."""
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch

@@ -1,8 +1,4 @@
-"""Where workers get their batches: here from the chief, who reads the data.
-
-A batch is named by its shard and its position in it, and can be given back, when a worker is lost
-before it has trained on it: another one takes it then.
-"""
+"""Global batches that the chief reads and divides among the workers."""
 
 from __future__ import annotations
 
@@ -10,117 +6,15 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from tfdist.data import batches
+from tfdist.parameter_server.data.batch import Batch, BatchPart
+from tfdist.parameter_server.data.source import SourceBase
+from tfdist.parameter_server.devices import CHIEF
 from tfdist.step.weighting import batch_size, share_of
-
-CHIEF = "/job:chief/replica:0/task:0/device:CPU:0"
-
-
-class Part(NamedTuple):
-    """Which part of a global batch a step is given.
-
-    Attributes:
-        index: int32 scalar, which of the parts.
-        fraction: float32 scalar, its share of the samples.
-        nonempty: float32 scalar, 1.0 or 0.0 if it has none.
-    """
-
-    index: tf.Tensor
-    fraction: tf.Tensor
-    nonempty: tf.Tensor
-
-
-@dataclasses.dataclass
-class Batch:
-    """A batch for a worker.
-
-    Attributes:
-        shard: which part of the data it is of; 0 where the chief reads all of them.
-        position: its place in the part.
-        data: the tensors, on the chief or on the worker that took it.
-        part: which part of a global batch it is; None for a whole one.
-        index: for a part, which one it is.
-        number: for a part, the number of global batches before in this run.
-        checksum: of the data, where a run is recorded; else None.
-    """
-
-    shard: int
-    position: int
-    data: Any
-    part: Part | None = None
-    index: int = 0
-    number: int = 0
-    checksum: str | None = None
-
-
-class Source(Protocol):
-    """Hands out batches; called by the threads of all workers.
-
-    Attributes:
-        on_workers: whether they read the data, so that an error in it is one of theirs.
-    """
-
-    on_workers: bool
-
-    def take(self, worker: int) -> Batch | None:
-        """The next batch for `worker`, under whose device it is called; None for none left."""
-
-    def give_back(self, batch: Batch) -> None:
-        """Takes a batch back that was not used."""
-
-    def leave(self, worker: int) -> None:
-        """Called when a worker is lost."""
-
-    def close(self) -> None:
-        """Called at the end of a run: nobody waits for batches any longer."""
-
-
-class SourceBase:
-    """What sources need not do."""
-
-    on_workers = False
-
-    def leave(self, worker: int) -> None:
-        """Nothing is kept for a worker."""
-
-    def close(self) -> None:
-        """Nobody waits."""
-
-
-class ChiefSource(SourceBase):
-    """The chief reads the data; a worker gets the next batch when it is ready for one.
-
-    Args:
-        iterator: gives the batches.
-    """
-
-    def __init__(self, iterator: Iterator[Any]):
-        self._lock = threading.Lock()
-        self._iterator = iterator
-        self._position = 0
-        self._returned: collections.deque[Batch] = collections.deque()
-
-    def take(self, worker: int) -> Batch | None:
-        """The first of those that were given back, or the next one of the data."""
-        del worker
-        with self._lock:
-            if self._returned:
-                return self._returned.popleft()
-            with tf.device(CHIEF):
-                data = next(self._iterator, None)
-            if data is None:
-                return None
-            self._position += 1
-            return Batch(0, self._position - 1, data)
-
-    def give_back(self, batch: Batch) -> None:
-        """Keeps the batch for the next worker that asks."""
-        with self._lock:
-            self._returned.append(batch)
+from tfdist.structures import Structure
 
 
 class PartsSource(SourceBase):
@@ -135,7 +29,7 @@ class PartsSource(SourceBase):
             not asked for any in this run, or is lost.
     """
 
-    def __init__(self, iterator: Iterator[Any], parts: int, own: bool = False):
+    def __init__(self, iterator: Iterator[Structure], parts: int, own: bool = False):
         self._iterator = iterator
         self._parts = parts
         self._own = own
@@ -222,7 +116,7 @@ class PartsSource(SourceBase):
             self._changed.notify_all()
 
 
-def _part(data: Any, index: int, size: int | tf.Tensor) -> Part:
+def _part(data: Structure, index: int, size: int | tf.Tensor) -> BatchPart:
     own = tf.cast(batch_size(data), tf.int64)
     share = share_of(own, tf.cast(size, tf.int64))
-    return Part(tf.constant(index), tf.convert_to_tensor(share.fraction), share.nonempty)
+    return BatchPart(tf.constant(index), tf.convert_to_tensor(share.fraction), share.nonempty)

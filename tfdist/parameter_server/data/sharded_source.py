@@ -1,17 +1,18 @@
-"""Where workers get their batches if each reads its own part of the data."""
+"""Batches that the workers read themselves, each those of its own shard."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
-from tfdist.parameter_server.data import Batch, SourceBase
+from tfdist.parameter_server.data.batch import Batch
+from tfdist.parameter_server.data.source import SourceBase
 
 
 class Shards(Protocol):
-    """The parts of a data set, which workers read themselves.
+    """The shards of a data set, which workers read themselves.
 
     Attributes:
         count: how many there are.
@@ -21,15 +22,15 @@ class Shards(Protocol):
     count: int
     in_turn: bool
 
-    def following(self, iterator: Any) -> tuple[tf.Tensor, tf.experimental.Optional]:
+    def following(self, iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.experimental.Optional]:
         """Whether an iterator has one more batch, and that batch."""
 
-    def open(self, worker: int, shard: int, skip: int, number: int) -> Any:
-        """An iterator over a part, on the worker whose device is the present one.
+    def open(self, worker: int, shard: int, skip: int, number: int) -> tf.data.Iterator:
+        """An iterator over a shard, on the worker whose device is the present one.
 
         Args:
             worker: the index of that worker.
-            shard: which part.
+            shard: which one.
             skip: how many of its batches to leave out.
             number: which pass over the data it is, from 1.
         """
@@ -39,12 +40,12 @@ class Shards(Protocol):
 
 
 class ShardedSource(SourceBase):
-    """Each worker reads its own part of the data.
+    """Each worker reads its own shard of the data.
 
-    The part of a worker that is lost is free for others, from the place where it was left.
+    The shard of a worker that is lost is free for others, from the place where it was left.
 
     Args:
-        shards: the parts.
+        shards: the shards.
         number: which pass over the data it is, from 1.
     """
 
@@ -56,14 +57,14 @@ class ShardedSource(SourceBase):
         self._number = number
         self._owners: dict[int, int | None] = {shard: shard for shard in range(shards.count)}
         self._positions = dict.fromkeys(range(shards.count), 0)
-        self._iterators: dict[int, tuple[int, Any]] = {}
+        self._iterators: dict[int, tuple[int, tf.data.Iterator]] = {}
         self._epoch: int | None = None
         self._end: int | None = None
 
     def begin(self, epoch: int, batches: int | None) -> ShardedSource:
         """Called before each run.
 
-        A worker that is faster than others has no more of an epoch than they have, where the parts
+        A worker that is faster than others has no more of an epoch than they have, where the shards
         are of one data set: if that is endless, it would pass through its own more often.
 
         Args:
@@ -80,7 +81,7 @@ class ShardedSource(SourceBase):
         return self
 
     def take(self, worker: int) -> Batch | None:
-        """The next batch of the worker's part or, after its end, of a part that nobody reads."""
+        """The next batch of the worker's shard or, after its end, of one that nobody reads."""
         while (shard := self._shard_of(worker)) is not None:
             reader, iterator = self._iterators.get(shard, (None, None))
             if reader != worker:
@@ -106,20 +107,20 @@ class ShardedSource(SourceBase):
         return None
 
     def _is_done(self, shard: int) -> bool:
-        """Whether the epoch has no more batches of a part."""
+        """Whether the epoch has no more batches of a shard."""
         if self._end is None:
             return False
         return self._positions[shard] * self._shards.count + shard >= self._end
 
     def give_back(self, batch: Batch) -> None:
-        """Leaves the part to others, who begin with this batch."""
+        """Leaves the shard to others, who begin with this batch."""
         with self._lock:
             self._positions[batch.shard] = min(self._positions[batch.shard], batch.position)
             self._iterators.pop(batch.shard, None)
             self._owners.setdefault(batch.shard, None)  # its end had been found
 
     def leave(self, worker: int) -> None:
-        """Frees the parts of a worker that is lost."""
+        """Frees the shards of a worker that is lost."""
         self._shards.leave(worker)
         with self._lock:
             for shard, owner in self._owners.items():

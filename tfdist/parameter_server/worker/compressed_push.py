@@ -1,14 +1,13 @@
 """Gradients on their way to the parameter servers: compressed by the worker, restored there.
 
 Each payload goes to the parameter server that has the variables, and nothing comes back. What
-compressors keep for the next step stays on the worker. It is kept only once the gradient is used:
-a step that comes to nothing, or is repeated, changes nothing.
+compressors keep for the next time stays on the worker. It is kept only once the gradient is used:
+work that comes to nothing, or is repeated, changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -19,15 +18,13 @@ from tfdist.compression.base import State
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.parameter_server import partitions
-from tfdist.parameter_server.data import CHIEF
-from tfdist.parameter_server.traced import Traced
-from tfdist.parameter_server.updates import Gradients, on_its_device
+from tfdist.parameter_server.devices import CHIEF, on_its_device
+from tfdist.parameter_server.gradients import Gradient, Gradients, Unsent
+from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import loss_scale
 from tfdist.step.compression_state import first_state
 from tfdist.step.compression_step import UnitStep, is_compressed, seeds
 from tfdist.step.compression_units import Unit, compressor_at, plan_units, starts_of_stages
-
-States = dict[str, list[State]]
 
 
 class CompressedPush:
@@ -49,7 +46,7 @@ class CompressedPush:
         }
         self._begin = Traced(self._first_states)
         self._send = Traced(self._compress)
-        self._states: dict[int, tuple[int, States]] = {}  # by sender, with the worker that has them
+        self._states: dict[int, tuple[int, Unsent]] = {}  # by sender, with the worker that has them
         self._lost: set[int] = set()  # senders whose states are lost, until they have new ones
         self._before: dict[str, int] = {}
 
@@ -65,7 +62,7 @@ class CompressedPush:
 
     def __call__(
         self, gradients: Gradients, worker: int, sender: int, version: int, anew: bool = False
-    ) -> tuple[Gradients, States, bool]:
+    ) -> tuple[Gradients, Unsent, bool]:
         """Sends gradients from the worker whose device is the present one; in its thread.
 
         Args:
@@ -92,7 +89,7 @@ class CompressedPush:
         sender_id = np.array(sender, np.int32)
         return *self._send(gradients, states, counts, starts, sender_id), anew
 
-    def _states_for(self, worker: int, sender: int) -> States | None:
+    def _states_for(self, worker: int, sender: int) -> Unsent | None:
         """What the sender has left unsent, on this worker or the chief; None for nothing."""
         holder, states = self._states.get(sender, (worker, None))
         if states is None or holder == worker:
@@ -106,7 +103,7 @@ class CompressedPush:
             self.forget(holder)
             return None
 
-    def keep(self, worker: int, sender: int, states: States) -> None:
+    def keep(self, worker: int, sender: int, states: Unsent) -> None:
         """Keeps what a sender has left unsent on a worker, as its gradients are used."""
         self._states[sender] = worker, states
         self._lost.discard(sender)
@@ -123,7 +120,7 @@ class CompressedPush:
 
     # --- on the worker --------------------------------------------------------------------------
 
-    def _first_states(self) -> States:
+    def _first_states(self) -> Unsent:
         return {
             key: [first_state(unit.compressor, unit.bucket) for unit in units]
             for key, units in self._units.items()
@@ -132,11 +129,11 @@ class CompressedPush:
     def _compress(
         self,
         gradients: Gradients,
-        states: States,
+        states: Unsent,
         counts: dict[str, tf.Tensor],
         starts: dict[str, int],
         sender: tf.Tensor,
-    ) -> tuple[Gradients, States]:
+    ) -> tuple[Gradients, Unsent]:
         """Sends gradients.
 
         Args:
@@ -160,16 +157,16 @@ class CompressedPush:
     def _sent(
         self,
         key: str,
-        gradients: dict[int, Any],
+        gradients: dict[int, Gradient],
         states: list[State],
         count: tf.Tensor,
         start: int,
         sender: tf.Tensor,
-    ) -> tuple[dict[int, Any], list[State]]:
+    ) -> tuple[dict[int, Gradient], list[State]]:
         """One optimizer's gradients as they arrive, and the next states of its units."""
         optimizer = self._optimizers[int(key)]
         parts = partitions.parts_of_all(optimizer.built_for)
-        arrived: dict[int, Any] = {}
+        arrived: dict[int, Gradient] = {}
         kept = []
         for unit, state in zip(self._units[key], states):
             dense = {
@@ -182,14 +179,14 @@ class CompressedPush:
                 continue
             random = seeds(self._seed, unit, count, sender, replicas=1)
             compressor = compressor_at(unit.compressor, start)
-            step = UnitStep(unit, compressor, state, dense, random)
-            while step.payload is not None:
-                step.receive_own()
+            encoding = UnitStep(unit, compressor, state, dense, random)
+            while encoding.payload is not None:
+                encoding.receive_own()
             with tf.device(_place(parts[unit.bucket.indices[0]])):
-                payloads = tf.nest.map_structure(tf.identity, step.sent)
-                restored = compressor.restore(payloads, step.unit.spec, random)
-                arrived.update(step.unit.divided(restored))
-            kept.append({**state, **step.kept()})
+                payloads = tf.nest.map_structure(tf.identity, encoding.sent)
+                restored = compressor.restore(payloads, encoding.unit.spec, random)
+                arrived.update(encoding.unit.divided(restored))
+            kept.append({**state, **encoding.kept()})
         if isinstance(optimizer.unwrap(), keras.optimizers.LossScaleOptimizer):
             kept = _if_finite(gradients, kept, states)
         for index, gradient in gradients.items():
@@ -214,7 +211,9 @@ def _place(variable: keras.Variable) -> str:
     return variable.value.device
 
 
-def _if_finite(gradients: dict[int, Any], after: list[State], before: list[State]) -> list[State]:
-    """The states after a step that is not skipped, as one of an overflow of the loss is."""
+def _if_finite(
+    gradients: dict[int, Gradient], after: list[State], before: list[State]
+) -> list[State]:
+    """The states `after`; those `before` where the loss has overflowed: no update comes of it."""
     finite = loss_scale.all_finite_here([*gradients.values()])
     return tf.nest.map_structure(lambda new, old: tf.where(finite, new, old), after, before)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
+from google.protobuf.message import Message
+
+_Graph: TypeAlias = tf.compat.v1.GraphDef
+_Node: TypeAlias = tf.compat.v1.NodeDef
+_Attribute: TypeAlias = tf.compat.v1.AttrValue
 
 # Operations that only the process can run which made the data set.
 _LOCAL = {"PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorDataset"}
@@ -93,7 +98,7 @@ class _Seeds(NamedTuple):
     first: int
     second: int
     varies: bool
-    nodes: list[Any]
+    nodes: list[_Node]
 
     def write(self, first: int, second: int) -> None:
         """Puts other seeds into the graph."""
@@ -105,7 +110,7 @@ class _Seeds(NamedTuple):
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(seed, tf.int64))
 
 
-def _seeds_of(nodes: Iterable[Any]) -> Iterator[_Seeds]:
+def _seeds_of(nodes: Iterable[_Node]) -> Iterator[_Seeds]:
     by_name = {node.name: node for node in nodes}
     for node in by_name.values():
         if node.op in _SEED_INPUTS:
@@ -123,7 +128,7 @@ def _seeds_of(nodes: Iterable[Any]) -> Iterator[_Seeds]:
             yield _Seeds(first, second, first == second == 0, [node])
 
 
-def _take_seeded(definition: Any) -> Any:
+def _take_seeded(definition: _Graph) -> _Graph:
     """Takes operations with seeds out of a graph, and functions that have some."""
     seeded = tf.compat.v1.GraphDef()
     nodes = definition.node
@@ -135,21 +140,21 @@ def _take_seeded(definition: Any) -> Any:
     return seeded
 
 
-def _move(source: Any, target: Any, is_wanted: Any) -> None:
-    """Moves elements of a list of a protocol buffer to another one."""
+def _move(source: Any, target: Any, is_wanted: Callable[[Message], bool]) -> None:
+    """Moves messages from a repeated field of a protocol buffer, `source`, to another one."""
     for place in reversed(range(len(source))):
         if is_wanted(source[place]):
             target.add().CopyFrom(source[place])
             del source[place]
 
 
-def _nodes(definition: Any) -> Iterator[Any]:
+def _nodes(definition: _Graph) -> Iterator[_Node]:
     yield from definition.node
     for function in definition.library.function:
         yield from function.node_def
 
 
-def _definition(dataset: tf.data.Dataset) -> Any:
+def _definition(dataset: tf.data.Dataset) -> _Graph:
     try:
         graph = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(dataset),
@@ -161,7 +166,7 @@ def _definition(dataset: tf.data.Dataset) -> Any:
     return tf.compat.v1.GraphDef.FromString(graph.numpy())
 
 
-def _check(dataset: tf.data.Dataset, definition: Any) -> None:
+def _check(dataset: tf.data.Dataset, definition: _Graph) -> None:
     nodes = [*_nodes(definition)]
     found = sorted({node.op for node in nodes} & _LOCAL)
     if found:
@@ -177,7 +182,7 @@ def _check(dataset: tf.data.Dataset, definition: Any) -> None:
         )
 
 
-def _in_any_order(attributes: Any) -> bool:
+def _in_any_order(attributes: Mapping[str, _Attribute]) -> bool:
     if "deterministic" in attributes:  # what is asked for in a message's map is in it then
         return attributes["deterministic"].s == b"false"
     return "sloppy" in attributes and attributes["sloppy"].b

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
 
 from tfdist.limits import INT32_MAX, INT64_MAX, MOST_DEVICES
-
-if TYPE_CHECKING:
-    from tfdist.replay.log import End, Fit, Header, Run, Used, Weights
+from tfdist.replay.events import End, Fit, Header, Run, Used, Weights
 
 SAMPLE = 32
 """How many numbers of a variable are kept, at most."""
@@ -25,11 +22,11 @@ def _require(condition: bool) -> None:
         raise ValueError
 
 
-def _is_integer(value: Any, minimum: int = 0, maximum: int = INT64_MAX) -> bool:
+def _is_integer(value: object, minimum: int = 0, maximum: int = INT64_MAX) -> bool:
     return type(value) is int and minimum <= value <= maximum
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 

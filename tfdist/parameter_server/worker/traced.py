@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
+
+from tfdist.structures import Structure
 
 
 class Traced:
@@ -20,10 +21,10 @@ class Traced:
 
     def __init__(self, function: Callable):
         self._function = tf.function(function, autograph=False, reduce_retracing=True)
-        self._traced: dict[tuple, Any] = {}
+        self._traced: dict[tuple, tf.types.experimental.ConcreteFunction] = {}
         self._lock = threading.Lock()
 
-    def prepare(self, *arguments: Any) -> Any:
+    def prepare(self, *arguments: Structure) -> tf.types.experimental.ConcreteFunction:
         """The function for these arguments, or `tf.TypeSpec`s of such."""
         types = [_type_of(a) for a in tf.nest.flatten(arguments, expand_composites=False)]
         key = (*types, *(argument is None for argument in arguments))
@@ -32,12 +33,12 @@ class Traced:
                 self._traced[key] = self._function.get_concrete_function(*arguments)
             return self._traced[key]
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Structure) -> Structure:
         """Runs it on the present device."""
         return self.prepare(*arguments)(*arguments)
 
 
-def _type_of(leaf: Any) -> Any:
+def _type_of(leaf: Structure) -> tf.TypeSpec | int:
     """What functions are traced for: the type of a tensor or spec, or a plain value."""
     if isinstance(leaf, (tf.TypeSpec, int)):
         return leaf

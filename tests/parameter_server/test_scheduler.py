@@ -1,4 +1,4 @@
-"""Who does the next step, and who waits; threads stand for the workers."""
+"""Who does the next work item, and who waits; threads stand for the workers."""
 
 import itertools
 import threading
@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.data import Batch
-from tfdist.parameter_server.steps import Steps
+from tfdist.parameter_server.chief.scheduler import Scheduler
+from tfdist.parameter_server.chief.turns import Limits
+from tfdist.parameter_server.data.batch import Batch
 from tfdist.staleness import SSP
 
 SECONDS = 20  # until a test gives up
@@ -53,7 +54,7 @@ class Numbers:
 
 @pytest.fixture
 def run(monkeypatch):
-    """Starts steps whose workers are threads; all end with the test."""
+    """Starts schedulers whose workers are threads; all end with the test."""
     started, threads, backs = [], [], []
 
     def run_on_workers(back, work, workers):
@@ -74,69 +75,71 @@ def run(monkeypatch):
     monkeypatch.setattr(compat, "run_on_workers", run_on_workers)
 
     def run(workers, compute, back=None, **options):
+        limits = Limits(
+            may_start=options.pop("may_start", lambda ahead, under_way: True),
+            budget=options.pop("budget", None),
+            per_item=1,
+            first_item=1,
+            max_pending=options.pop("max_pending", workers),
+        )
         defaults = {
             "source": Numbers(),
-            "may_start": lambda ahead, under_way: True,
-            "budget": None,
-            "per_step": 1,
-            "first_step": 1,
-            "max_pending": workers,
             "lost": set(),
             "on_change": lambda worker, error: None,
             "on_wait": lambda worker: None,
         }
-        steps = Steps(workers, compute=compute, **(defaults | options))
-        started.append(steps)
-        steps.start(back or threading.Event(), (0, None))
-        return steps
+        schedule = Scheduler(workers, compute=compute, limits=limits, **(defaults | options))
+        started.append(schedule)
+        schedule.start(back or threading.Event(), (0, None))
+        return schedule
 
     yield run
-    for steps, back in zip(started, backs):
-        steps.close()
+    for schedule, back in zip(started, backs):
+        schedule.close()
         back.set()
     for thread in threads:
         thread.join(SECONDS)
         assert not thread.is_alive()
 
 
-def used(steps, count=None, may_use=lambda others: True):
-    """The workers of the next steps, which are used."""
+def used(schedule, count=None, may_use=lambda others: True):
+    """The workers of the next work items, which are used."""
     workers = []
-    while (count is None or len(workers) < count) and (step := steps.next(may_use, SECONDS)):
-        workers.append(step.worker)
-        steps.release(step, steps.current)
+    while (count is None or len(workers) < count) and (item := schedule.next(may_use, SECONDS)):
+        workers.append(item.worker)
+        schedule.release(item, (0, None))
     return workers
 
 
 def longest_alone(workers, worker):
-    """How many steps `worker` has made at most while no other made one."""
-    return max(len(list(steps)) for one, steps in itertools.groupby(workers) if one == worker)
+    """How many work items `worker` has done at most while no other did one."""
+    return max(len(list(items)) for one, items in itertools.groupby(workers) if one == worker)
 
 
 def test_a_worker_that_is_back_is_level_with_the_slowest(run):
-    """Worker 0 is lost after a step, and is back when the others have made 30 each."""
+    """Worker 0 is lost after a work item, and is back when the others have done 30 each."""
     back, noted = threading.Event(), {"lost": threading.Event(), "back": threading.Event()}
 
-    def compute(step, read):
-        read(step)
-        if step.worker == 0 and step.number >= 3 and not noted["lost"].is_set():
+    def compute(item, read):
+        read(item)
+        if item.worker == 0 and item.number >= 3 and not noted["lost"].is_set():
             raise LostError(0)
 
     def on_change(worker, error):
         noted["back" if error is None else "lost"].set()
 
     may_start = SSP(SLACK).may_start
-    steps = run(3, compute, back, may_start=may_start, budget=120, on_change=on_change)
+    schedule = run(3, compute, back, may_start=may_start, budget=120, on_change=on_change)
     while not noted["lost"].is_set():
-        used(steps, 1)
-    used(steps, 60)
+        used(schedule, 1)
+    used(schedule, 60)
     back.set()
     assert noted["back"].wait(SECONDS)
-    assert longest_alone(used(steps), 0) <= 2 * (SLACK + 1)
+    assert longest_alone(used(schedule), 0) <= 2 * (SLACK + 1)
 
 
 def test_a_worker_that_gets_data_again_is_level_with_the_slowest(run):
-    """Worker 0 finds none after some steps, until worker 2 is lost and gives its batch back."""
+    """Worker 0 finds none after some work, until worker 2 is lost and gives its batch back."""
     is_due = threading.Event()
 
     class Shards(Numbers):
@@ -149,15 +152,15 @@ def test_a_worker_that_gets_data_again_is_level_with_the_slowest(run):
         def give_back(self, batch):
             self.returned = True
 
-    def compute(step, read):
-        read(step)
-        if step.worker == 2 and is_due.is_set():
+    def compute(item, read):
+        read(item)
+        if item.worker == 2 and is_due.is_set():
             raise LostError(2)
 
-    steps = run(3, compute, source=Shards(), may_start=SSP(SLACK).may_start, budget=120)
-    used(steps, 60)
+    schedule = run(3, compute, source=Shards(), may_start=SSP(SLACK).may_start, budget=120)
+    used(schedule, 60)
     is_due.set()
-    assert longest_alone(used(steps), 0) <= 2 * (SLACK + 1)
+    assert longest_alone(used(schedule), 0) <= 2 * (SLACK + 1)
 
 
 def test_a_step_that_is_held_back_counts_as_one_wait(run):
@@ -165,36 +168,36 @@ def test_a_step_that_is_held_back_counts_as_one_wait(run):
     both_read, waited = threading.Barrier(2), threading.Event()
     waits = []
 
-    def compute(step, read):
-        read(step)
+    def compute(item, read):
+        read(item)
         both_read.wait(SECONDS)
-        if step.worker == 1:
+        if item.worker == 1:
             waited.wait(SECONDS / 4)
 
     def on_wait(worker):
         waits.append(worker)
         waited.set()
 
-    steps = run(2, compute, budget=2, on_wait=on_wait)
+    schedule = run(2, compute, budget=2, on_wait=on_wait)
 
     def may_use(others):
         return all(other.worker == 0 for other in others)
 
-    assert used(steps, may_use=may_use) == [1, 0]
+    assert used(schedule, may_use=may_use) == [1, 0]
     assert waits == [0]
 
 
 def test_a_worker_starts_when_it_is_to_ask_again_and_may(run):
     waits, may, computed = threading.Event(), threading.Event(), threading.Event()
-    steps = run(
+    schedule = run(
         1,
-        lambda step, read: computed.set(),
+        lambda item, read: computed.set(),
         may_start=lambda ahead, under_way: may.is_set(),
         on_wait=lambda worker: waits.set(),
     )
     assert waits.wait(SECONDS)
     may.set()
-    steps.ask_again()
+    schedule.ask_again()
     assert computed.wait(SECONDS / 4)
 
 
@@ -204,15 +207,15 @@ def test_no_more_steps_are_under_way_than_may_be(run, most):
     source, workers = Numbers(), 4
     all_begun = threading.Barrier(min(most, workers))
 
-    def compute(step, read):
-        read(step)
-        if step.number < all_begun.parties:
+    def compute(item, read):
+        read(item)
+        if item.number < all_begun.parties:
             all_begun.wait(SECONDS)
 
-    steps = run(workers, compute, source=source, budget=100, max_pending=most)
+    schedule = run(workers, compute, source=source, budget=100, max_pending=most)
     for _ in range(100):
-        step = steps.next(lambda others: True, SECONDS)
+        item = schedule.next(lambda others: True, SECONDS)
         source.give_back(None)
-        steps.release(step, steps.current)
-    assert steps.next(lambda others: True, SECONDS) is None
+        schedule.release(item, (0, None))
+    assert schedule.next(lambda others: True, SECONDS) is None
     assert source.most_held == all_begun.parties

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import tensorflow as tf
 
-from tfdist.parameter_server.functional import FunctionalStep
+from tfdist.parameter_server.gradients import Gradients
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 
 
-def finite_by_path(
-    gradients: Mapping[str, Mapping[str, Any]], step: FunctionalStep
-) -> dict[str, tf.Tensor]:
+def finite_by_path(gradients: Gradients, step: FunctionalStep) -> dict[str, tf.Tensor]:
     """Whether the gradients are finite, a bool scalar for each of their variables' paths.
 
     Args:

@@ -12,25 +12,32 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server import partitions
-from tfdist.parameter_server.functional import FunctionalStep
-from tfdist.parameter_server.watching import finite_by_path
+from tfdist.parameter_server.chief.finite_gradients import finite_by_path
+from tfdist.parameter_server.chief.partition_updates import constrain
+from tfdist.parameter_server.chief.placement import where_the_largest_input_is
+from tfdist.parameter_server.contracts import ChiefStrategy
+from tfdist.parameter_server.devices import on_its_device
+from tfdist.parameter_server.gradients import (
+    Changes,
+    Gradient,
+    Gradients,
+    add,
+    are_finite,
+    scaled,
+)
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
-from tfdist.step.loss_scale import LossScale, all_finite_here
-from tfdist.step.weighting import weigh
-
-Gradients = dict[str, dict[str, Any]]
-Changes = dict[str, tf.Tensor]
+from tfdist.step.loss_scale import LossScale
+from tfdist.structures import Structure
 
 
 class Updates:
-    """Applies what steps give.
+    """Applies what workers have computed.
 
     Args:
         strategy: the strategy.
@@ -38,19 +45,19 @@ class Updates:
         policies: what is done about stale gradients.
     """
 
-    def __init__(self, strategy: Any, step: FunctionalStep, policies: Policies):
+    def __init__(self, strategy: ChiefStrategy, step: FunctionalStep, policies: Policies):
         self._strategy = strategy
         self._step = step
         self._policies = policies
-        self._states: dict[int, Any] = {}
+        self._states: dict[int, Structure] = {}
         function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         self._readers: dict[str, Callable[[], list[tf.Tensor]]] = {}
         self.update = function(self._update)
         self.change = function(self._change_only)
         self.count = function(self._count)
         self.finite_by_path = function(functools.partial(finite_by_path, step=step))
-        self._finite = function(_are_finite)
-        self._scaled = function(_scaled)
+        self._finite = function(are_finite)
+        self._scaled = function(scaled)
         self._add = function(add)
 
     def values(self) -> list[tf.Tensor]:
@@ -75,7 +82,7 @@ class Updates:
         return self._readers[device]()
 
     def add(self, outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
-        """The sums of gradients and changes, where they are; see `add`."""
+        """The sums of gradients and changes, where they are; see `gradients.add`."""
         gradients: Gradients = {}
         changes: Changes = {}
         for device in self._strategy.ps_devices:
@@ -136,7 +143,7 @@ class Updates:
                     ]
                     with compat.scaled_learning_rate(factor):
                         finite.append(optimizer.apply_collected(ordered, parts))
-                    partitions.constrain(optimizer.built_for)
+                    constrain(optimizer.built_for)
                 self._change(changes, assigned)
             return finite
 
@@ -147,12 +154,12 @@ class Updates:
         return self._step.model.get_metrics_result(), applied
 
     def _change_only(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
-        """Makes the changes of a step without its gradients; gives the metrics' results."""
+        """Makes the changes of a work item without its gradients; gives the metrics' results."""
         self._strategy.run(self._change, args=(changes, assigned))
         return self._step.model.get_metrics_result()
 
     def _count(self, changes: Changes) -> dict[str, tf.Tensor]:
-        """Only counts a step in the metrics, whose results it gives."""
+        """Only counts a work item in the metrics, whose results it gives."""
         metrics = {id(variable) for variable in self._step.model.metrics_variables}
         of_metrics = {
             key: change
@@ -185,13 +192,13 @@ class Updates:
         """The gradients times a number."""
         if factor == 1.0:
             return gradients
-        scaled: Gradients = {}
+        product: Gradients = {}
         for device in self._strategy.ps_devices:
             here, _ = self._on(device, gradients, {})
             with tf.device(device):
                 for key, by_variable in self._scaled(here, tf.constant(factor)).items():
-                    scaled.setdefault(key, {}).update(by_variable)
-        return scaled
+                    product.setdefault(key, {}).update(by_variable)
+        return product
 
     def _change(self, changes: Changes, assigned: Changes) -> None:
         for key, change in changes.items():
@@ -200,11 +207,11 @@ class Updates:
             self._step.changed[int(key)].value.assign(value)
 
     def _compensated(
-        self, key: str, gradients: dict[str, Any], read: Sequence[tf.Tensor]
-    ) -> dict[str, Any]:
+        self, key: str, gradients: dict[str, Gradient], read: Sequence[tf.Tensor]
+    ) -> dict[str, Gradient]:
         variables = self._step.parts_for(key)
         before = {id(v): value for v, value in zip(self._step.parts, read)}
-        compensated = {}
+        compensated: dict[str, Gradient] = {}
         for place, gradient in gradients.items():
             variable = variables[int(place)]
             with tf.device(variable.value.device):
@@ -224,81 +231,7 @@ class Updates:
                         self._states[id(variable)] = self._policies.init(variable.value)
 
 
-def where_the_largest_input_is(operation: tf.Operation) -> str:
-    """The parameter server on which an operation of an update runs; "" for the chief.
-
-    What is computed from a variable or its gradient stays with it. Servers cannot send to each
-    other, so what takes inputs of equal size from several is done by the chief.
-    """
-    if operation.device:
-        return operation.device
-    largest = 0.0
-    tasks: set[int] = set()
-    for tensor in operation.inputs:
-        size = float(tensor.shape.num_elements() or 0)
-        place = tf.DeviceSpec.from_string(_device_of(tensor))
-        if place.job == "ps" and size >= largest:
-            tasks = {place.task} if size > largest else tasks | {place.task}
-            largest = size
-    return f"/job:ps/replica:0/task:{tasks.pop()}" if len(tasks) == 1 else ""
-
-
-def _device_of(tensor: tf.Tensor) -> str:
-    """Where a tensor is computed; "" where that is not known."""
-    if tensor.op.type == "ReadVariableOp":
-        return compat.captured_from(tensor.op.inputs[0])
-    return tensor.op.device
-
-
 def _value(variable: keras.Variable) -> tf.Tensor:
     return tf.raw_ops.ReadVariableOp(
         resource=variable.value.handle, dtype=tf.as_dtype(variable.dtype)
     )
-
-
-def on_its_device(variable: keras.Variable, value: Any) -> Any:
-    """`value`, a tensor or `tf.IndexedSlices`, on the device of `variable`."""
-    with tf.device(variable.value.device):
-        return tf.nest.map_structure(tf.identity, value, expand_composites=True)
-
-
-def add(outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
-    """The sums of gradients and changes, all on one device.
-
-    What is there once only, such as the gradients of an optimizer that some steps do not apply, is
-    taken as it is.
-    """
-    gradients: Gradients = {}
-    changes: Changes = {}
-    for more, change in outcomes:
-        for key, by_variable in more.items():
-            total = gradients.setdefault(key, {})
-            for place, gradient in by_variable.items():
-                total[place] = _sum(total.get(place), gradient)
-        for key, value in change.items():
-            changes[key] = _sum(changes.get(key), value)
-    return gradients, changes
-
-
-def _sum(total: Any, value: Any) -> Any:
-    if total is None:
-        return value
-    if isinstance(total, tf.IndexedSlices) and isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.concat([total.values, value.values], axis=0),
-            tf.concat([total.indices, value.indices], axis=0),
-            value.dense_shape,
-        )
-    return tf.convert_to_tensor(total) + tf.convert_to_tensor(value)
-
-
-def _are_finite(gradients: Gradients) -> tf.Tensor:
-    dense = [g for by_variable in gradients.values() for g in by_variable.values()]
-    return all_finite_here(dense)
-
-
-def _scaled(gradients: Gradients, factor: tf.Tensor) -> Gradients:
-    return {
-        key: {place: weigh(g, factor) for place, g in by_variable.items()}
-        for key, by_variable in gradients.items()
-    }

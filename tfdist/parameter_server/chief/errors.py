@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.steps import WorkersLostError
+from tfdist.parameter_server.chief.scheduler import WorkersLostError
 
 
 def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> None:
@@ -23,6 +24,16 @@ def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> 
             name,
             type(error).__name__,
         )
+
+
+@contextlib.contextmanager
+def explaining(addresses: Mapping[str, Sequence[str]], timeout: float) -> Iterator[None]:
+    """In this context errors are raised as `explained` gives them."""
+    try:
+        yield
+    except Exception as error:
+        told = explained(error, addresses, timeout)
+        raise told from (error if told is not error else error.__cause__)
 
 
 def explained(

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import keras
 
 from tfdist import compat
-from tfdist.parameter_server.training import TrainFunction
+from tfdist.parameter_server.chief.evaluating import TestFunction
+from tfdist.parameter_server.chief.keras_function import KerasFunction
+from tfdist.parameter_server.chief.predicting import PredictFunction
+from tfdist.parameter_server.chief.training import TrainFunction
+from tfdist.parameter_server.contracts import ChiefStrategy
+
+_FUNCTIONS: dict[str, tuple[str, type[TrainFunction | TestFunction | PredictFunction]]] = {
+    "fit": ("train_function", TrainFunction),
+    "evaluate": ("test_function", TestFunction),
+    "predict": ("predict_function", PredictFunction),
+}
+
+
+def function_for(strategy: ChiefStrategy, model: keras.Model, name: str) -> KerasFunction:
+    """What `fit`, `evaluate` or `predict` of `model`, as `name` says, call for their batches.
+
+    Keras leaves a function alone that the model has already.
+    """
+    attribute, kind = _FUNCTIONS[name]
+    function = getattr(model, attribute)
+    if not isinstance(function, kind):
+        function = kind(strategy, model)
+        setattr(model, attribute, function)
+    return function
 
 
 class Epochs(keras.callbacks.Callback):
@@ -20,24 +42,22 @@ class Epochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Begins with the data anew."""
-        self._function.close()
-        self._function.epoch = epoch
-        self._function.batches = self.params["steps"]
+        self._function.begin_epoch(epoch, self.params["steps"])
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Leaves what was not waited for, when training was stopped in the middle."""
         self._function.close()
 
 
-def install(strategy_class: Any) -> None:
+def install(strategy_class: type[ChiefStrategy]) -> None:
     """Installs the hooks for models of strategies of `strategy_class`; others are left alone."""
 
-    def strategy_of(model: Any) -> Any:
+    def strategy_of(model: keras.Model) -> ChiefStrategy | None:
         strategy = getattr(model, "distribute_strategy", None)
         return strategy if isinstance(strategy, strategy_class) else None
 
     def around_run(
-        model: keras.Model, name: str, arguments: Any
+        model: keras.Model, name: str, arguments: object
     ) -> contextlib.AbstractContextManager:
         strategy = strategy_of(model)
         return strategy.keras_run(model, name) if strategy else contextlib.nullcontext()

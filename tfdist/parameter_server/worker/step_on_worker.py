@@ -1,37 +1,30 @@
-"""What a worker runs: a step, whose gradients it sends to the parameter servers."""
+"""What a worker runs: a step, whose gradients go to the parameter servers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from tfdist.parameter_server.data import Batch, Part
-from tfdist.parameter_server.functional import FunctionalStep, is_summed
-from tfdist.parameter_server.traced import Traced
-from tfdist.parameter_server.updates import add, on_its_device
+from tfdist.parameter_server.data.batch import Batch, BatchPart
+from tfdist.parameter_server.devices import on_its_device
+from tfdist.parameter_server.gradients import Changes, Gradient, Gradients, Outcome, add
+from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
+from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
 from tfdist.step.logs import contributions
 from tfdist.step.weighting import Share, weigh
+from tfdist.structures import Structure
 
 
-class Pushed(NamedTuple):
-    """What a worker has sent, as in `Outcome`, and what the last batch's step returned."""
-
-    gradients: dict[str, dict[str, Any]]
-    changes: dict[str, tf.Tensor]
-    assigned: dict[str, tf.Tensor]
-    logs: Any
-
-
-class WorkerFunctions:
-    """The functions that workers run; their results stay where they are used.
+class StepOnWorker:
+    """The function that workers run; its results stay where they are used.
 
     Args:
         step: the model's step.
         micro_batches: the number of batches that an update is the mean of.
-        parts: the number of parts of a global batch; 0 where steps get whole batches.
+        parts: the number of parts of a global batch; 0 where workers get whole batches.
         compresses: whether gradients stay on the worker, which compresses them first.
     """
 
@@ -42,22 +35,24 @@ class WorkerFunctions:
         self._compresses = compresses
         self._function = Traced(self._compute)
 
-    def prepare(self, values: Sequence[tf.Tensor], seeds: Sequence[Any], spec: Any) -> None:
+    def prepare(
+        self, values: Sequence[tf.Tensor], seeds: Sequence[np.ndarray], spec: Structure
+    ) -> None:
         """Traces a step on batches of the type `spec`."""
         part = None
         if self._parts:
             kinds = (tf.int32, tf.float32, tf.float32)
-            part = Part(*(tf.TensorSpec([], kind) for kind in kinds))
+            part = BatchPart(*(tf.TensorSpec([], kind) for kind in kinds))
         self._function.prepare(values, seeds, spec, part, None, self._micro_batches == 1)
 
     def __call__(
         self,
         values: Sequence[tf.Tensor],
-        seeds: Sequence[Any],
+        seeds: Sequence[np.ndarray],
         batch: Batch,
-        before: Pushed | None,
+        before: Outcome | None,
         push: bool,
-    ) -> Pushed:
+    ) -> Outcome:
         """Computes on the worker whose device is the present one; see `_compute`."""
         return self._function(values, seeds, batch.data, batch.part, before, push)
 
@@ -65,11 +60,11 @@ class WorkerFunctions:
         self,
         values: Sequence[tf.Tensor],
         seeds: Sequence[tf.Tensor],
-        batch: Any,
-        part: Part | None,
-        before: Pushed | None,
+        batch: Structure,
+        part: BatchPart | None,
+        before: Outcome | None,
         push: bool,
-    ) -> Pushed:
+    ) -> Outcome:
         """One batch.
 
         Args:
@@ -77,7 +72,7 @@ class WorkerFunctions:
             seeds: those of its seeds.
             batch: the data.
             part: which part of a global batch that is; None for all of it.
-            before: what earlier batches of the same step gave; None for none.
+            before: what earlier batches of the same work item gave; None for none.
             push: whether what is computed leaves the worker.
         """
         running = self._replica_step(part)
@@ -96,14 +91,14 @@ class WorkerFunctions:
             if not self._compresses:
                 gradients = {key: self._sent(key, of) for key, of in gradients.items()}
             changes, assigned = self._on_their_devices(changes), self._on_their_devices(assigned)
-        return Pushed(gradients, changes, assigned, logs)
+        return Outcome(gradients, changes, assigned, logs)
 
-    def _on_their_devices(self, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _on_their_devices(self, values: Changes) -> Changes:
         """What variables are changed by or assigned, where these are: the worker may die."""
         changed = self._step.changed
         return {key: on_its_device(changed[int(key)], value) for key, value in values.items()}
 
-    def _dense(self, gradients: dict[str, dict[str, Any]]) -> dict[str, dict[str, tf.Tensor]]:
+    def _dense(self, gradients: Gradients) -> Gradients:
         """Dense gradients for all variables, as the mean over batches has."""
         applied = [id(optimizer) for optimizer in self._step.optimizers]
         if len(set(applied)) < len(applied):
@@ -123,7 +118,7 @@ class WorkerFunctions:
             for key, by_variable in gradients.items()
         }
 
-    def _of_part(self, key: str, change: tf.Tensor, part: Part) -> tf.Tensor:
+    def _of_part(self, key: str, change: tf.Tensor, part: BatchPart) -> tf.Tensor:
         """A part's contribution to the change of a variable.
 
         Sums grow by what all parts add; statistics become the mean over the samples; what is
@@ -135,21 +130,21 @@ class WorkerFunctions:
             return weigh(change, part.fraction)
         return change * tf.cast(tf.equal(part.index, 0), change.dtype)
 
-    def _replica_step(self, part: Part | None) -> replica.ReplicaStep:
+    def _replica_step(self, part: BatchPart | None) -> replica.ReplicaStep:
         if part is None:
             share = Share(1.0 / self._micro_batches)
             return replica.ReplicaStep(0, 1, share, own_loop=False, exchanges=False)
         share = Share(part.fraction / self._micro_batches, part.nonempty)
         return replica.ReplicaStep(part.index, self._parts, share, own_loop=False, exchanges=False)
 
-    def _started(self, values: Sequence[tf.Tensor], before: Pushed | None) -> list[tf.Tensor]:
-        """The values, with what earlier batches of the same step have changed."""
+    def _started(self, values: Sequence[tf.Tensor], before: Outcome | None) -> list[tf.Tensor]:
+        """The values, with what earlier batches of the same work item have changed."""
         if before is None:
             return list(values)
         changes = {id(self._step.changed[int(k)]): c for k, c in before.changes.items()}
         pairs = zip(self._step.parts, values)
         return [value + changes[id(v)] if id(v) in changes else value for v, value in pairs]
 
-    def _sent(self, key: str, gradients: dict[str, Any]) -> dict[str, Any]:
+    def _sent(self, key: str, gradients: dict[str, Gradient]) -> dict[str, Gradient]:
         variables = self._step.parts_for(key)
         return {place: on_its_device(variables[int(place)], g) for place, g in gradients.items()}

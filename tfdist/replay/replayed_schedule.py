@@ -1,24 +1,26 @@
-"""The steps of a run as a record names them, made one after the other in the main thread."""
+"""The work items of a run as a record names them, done one by one in the main thread."""
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.data import Batch, PartsSource, Source
-from tfdist.parameter_server.step import Step
-from tfdist.replay.log import RunLog, Used
+from tfdist.parameter_server.data.batch import Batch
+from tfdist.parameter_server.data.parts_source import PartsSource
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
+from tfdist.replay.events import Used
+from tfdist.replay.log import RunLog
 from tfdist.replay.sums import checksum_of_batch
 
 # The one worker of the cluster that a replay runs on.
 _WORKER = "/job:worker/replica:0/task:0"
 
 
-class Batches:
+class RecordedBatches:
     """Finds batches by their places; those that are read before they are wanted are kept.
 
     Args:
@@ -63,14 +65,13 @@ class Batches:
         return batch
 
 
-class ReplayedSteps:
-    """Stands for `Steps`, as far as training uses it.
+class ReplayedSchedule:
+    """A `Schedule` that follows a record.
 
     Args:
         log: what happened in the run.
         batches: finds its batches.
-        compute: called with a step and a function that would read the latest values; sets the
-            step's result.
+        compute: does a work item; of the latest values it is told to read none.
         at_end: called when there is no more in the log, which does not say that the run ended.
 
     Attributes:
@@ -80,8 +81,8 @@ class ReplayedSteps:
     def __init__(
         self,
         log: RunLog,
-        batches: Batches,
-        compute: Callable[[Step, Callable[[Step], None]], None],
+        batches: RecordedBatches,
+        compute: Compute,
         at_end: Callable[[], None],
     ):
         self.log = log
@@ -89,8 +90,8 @@ class ReplayedSteps:
         self._batches = batches
         self._compute = compute
         self._at_end = at_end
-        self._waiting: collections.deque[Step] = collections.deque()
-        self._values: dict[int, Any] = {}
+        self._waiting: collections.deque[WorkItem] = collections.deque()
+        self._values: dict[int, list[tf.Tensor]] = {}
         self._last_use = {used.read: place for place, used in enumerate(log.used)}
 
     @property
@@ -98,43 +99,45 @@ class ReplayedSteps:
         """The entry of the log that comes next."""
         return self.log.used[self.done]
 
-    def start(self, coordinator: Any, current: tuple[int, Any]) -> None:
+    def start(self, coordinator: compat.Coordinator, current: Snapshot) -> None:
         """Keeps the values that the run begins with."""
         del coordinator
         self._keep(current)
 
-    def next(self, may_use: Callable[[Sequence[Step]], bool], timeout: float) -> Step | None:
-        """Makes the next step; None for no more."""
+    def next(
+        self, may_use: Callable[[Sequence[WorkItem]], bool], timeout: float
+    ) -> WorkItem | None:
+        """Does the next work item; None for no more."""
         del may_use, timeout
         if not self._waiting:
             if self.done == len(self.log.used):
                 if not self.log.exhausted:
                     self._at_end()
                 return None
-            self._waiting.extend(self._steps_of(self.expected))
-        step = self._waiting.popleft()
-        with tf.device(_WORKER), compat.as_worker(step.worker):
-            self._compute(step, lambda step: None)
-        return step
+            self._waiting.extend(self._items_of(self.expected))
+        item = self._waiting.popleft()
+        with tf.device(_WORKER), compat.as_worker(item.worker):
+            self._compute(item, lambda item: None)
+        return item
 
-    def _steps_of(self, used: Used) -> list[Step]:
+    def _items_of(self, used: Used) -> list[WorkItem]:
         with tf.device(_WORKER):
             batches = [self._batches.get(*place) for place in used.batches]
         values = self._values[used.read]
         parts = [batches] if batches[0].part is None else [[part] for part in batches]
         for part in parts:
             part[0].number = used.number
-        steps = [Step(used.worker, part, used.number, used.read, values) for part in parts]
+        items = [WorkItem(used.worker, part, used.number, used.read, values) for part in parts]
         for place in used.anew or ():
-            steps[place].anew = True
-        return steps
+            items[place].anew = True
+        return items
 
-    def release(self, step: Step, current: tuple[int, Any]) -> None:
-        """Keeps the values after an update as long as later steps need them."""
-        del step
+    def release(self, item: WorkItem, current: Snapshot) -> None:
+        """Keeps the values after an update as long as later work items need them."""
+        del item
         self._keep(current)
 
-    def _keep(self, current: tuple[int, Any]) -> None:
+    def _keep(self, current: Snapshot) -> None:
         version, values = current
         self._values[version] = values
         for other in [v for v in self._values if self._last_use.get(v, -1) < self.done]:

@@ -1,0 +1,1 @@
+"""What runs in the chief: who does what when, and the updates."""

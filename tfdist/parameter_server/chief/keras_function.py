@@ -1,0 +1,187 @@
+"""Keras' train, test and predict functions under a parameter server: what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.parameter_server.chief import errors
+from tfdist.parameter_server.chief.refusals import check_applied
+from tfdist.parameter_server.chief.scheduler import Scheduler
+from tfdist.parameter_server.chief.turns import Limits
+from tfdist.parameter_server.chief.updates import Updates
+from tfdist.parameter_server.contracts import ChiefStrategy, Schedule
+from tfdist.parameter_server.data.distributed_data import DataIterator
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.devices import CHIEF
+from tfdist.parameter_server.gradients import Outcome
+from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.parameter_server.worker.step_on_worker import StepOnWorker
+from tfdist.step import logs as step_logs
+from tfdist.structures import Structure
+
+
+class KerasFunction:
+    """Lets the workers run a step of a model.
+
+    Args:
+        strategy: the strategy.
+        model: the model.
+        step_name: the name of the step.
+        micro_batches: the number of batches that an update is the mean of.
+        parts: the number of parts of a global batch; 0 where workers get whole batches.
+
+    Attributes:
+        step: the step as a function, once a run has begun.
+        updates: makes the updates, from then on.
+        schedule: the work items of the present run; None for no run.
+        values: the values of the weights after the last update.
+    """
+
+    step: FunctionalStep
+    updates: Updates
+
+    def __init__(
+        self,
+        strategy: ChiefStrategy,
+        model: keras.Model,
+        step_name: str,
+        micro_batches: int = 1,
+        parts: int = 0,
+    ):
+        self.strategy = strategy
+        self.model = model
+        self.step_name = step_name
+        self.schedule: Schedule | None = None
+        self.values: list[tf.Tensor] = []
+        self._micro_batches = micro_batches
+        self._parts = parts
+        self._is_prepared = False
+        self._iterator: DataIterator | None = None
+        self._seeds: list[np.ndarray] = []
+        self._metrics: list[str] = []
+
+    def begin(
+        self,
+        iterator: DataIterator,
+        source: Source,
+        limits: Limits,
+        on_wait: Callable[[int], None],
+    ) -> None:
+        """Begins a run on the batches of `source`.
+
+        Args:
+            iterator: what Keras iterates over.
+            source: where batches come from.
+            limits: how much workers may begin.
+            on_wait: called with a worker's index when it has to wait.
+        """
+        self.strategy.activate(self)
+        self._prepare()
+        self.values = self.updates.values()
+        self._metrics = self._metrics or list(self.model.get_metrics_result())
+        self._seeds = [seed.numpy() for seed in self.step.seeds]
+        self._on_worker.prepare(self.values, self._seeds, iterator.element_spec)
+        check_applied(self.step.optimizers, self.strategy.options)
+        self._prepare_push()
+        self._iterator = iterator
+
+        def make(compute: Compute) -> Scheduler:
+            workers = len(self.strategy.addresses["worker"])
+            lost = self.strategy.lost
+            return Scheduler(workers, source, compute, limits, lost, self._note, on_wait)
+
+        self.schedule = self._scheduled(source, make)
+        self.schedule.start(self.strategy.coordinator, self._snapshot())
+
+    def _scheduled(self, source: Source, make: Callable[[Compute], Scheduler]) -> Schedule:
+        """The schedule of a run: of work items that workers do, which `make` makes."""
+        del source
+        return make(self._compute)
+
+    def _prepare(self) -> None:
+        """Makes the functions, the first time: until then Keras may not have built the model."""
+        if not self._is_prepared:
+            self.strategy.prepare(self.model)
+            self.step = FunctionalStep(self.model, self.step_name)
+            self.updates = Updates(self.strategy, self.step, self.strategy.policies)
+            compresses = self.strategy.options.compression is not None
+            self._on_worker = StepOnWorker(self.step, self._micro_batches, self._parts, compresses)
+            self._is_prepared = True
+
+    def _prepare_push(self) -> None:
+        """Called at the begin of a run, when the step is traced."""
+
+    def _note(self, worker: int, error: Exception | None) -> None:
+        """Called when a worker is lost, or with None when it is back."""
+        errors.log_change(self.strategy.addresses["worker"], worker, error)
+
+    def close(self) -> None:
+        """Ends what the workers do."""
+        if self.schedule is not None:
+            self.schedule.close()
+            self.schedule = None
+
+    def next(
+        self, may_use: Callable[[Sequence[WorkItem]], bool] = lambda others: True
+    ) -> WorkItem | None:
+        """The next work item that is done, None for no more; see `Schedule.next`."""
+        assert self.schedule is not None
+        return self.schedule.next(may_use, self.strategy.timeout)
+
+    def release(self, item: WorkItem) -> None:
+        """Lets the worker go on, as what it has done was used."""
+        assert self.schedule is not None
+        self.schedule.release(item, self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self.strategy.version, self.values)
+
+    def _compute(self, item: WorkItem, read: Callable[[WorkItem], None]) -> None:
+        """Lets a worker do a work item; in its thread."""
+        read(item)
+        assert item.values is not None
+        outcome: Outcome | None = None
+        for index, batch in enumerate(item.batches):
+            seeds = self._seeds_of(item.number + index if batch.part is None else batch.number)
+            last = index == len(item.batches) - 1
+            outcome = self._on_worker(item.values, seeds, batch, outcome, last)
+        if outcome is not None:
+            item.outcome = self._fetched(self._sent(item, outcome))
+
+    def _sent(self, item: WorkItem, outcome: Outcome) -> Outcome:
+        """What has arrived of what a worker has computed; in its thread."""
+        del item
+        return outcome
+
+    def _seeds_of(self, number: int) -> list[np.ndarray]:
+        """The seeds that batch `number` of this run begins with, as if batches came one by one."""
+        return [
+            (seed + np.array([0, number * draws])).astype(seed.dtype)
+            for seed, draws in zip(self._seeds, self.step.draws)
+        ]
+
+    def _fetched(self, outcome: Outcome) -> Outcome:
+        """`outcome` with its logs in the chief; None where they are the metrics' results."""
+        if isinstance(outcome.logs, dict) and set(outcome.logs) == set(self._metrics):
+            return outcome._replace(logs=None)
+        with tf.device(CHIEF):
+            logs = tf.nest.map_structure(tf.identity, outcome.logs, expand_composites=True)
+        return outcome._replace(logs=logs)
+
+    def completed(self, logs: Structure, results: dict[str, tf.Tensor]) -> Structure:
+        """What Keras gets of a batch: its logs, with the results of metrics over all batches.
+
+        Args:
+            logs: what the step returned; None for the results of the metrics.
+            results: those.
+        """
+        if logs is None:
+            return dict(results)
+        if not isinstance(logs, dict):
+            return logs
+        return step_logs.with_results(logs, results, self.model, self.step_name)

@@ -1,0 +1,41 @@
+"""What the chief refuses, as it cannot train with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfdist.optimizer.distributed import DistributedOptimizer
+from tfdist.options import Options
+from tfdist.parameter_server.chief.partition_updates import check_optimizer
+from tfdist.staleness import Policies
+
+
+def check_momentum(options: Options, policies: Policies) -> None:
+    """Raises ValueError where a compressor's momentum would count micro-batches as updates."""
+    with_momentum = options.compression and [
+        compressor for compressor in options.compression.compressors if compressor.keeps_momentum
+    ]
+    if with_momentum and policies.synchronous and options.accumulation_steps > 1:
+        raise ValueError(
+            "With staleness.Synchronous() each micro-batch is sent by itself, so a compressor that "
+            "keeps the momentum would apply it accumulation_steps times per update. Use "
+            "`accumulation_steps=1`, or DGC(momentum=0.0) with the optimizer's momentum. Received: "
+            f"{with_momentum} with accumulation_steps={options.accumulation_steps}"
+        )
+
+
+def check_applied(optimizers: Sequence[DistributedOptimizer], options: Options) -> None:
+    """Raises ValueError for optimizers that a step applies and the chief cannot.
+
+    Args:
+        optimizers: those optimizers.
+        options: the strategy's.
+    """
+    for optimizer in optimizers:
+        check_optimizer(optimizer.unwrap(), optimizer.built_for)
+        if optimizer.options != options:
+            raise ValueError(
+                "Under a parameter server the options of accumulation and compression are the "
+                "strategy's. Make the optimizer without them. "
+                f"Received: {optimizer.name} with {optimizer.options}"
+            )

@@ -1,0 +1,241 @@
+"""Keras' train function under a parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import tensorflow as tf
+
+from tfdist.parameter_server.chief.kept_gradients import Accumulated, Accumulation
+from tfdist.parameter_server.chief.keras_function import KerasFunction
+from tfdist.parameter_server.chief.scheduler import Scheduler
+from tfdist.parameter_server.chief.turns import Limits
+from tfdist.parameter_server.contracts import ChiefStrategy, Schedule
+from tfdist.parameter_server.data.distributed_data import DataIterator
+from tfdist.parameter_server.data.parts_source import PartsSource
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.gradients import Outcome
+from tfdist.parameter_server.work_item import Compute, WorkItem
+from tfdist.parameter_server.worker.compressed_push import CompressedPush
+from tfdist.step.logs import total
+from tfdist.structures import Structure
+
+
+class TrainFunction(KerasFunction):
+    """Each call waits for the next work item that is done, and makes an update with it.
+
+    Args:
+        strategy: the strategy.
+        model: the model.
+
+    Attributes:
+        epoch: the number of the epoch.
+        batches: the number of batches that are left of it; None for as many as there are.
+    """
+
+    def __init__(self, strategy: ChiefStrategy, model: keras.Model):
+        parts = strategy.num_workers if strategy.policies.synchronous else 0
+        self._parts = parts
+        self._accumulates = strategy.options.accumulation_steps
+        super().__init__(strategy, model, "train_step", self._accumulates, parts)
+        self.epoch = 0
+        self.batches: int | None = None
+        self._source: Source | None = None
+        self._uncounted = 0
+        self._logs: Structure = {}
+        self._collected: list[WorkItem] = []
+        self._push: CompressedPush | None = None
+        self._accumulation = Accumulation(strategy, self._accumulates)
+        self._watched = 0
+
+    def __call__(self, iterator: Iterator[Structure]) -> Structure:
+        """Trains on the next `steps_per_execution` batches."""
+        if not isinstance(iterator, DataIterator):
+            raise ValueError(
+                "Under a parameter server a model is trained with `fit`, which keeps all workers "
+                "busy. Received: a call of train_on_batch"
+            )
+        if iterator is not self._iterator:
+            self._uncounted = 0
+        if iterator is not self._iterator or self.schedule is None:
+            self._start(iterator)
+        done = 0
+        while done < self.model.steps_per_execution and self._advance():
+            self._uncounted -= 1
+            done += 1
+            if self.batches is not None:
+                self.batches -= 1
+        if not done:
+            raise StopIteration
+        return self._logs
+
+    def begin_epoch(self, epoch: int, batches: int | None) -> None:
+        """Begins with the data anew.
+
+        Args:
+            epoch: the number of the epoch.
+            batches: how many batches it has; None for as many as there are.
+        """
+        self.close()
+        self.epoch = epoch
+        self.batches = batches
+
+    def _start(self, iterator: DataIterator) -> None:
+        self._source = iterator.training_source(self.epoch, self.batches)
+        left = None if self.batches is None else self.batches - self._uncounted
+        self._collected = []
+        kept = self._accumulation.batches
+        limits = Limits(
+            may_start=self.strategy.policies.may_start,
+            budget=None if left is None else left * max(self._parts, 1),
+            per_item=1 if self._parts else self._accumulates,
+            first_item=1 if self._parts else self._accumulates - kept,
+            max_pending=self.strategy.max_pending,
+        )
+        self.begin(iterator, self._source, limits, self._note_wait)
+
+    def _note_wait(self, worker: int) -> None:
+        """Counts that a worker has to wait, before a work item or with what it gave."""
+        self.strategy.report.worker(worker).waits += 1
+
+    def _scheduled(self, source: Source, make: Callable[[Compute], Scheduler]) -> Schedule:
+        return self.strategy.journal.schedule(self, source, self._compute, make)
+
+    def _prepare_push(self) -> None:
+        if self.strategy.options.compression is None:
+            return
+        if self._push is None:
+            self._push = CompressedPush(self.strategy.options, self.step.optimizers)
+        self._push.begin_run(self.strategy.version)
+
+    def _note(self, worker: int, error: Exception | None) -> None:
+        super()._note(worker, error)
+        if error is not None and self._push is not None:
+            self._push.forget(worker)
+
+    def _sent(self, item: WorkItem, outcome: Outcome) -> Outcome:
+        if self._push is None:
+            return outcome
+        gradients, item.unsent, item.anew = self._push(
+            outcome.gradients, item.worker, self._sender(item), item.version, item.anew
+        )
+        return outcome._replace(gradients=gradients)
+
+    def _sender(self, item: WorkItem) -> int:
+        """Whose gradient it is: a worker's, or with parts of global batches a part's."""
+        return item.batches[0].index if self._parts else item.worker
+
+    def _advance(self) -> bool:
+        """Makes sure that there is a batch that no call has counted; False at the end of data."""
+        while self._uncounted == 0:
+            item = self.next(self._may_use)
+            if item is None:
+                self.strategy.journal.exhausted()
+                if self._parts:
+                    self._count_as_one_device()
+                self.close()
+                return False
+            self._take(item)
+        return True
+
+    def _count_as_one_device(self) -> None:
+        """Counts the step in which Keras finds that data of unknown length have ended.
+
+        On one device Keras has drawn seeds and counted an update before it finds no batch.
+        """
+        if self.model.steps_per_execution > 1 or self.batches is not None:
+            return
+        for seed, draws in zip(self.step.seeds, self.step.draws):
+            seed.value.assign_add(tf.constant([0, draws], seed.value.dtype))
+        if self._accumulates == 1:
+            for optimizer in self.step.optimizers:
+                optimizer.unwrap().iterations.value.assign_add(1)
+
+    def _may_use(self, others: Sequence[WorkItem]) -> bool:
+        """Whether an update may come before those of `others`."""
+        if self._parts:
+            return True
+        following = enumerate(sorted(other.version for other in others), self.strategy.version + 1)
+        staleness = [later - version for later, version in following]
+        return self.strategy.policies.may_update(staleness)
+
+    def _take(self, item: WorkItem) -> None:
+        """Uses a work item, or all parts of a global batch once they are there."""
+        outcome = _outcome_of(item)
+        self._watch(item, outcome)
+        if self._push is not None and self._accumulation.accepts(item.version):
+            assert item.unsent is not None
+            self._push.keep(item.worker, self._sender(item), item.unsent)
+        if not self._parts:
+            self._use([item], outcome, len(item.batches))
+            self.release(item)
+            return
+        self._collected.append(item)
+        whole = len(self._collected) == self._parts
+        if whole:
+            in_order = sorted(self._collected, key=lambda item: item.batches[0].index)
+            self._collected = []
+            outcomes = [_outcome_of(part) for part in in_order]
+            gradients, changes = self.updates.add([(of.gradients, of.changes) for of in outcomes])
+            own = [of.logs for of in outcomes]
+            logs = None if own[0] is None else total(own)
+            self._use(in_order, Outcome(gradients, changes, outcomes[-1].assigned, logs), 1)
+        self.release(item)
+        if whole:
+            assert isinstance(self._source, PartsSource)
+            self._source.advance()
+
+    def _watch(self, item: WorkItem, outcome: Outcome) -> None:
+        """Notes gradients that are not finite, where somebody asks for them."""
+        findings = self.strategy.nonfinite
+        if findings is None:
+            self._watched = 0
+            return
+        number = self._watched // max(self._parts, 1) + 1
+        self._watched += len(item.batches)
+        for path, finite in self.updates.finite_by_path(outcome.gradients).items():
+            if not finite:
+                findings.append((number, path, item.worker))
+
+    def _use(self, items: Sequence[WorkItem], outcome: Outcome, batches: int) -> None:
+        """Updates with gradients, adds them to those that wait for more, or drops them.
+
+        Loss scaling skips an update with gradients that are not finite: it counts nowhere.
+
+        Args:
+            items: whose gradients they are: one work item, or those of all parts of a global batch.
+            outcome: the gradients and changes.
+            batches: the number of batches, of the `accumulation_steps` of an update.
+        """
+        strategy, last = self.strategy, items[-1]
+        action, factor = "update", None
+        now = Accumulated(outcome.gradients, last.worker, last.version, batches)
+        if not self._accumulation.accepts(last.version):
+            action = "dropped"
+            results = self.updates.count(outcome.changes)
+            strategy.report.add(last.worker, strategy.version - last.version, None)
+        elif (whole := self._accumulation.add(now, self.updates)) is None:
+            action = "kept"
+            results = self.updates.change(outcome.changes, outcome.assigned)
+        else:
+            staleness = strategy.version - whole.version
+            factor = strategy.policies.learning_rate_factor(staleness)
+            read = last.values if strategy.policies.compensates else []
+            results, applied = self.updates.update(
+                whole.gradients, outcome.changes, outcome.assigned, tf.constant(factor), read
+            )
+            if applied is None or applied:
+                self.values = self.updates.values()
+                strategy.version += 1
+                strategy.report.add(last.worker, staleness, factor)
+            else:
+                action, factor = "skipped", None
+        strategy.journal.note(action, items, strategy.version, factor)
+        self._logs = self.completed(outcome.logs, results)
+        self._uncounted += batches
+
+
+def _outcome_of(item: WorkItem) -> Outcome:
+    assert item.outcome is not None
+    return item.outcome

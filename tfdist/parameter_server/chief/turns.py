@@ -1,0 +1,134 @@
+"""Which worker may begin with a work item, and with how many batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How much workers may begin in a run.
+
+    Attributes:
+        may_start: whether a worker that has finished so many more work items than the slowest may
+            begin with one, with so many of others under way.
+        budget: the number of batches; None for as many as there are.
+        per_item: how many of them are a work item.
+        first_item: how many are the first one.
+        max_pending: the number of work items that may be under way at a time.
+    """
+
+    may_start: Callable[[int, int], bool]
+    budget: int | None
+    per_item: int
+    first_item: int
+    max_pending: int
+
+
+class Turns:
+    """Counts what workers have begun and finished; called by one thread at a time.
+
+    Args:
+        workers: the number of workers.
+        limits: how much they may begin.
+        lost: the workers that are lost already; kept up to date, for the next run.
+
+    Attributes:
+        returns: how often batches have come back.
+    """
+
+    def __init__(self, workers: int, limits: Limits, lost: set[int]):
+        self.returns = 0
+        self._limits = limits
+        self._left = limits.budget
+        self._sizes = itertools.chain([limits.first_item], itertools.repeat(limits.per_item))
+        self._under_way = 0
+        self._finished = dict.fromkeys(range(workers), 0)
+        self._lost = lost
+        self._without_data: set[int] = set()
+
+    # What there is
+
+    def all_are_lost(self) -> bool:
+        """Whether no worker is there."""
+        return len(self._lost) == len(self._finished)
+
+    def is_over(self) -> bool:
+        """Whether nothing is under way and nothing can come."""
+        absent = self._lost | self._without_data
+        nothing_left = self._left == 0 or len(absent) == len(self._finished)
+        return self._under_way == 0 and nothing_left
+
+    def is_something_left_for(self, worker: int) -> bool:
+        """Whether there may be batches for a worker."""
+        return worker not in self._without_data and self._left != 0
+
+    def may_begin(self, worker: int) -> bool:
+        """Whether a worker may take batches now, if there are some."""
+        return self._under_way < self._limits.max_pending and self._limits.may_start(
+            self._finished[worker] - self._slowest(), self._under_way
+        )
+
+    # What happens
+
+    def begin(self) -> int:
+        """Notes that a worker begins; gives how many batches it may take."""
+        self._under_way += 1
+        wanted = next(self._sizes)
+        if self._left is not None:
+            wanted = min(wanted, self._left)
+            self._left -= wanted
+        return wanted
+
+    def finish(self, worker: int) -> None:
+        """Notes that what the worker did was used."""
+        self._under_way -= 1
+        self._finished[worker] += 1
+
+    def drop(self) -> None:
+        """Notes that nothing comes of what a worker began with."""
+        self._under_way -= 1
+
+    def give_back(self, count: int) -> None:
+        """Takes back the right to `count` batches."""
+        if self._left is not None:
+            self._left += count
+
+    def find_no_data(self, worker: int) -> None:
+        """Notes that there are no batches for the worker."""
+        self._without_data.add(worker)
+
+    def let_all_ask(self) -> None:
+        """Lets workers ask for data that found none before."""
+        self.returns += 1
+        self._level(self._without_data)
+        self._without_data.clear()
+
+    def lose(self, worker: int) -> None:
+        """Notes that a worker is lost."""
+        self._lost.add(worker)
+
+    def is_back(self, worker: int) -> bool:
+        """Notes that a worker is there; whether it had been lost."""
+        if worker not in self._lost:
+            return False
+        self._level([worker])
+        self._lost.discard(worker)
+        self._without_data.discard(worker)
+        return True
+
+    def _slowest(self) -> int:
+        absent = self._lost | self._without_data
+        there = [count for worker, count in self._finished.items() if worker not in absent]
+        return min(there, default=max(self._finished.values()))
+
+    def _level(self, absent: Iterable[int]) -> None:
+        """Lets workers that come back count as level with the slowest of those that are there.
+
+        Else all others would have to wait until they have finished as much.
+        """
+        slowest = self._slowest()
+        for worker in absent:
+            self._finished[worker] = max(self._finished[worker], slowest)

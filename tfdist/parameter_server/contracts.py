@@ -1,0 +1,154 @@
+"""What the chief, the strategy that the user has made, and a record expect of each other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.options import Options
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.report import StalenessReport
+from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.staleness import Policies
+from tfdist.structures import Structure
+
+
+class Closable(Protocol):
+    """What lets workers work until it is closed."""
+
+    def close(self) -> None:
+        """Ends what the workers do."""
+
+
+class Schedule(Closable, Protocol):
+    """The work items of one run: those that workers do, or those that a record tells of."""
+
+    def start(self, coordinator: compat.Coordinator, current: Snapshot) -> None:
+        """Begins with the weights `current`."""
+
+    def next(
+        self, may_use: Callable[[Sequence[WorkItem]], bool], timeout: float
+    ) -> WorkItem | None:
+        """Waits for a work item that is done; None when there are no more.
+
+        Args:
+            may_use: whether it may be used before those that are given, which are under way.
+            timeout: seconds after which it is an error that all workers are lost.
+        """
+
+    def release(self, item: WorkItem, current: Snapshot) -> None:
+        """Called when an item was used; `current` are the weights after that."""
+
+
+class Training(Protocol):
+    """A `fit`, as a journal sees it.
+
+    Attributes:
+        strategy: the strategy.
+        model: the model.
+        step: its step, once a run has begun.
+        epoch: the number of the epoch.
+    """
+
+    strategy: ChiefStrategy
+    model: keras.Model
+    step: FunctionalStep
+    epoch: int
+
+
+class Journal(Protocol):
+    """Who listens to training: a recorder, a replay, or nobody."""
+
+    def fit(self, training: Training) -> contextlib.AbstractContextManager[None]:
+        """Surrounds a `fit`."""
+
+    def schedule(
+        self,
+        training: Training,
+        source: Source,
+        compute: Compute,
+        make: Callable[[Compute], Schedule],
+    ) -> Schedule:
+        """The work items of a run of training.
+
+        Args:
+            training: the `fit`.
+            source: where batches come from.
+            compute: does a work item.
+            make: the schedule by which the workers do them, with what is to be called for each.
+        """
+
+    def note(
+        self, action: str, items: Sequence[WorkItem], version: int, factor: float | None
+    ) -> None:
+        """Called when gradients were used.
+
+        Args:
+            action: "update", "kept", "dropped" or "skipped".
+            items: whose gradients they were: one, or for a global batch those of all parts.
+            version: the number of updates then.
+            factor: what the learning rate was multiplied by; None where nothing was updated.
+        """
+
+    def exhausted(self) -> None:
+        """Called when a run has no more work items."""
+
+
+class ChiefStrategy(Protocol):
+    """`tfdist.ParameterServerStrategy`, as the chief uses it.
+
+    Attributes:
+        options: the options that all strategies share.
+        policies: what is done about stale gradients.
+        input: who reads the training data: "static" or "dynamic".
+        addresses: those of all processes, by job.
+        ps_devices: the devices of the parameter servers.
+        num_workers: the number of workers that training is for.
+        max_pending: the number of work items that may be under way at a time.
+        timeout: seconds after which it is an error that all workers are lost.
+        coordinator: calls functions in the threads of the workers.
+        lost: the workers that are lost.
+        version: the number of updates so far.
+        report: how stale the gradients of the last `fit` were.
+        nonfinite: where to note gradients that are not finite: the number of the batch, the
+            variable's path and the worker; None for nowhere.
+        journal: who listens.
+        extended: see `tf.distribute.Strategy`.
+    """
+
+    options: Options
+    policies: Policies
+    input: str
+    addresses: Mapping[str, Sequence[str]]
+    ps_devices: Sequence[str]
+    num_workers: int
+    max_pending: int
+    timeout: float
+    coordinator: compat.Coordinator
+    lost: set[int]
+    version: int
+    report: StalenessReport
+    nonfinite: list[tuple[int, str, int]] | None
+    journal: Journal
+    extended: tf.distribute.StrategyExtended
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """See `tf.distribute.Strategy`."""
+
+    def run(self, fn: Callable, args: tuple = ()) -> Structure:
+        """See `tf.distribute.Strategy`."""
+
+    def prepare(self, model: keras.Model) -> None:
+        """Checks and completes what the scope and `compile` could not yet see."""
+
+    def activate(self, work: Closable) -> None:
+        """Ends what workers do for others, as a worker does one thing at a time."""
+
+    def keras_run(self, model: keras.Model, name: str) -> contextlib.AbstractContextManager[None]:
+        """Surrounds `fit`, `evaluate` or `predict` of `model`, as `name` says."""

@@ -1,0 +1,1 @@
+"""Where workers get their batches."""

@@ -1,0 +1,47 @@
+"""A batch for a worker, or a part of a global batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfdist.structures import Structure
+
+
+class BatchPart(NamedTuple):
+    """Which part of a global batch a worker is given.
+
+    Attributes:
+        index: int32 scalar, which of the parts.
+        fraction: float32 scalar, its share of the samples.
+        nonempty: float32 scalar, 1.0 or 0.0 if it has none.
+    """
+
+    index: tf.Tensor
+    fraction: tf.Tensor
+    nonempty: tf.Tensor
+
+
+@dataclasses.dataclass
+class Batch:
+    """A batch for a worker.
+
+    Attributes:
+        shard: the shard that it is from; 0 where the chief reads all batches.
+        position: its place in the shard.
+        data: the tensors, on the chief or on the worker that took it.
+        part: which part of a global batch it is; None for a whole one.
+        index: for a part, which one it is.
+        number: for a part, the number of global batches before in this run.
+        checksum: of the data, where a run is recorded; else None.
+    """
+
+    shard: int
+    position: int
+    data: Structure
+    part: BatchPart | None = None
+    index: int = 0
+    number: int = 0
+    checksum: str | None = None

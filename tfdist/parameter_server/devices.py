@@ -1,0 +1,16 @@
+"""Where tensors are: in the chief, or beside a variable on its parameter server."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from tfdist.structures import Structure
+
+CHIEF = "/job:chief/replica:0/task:0/device:CPU:0"
+
+
+def on_its_device(variable: keras.Variable, value: Structure) -> Structure:
+    """`value`, a tensor or `tf.IndexedSlices`, on the device of `variable`."""
+    with tf.device(variable.value.device):
+        return tf.nest.map_structure(tf.identity, value, expand_composites=True)

@@ -1,0 +1,86 @@
+"""What a worker computes, in the form in which it travels and is added up.
+
+The keys are numbers as text, as functions of TensorFlow want them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import tensorflow as tf
+
+from tfdist.compression.base import State
+from tfdist.step import loss_scale
+from tfdist.step.weighting import weigh
+from tfdist.structures import Structure
+
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
+Gradients = dict[str, dict[str, Gradient]]
+"""By the number of the application among the step's `optimizers`, then by the number of the
+variable, or part of one, that the optimizer was built for."""
+
+Changes = dict[str, tf.Tensor]
+"""By the number of the variable, or part of one, among those that the step has `changed`."""
+
+Unsent = dict[str, list[State]]
+"""What compression has left unsent: for each optimizer, the states of its units."""
+
+
+class Outcome(NamedTuple):
+    """What a step gave, or what a worker has of a work item: the sums over its steps.
+
+    Attributes:
+        gradients: of the weights.
+        changes: what numeric variables grew by.
+        assigned: the new values of other variables.
+        logs: what the last step returned; in the chief None for the results of the metrics.
+    """
+
+    gradients: Gradients
+    changes: Changes
+    assigned: Changes
+    logs: Structure
+
+
+def add(outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
+    """The sums of gradients and changes, all on one device.
+
+    What is there once only, such as the gradients of an optimizer that some steps do not apply, is
+    taken as it is.
+    """
+    gradients: Gradients = {}
+    changes: Changes = {}
+    for more, change in outcomes:
+        for key, by_variable in more.items():
+            total = gradients.setdefault(key, {})
+            for place, gradient in by_variable.items():
+                total[place] = _sum(total.get(place), gradient)
+        for key, value in change.items():
+            changes[key] = _sum(changes.get(key), value)
+    return gradients, changes
+
+
+def _sum(total: Gradient | None, value: Gradient) -> Gradient:
+    if total is None:
+        return value
+    if isinstance(total, tf.IndexedSlices) and isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            tf.concat([total.values, value.values], axis=0),
+            tf.concat([total.indices, value.indices], axis=0),
+            value.dense_shape,
+        )
+    return tf.convert_to_tensor(total) + tf.convert_to_tensor(value)
+
+
+def are_finite(gradients: Gradients) -> tf.Tensor:
+    """Whether all are finite, a bool scalar."""
+    return loss_scale.all_finite_here([g for of in gradients.values() for g in of.values()])
+
+
+def scaled(gradients: Gradients, factor: tf.Tensor) -> Gradients:
+    """All of them times a number, on one device."""
+    return {
+        key: {place: weigh(g, factor) for place, g in by_variable.items()}
+        for key, by_variable in gradients.items()
+    }
