@@ -82,7 +82,7 @@ def say(entry: dict[str, Any]) -> None:
     """Tells of one launch."""
     print(f"{entry['system']}, {entry['work']}, {entry['hosts']} hosts:", file=sys.stderr, end=" ")
     if "error" in entry:
-        print(f"failed: {report.reason(entry['error'])}", file=sys.stderr, flush=True)
+        print(f"failed: {entry['error']}", file=sys.stderr, flush=True)
         return
     for phase in entry["phases"]:
         milliseconds = 1000 * statistics.median(phase["seconds"])

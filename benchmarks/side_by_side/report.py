@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,6 @@ from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
 from benchmarks.side_by_side.systems import SYSTEMS
 from benchmarks.side_by_side.work import WORKS
-
-
-def reason(error: str) -> str:
-    """The line of a failed rank's output that says what went wrong."""
-    named = r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*|^\s*what\(\): .*"
-    lines = re.findall(named, error, re.M) or error.splitlines()[:1]
-    return lines[-1].strip()[:120]
 
 
 def milliseconds(seconds: list[float]) -> str:
@@ -54,7 +46,7 @@ def times(group: Group) -> list[str]:
         row = [system.title]
         if name in group.errors:
             row += ["–"] * 2 * len(group.rates)
-            row[1] = f"crashes: `{reason(group.errors[name])}`"
+            row[1] = f"crashes: `{group.errors[name]}`"
         for rate in group.rates if name not in group.errors else ():
             # On one host there is no link, so its figure holds for all of them.
             seconds = group.seconds(name, None if system.single else rate)
@@ -109,11 +101,8 @@ def section(group: Group) -> list[str]:
 def machine_text(result: dict[str, Any]) -> str:
     """What the figures were measured with, and what they are."""
     machine = result["machine"]
-    versions: dict[str, str] = {}
-    for run in result["runs"]:
-        versions |= run.get("versions", {})
     vectors = f" ({machine['vectors']})" if machine.get("vectors") else ""
-    used = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    used = ", ".join(f"{name} {version}" for name, version in sorted(result["versions"].items()))
     return (
         f"{machine['cores']} cores of {machine['processor']}{vectors}, Linux {machine['kernel']}, "
         f"Python {machine['python']}, {used}. "
