@@ -9,7 +9,6 @@ interface are counted, each host has to have one rank. On one of the hosts:
 
 from __future__ import annotations
 
-import argparse
 import collections
 import json
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import machine
+from benchmarks.common import machine, options
 from benchmarks.side_by_side import report, results
 from benchmarks.side_by_side.merging import Report, merged
 from benchmarks.side_by_side.results import Run
@@ -87,9 +86,7 @@ def content(runs: list[Run]) -> dict[str, Any]:
 
 def main() -> None:
     """Writes the results, and prints their tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--rate", choices=LINKS, default=UNLIMITED, help="of the hosts' links")
     parser.add_argument("--out", type=Path, required=True)
