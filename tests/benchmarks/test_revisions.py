@@ -88,8 +88,9 @@ def test_a_row_has_medians_of_rounds_and_of_launches():
 @in_a_checkout
 def test_what_is_unpacked_is_the_revisions_package(tmp_path):
     commit = revisions.unpack("HEAD", tmp_path / "tree")
+    assert revisions.git("rev-parse", "HEAD").decode().startswith(commit)
     path = "tfdist/__init__.py"
-    assert (tmp_path / "tree" / path).read_bytes() == revisions.git("show", f"{commit}:{path}")
+    assert (tmp_path / "tree" / path).read_bytes() == revisions.git("show", f"HEAD:{path}")
     assert [entry.name for entry in (tmp_path / "tree").iterdir()] == ["tfdist"]
 
 
