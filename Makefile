@@ -42,7 +42,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-safety-nets peers bench bench-full docs test-oldest clean
-.PHONY: test-python310 test-on-python310
+.PHONY: benchmark-revisions test-python310 test-on-python310
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -85,29 +85,33 @@ equivalence: horovod ## compare with one device; rewrites the table in docs/equi
 	$(BIN)/python -m tests.equivalence.report $(if $(FRESH),--fresh)
 
 benchmark: $(INSTALLED) ## measure the overhead of a training step
-	$(BIN)/python benchmarks/step_overhead.py --update
+	$(BIN)/python -m benchmarks.step_overhead --update
 
 benchmark-exchange: horovod ## measure the exchange of gradients between two processes
-	$(BIN)/python benchmarks/exchange.py --update
+	$(BIN)/python -m benchmarks.exchange --update
+
+# BENCH_OPTIONS='--new HEAD --launches 2': see benchmarks/revisions.py.
+benchmark-revisions: horovod ## step time and exchange of this revision by those of OLD=...
+	$(BIN)/python -m benchmarks.revisions --old $(OLD) $(BENCH_OPTIONS)
 
 benchmark-codecs: $(INSTALLED) ## measure the time and memory of all compressors
-	$(BIN)/python benchmarks/codecs.py --update
+	$(BIN)/python -m benchmarks.codecs --update
 
 benchmark-traffic: horovod ## count the bytes of an exchange over loopback
-	$(BIN)/python benchmarks/traffic.py --update
+	$(BIN)/python -m benchmarks.traffic --update
 
 benchmark-links: horovod ## measure compressed exchanges between two hosts; needs root
-	$(BIN)/python benchmarks/links.py --update
+	$(BIN)/python -m benchmarks.links --update
 
 benchmark-convergence: $(INSTALLED) ## train three small models with all compressors
-	$(BIN)/python benchmarks/convergence.py --update --plot
+	$(BIN)/python -m benchmarks.convergence --update --plot
 
 benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
-	$(BIN)/python benchmarks/async_stragglers.py --update --plot
+	$(BIN)/python -m benchmarks.async_stragglers --update --plot
 
 benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
-	$(BIN)/python benchmarks/safety_nets.py --update
-	$(BIN)/python -m tfdist run -n 2 --strategy multi_worker benchmarks/agreement.py
+	$(BIN)/python -m benchmarks.safety_nets --update
+	$(BIN)/python -m tfdist run -n 2 --strategy multi_worker -m benchmarks.agreement
 
 peers: horovod ## install the systems that tfdist is compared with, each in its own environment
 	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)

@@ -5,7 +5,7 @@ its input pipeline. The processor time of that step with and without the checksu
 the time of a training step of a small model in all processes. When `fit` begins, a description of
 the model is made; it is timed too.
 
-    python -m tfdist run -n 2 --strategy multi_worker benchmarks/agreement.py
+    python -m tfdist run -n 2 --strategy multi_worker -m benchmarks.agreement
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
+from benchmarks.common import machine
 from tfdist.data import shards
 from tfdist.processes import digest
 from tfdist.processes.watching import Watch
@@ -82,8 +82,7 @@ def main() -> None:
     )
     costs = [_processor_seconds(noted) - _processor_seconds(plain) for _ in range(_PAIRS)]
     low, cost, high = statistics.quantiles(costs, n=4)
-    versions = ", ".join(f"{name} {version(name)}" for name in ("tfdist", "tensorflow", "keras"))
-    print(versions)
+    print(machine.measured_with("TensorFlow", "Keras"))
     print(f"a step in {strategy.processes.size} processes: {1e3 * step:.2f} ms")
     print(f"checksum: {1e6 * cost:.0f} us ({1e6 * low:.0f}-{1e6 * high:.0f}) of processor time")
     print(f"ratio {cost / step:.2%}")

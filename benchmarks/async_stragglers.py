@@ -13,8 +13,8 @@ noise. A gradient is of 16 samples. Two questions:
 A step's time is a sleep in it, far longer than its computation, so that the few cores of this
 machine do not decide. Synchronous steps are of 4 gradients, with 4 times the learning rate.
 
-    python benchmarks/async_stragglers.py                 # about a quarter of an hour
-    python benchmarks/async_stragglers.py --quick         # a look at whether it works
+    python -m benchmarks.async_stragglers                 # about a quarter of an hour
+    python -m benchmarks.async_stragglers --quick         # a look at whether it works
 """
 
 from __future__ import annotations
@@ -22,17 +22,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-import async_stragglers_report as report
-import pages
+from benchmarks import async_stragglers_report as report
+from benchmarks import pages
+from benchmarks.common import options, runner
 
-RANKS_SCRIPT = Path(__file__).with_name("async_stragglers_ranks.py")
 PAGE = pages.ROOT / "docs" / "asynchronous.md"
 IMAGES = pages.ROOT / "docs" / "images"
 
@@ -46,22 +42,13 @@ DIVERGENCE = {"digits": 0.7, "linear": 0.2}
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="two workers, one seed, short delays")
     parser.add_argument("--tasks", nargs="+", choices=STRAGGLERS, default=list(STRAGGLERS))
     parser.add_argument("--policies", nargs="+", choices=report.POLICIES, metavar="POLICY")
     parser.add_argument("--seeds", type=int, help="runs of each kind (default: 3)")
     parser.add_argument("--seconds", type=float, help="delay of a step (default: 0.08)")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        nargs="?",
-        const=IMAGES,
-        metavar="FOLDER",
-        help=f"draw the pictures into FOLDER (default: {IMAGES.relative_to(pages.ROOT)})",
-    )
+    options.add_plot(parser, IMAGES, "the pictures")
     pages.add_output_options(parser, PAGE)
     arguments = parser.parse_args()
     quick = arguments.quick
@@ -83,19 +70,9 @@ def run_job(engine: str, delays: list[float], runs: Runs) -> Runs:
         delays: the seconds of each worker's step.
         runs: what `async_stragglers_ranks.py` runs, one after the other.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "results.json")
-        servers = engine == "parameter_server"
-        command = [sys.executable, "-m", "tfdist", "run", "-n", str(len(delays) + servers)]
-        command += ["--strategy", engine, str(RANKS_SCRIPT), engine, "--runs", json.dumps(runs)]
-        command += ["--results", str(results), "--delays", *map(str, delays)]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
-        paths = [str(pages.ROOT), os.environ.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        job = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if job.returncode:
-            sys.exit(f"{' '.join(command)} failed:\n{job.stderr[-5000:]}")
-        return json.loads(results.read_text())
+    start = runner.launched(len(delays) + (engine == "parameter_server"), engine)
+    given = (engine, "--runs", json.dumps(runs), "--delays", *delays)
+    return runner.written("async_stragglers_ranks", *given, start=start)
 
 
 def alone(arguments: argparse.Namespace) -> Runs:
@@ -178,7 +155,7 @@ def main() -> None:
     for measure in (alone, stragglers, divergence):
         measured += measure(arguments)
         print(f"{measure.__name__}: done", file=sys.stderr, flush=True)
-    text = report.tables(measured, arguments.delays)
+    text = report.text(measured, arguments.delays)
     pages.publish(arguments, "stragglers", text, measured)
     if arguments.plot:
         arguments.plot.mkdir(parents=True, exist_ok=True)

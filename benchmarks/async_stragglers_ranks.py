@@ -250,10 +250,10 @@ def on_equal_processes(runs: list[dict[str, Any]], delays: Sequence[float]) -> l
 def main() -> None:
     """Runs all and, in the process that is the chief, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
     parser.add_argument("engine", choices=("parameter_server", "multi_worker"))
     parser.add_argument("--delays", type=float, nargs="+", required=True, help="of each worker")
     parser.add_argument("--runs", type=json.loads, required=True, help="a list, in JSON")
-    parser.add_argument("--results", type=Path, required=True)
     arguments = parser.parse_args()
     run_all = on_equal_processes
     if arguments.engine == "parameter_server":
@@ -261,7 +261,7 @@ def main() -> None:
     results = run_all(arguments.runs, arguments.delays)
     cluster = tfdist.cluster.Cluster.from_environment()
     if cluster is None or cluster.rank == 0:
-        arguments.results.write_text(json.dumps(results))
+        arguments.path.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+
+from benchmarks.common import machine, tables
 
 matplotlib.use("Agg")
 
@@ -52,7 +51,7 @@ def learnt(run: Run) -> bool:
     return bool(run["curve"]) and run["curve"][-1][2] <= run["start_loss"] / 2
 
 
-def tables(measured: list[Run], delays: list[float]) -> str:
+def text(measured: list[Run], delays: list[float]) -> str:
     """The Markdown text between the page's markers.
 
     Args:
@@ -63,9 +62,8 @@ def tables(measured: list[Run], delays: list[float]) -> str:
     seeds = len({run["seed"] for run in runs})
     tasks = list(dict.fromkeys(run["task"] for run in runs))
     parts = [
-        f"Python {platform.python_version()}, TensorFlow {version('tensorflow')}, "
-        f"Keras {version('keras')}, tfdist {version('tfdist')}, {os.cpu_count()} cores; "
-        f"seeds: {seeds}. Made by `make benchmark-async`."
+        f"{machine.measured_with('TensorFlow', 'Keras')}; seeds: {seeds}. "
+        "Made by `make benchmark-async`."
     ]
     for task in tasks:
         alone = {r["delay"]: rate([r]) for r in _of(measured, task, "alone")}
@@ -90,7 +88,7 @@ def _stragglers(runs: list[Run], together: float) -> list[str]:
     """The lines of the table of one task."""
     head = ["policy", "updates/s", "gradients/s", "of the sum", "÷ synchronous", "mean τ"]
     head += ["dropped", "batches to target", "seconds to target"]
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    rows = []
     by_policy = {name: [r for r in runs if r["policy"] == name] for name in POLICIES}
     peer = by_policy["synchronous"]
     for name, own in by_policy.items():
@@ -103,9 +101,8 @@ def _stragglers(runs: list[Run], together: float) -> list[str]:
         drops = sum(run["drops"] for run in own)
         row.append(f"{np.mean([run['mean_staleness'] for run in own]):.1f}")
         row.append(f"{100 * drops / (drops + sum(run['updates'] for run in own)):.0f} %")
-        row += _to_target(own)
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        rows.append([*row, *_to_target(own)])
+    return tables.table(head, rows)
 
 
 def _to_target(runs: list[Run]) -> list[str]:
@@ -122,7 +119,7 @@ def _to_target(runs: list[Run]) -> list[str]:
 def _divergence(runs: list[Run]) -> list[str]:
     head = ["task", "learning rate", "workers", "policy", "mean τ", "updates/s"]
     head += ["seeds that learnt", "loss at the end"]
-    lines = [f"| {' | '.join(head)} |", "|---|---:|---:|---|---:|---:|---:|---|"]
+    rows = []
     by_kind: dict[tuple, list[Run]] = {}
     for run in runs:
         by_kind.setdefault((run["task"], run["workers"], run["policy"]), []).append(run)
@@ -132,8 +129,8 @@ def _divergence(runs: list[Run]) -> list[str]:
         losses = ", ".join(f"{run['curve'][-1][2]:.2g}" for run in own if run["curve"])
         row = [task, f"{own[0]['learning_rate']:g}", str(workers), name, f"{staleness:.1f}"]
         row += [f"{rate(own):.0f}", f"{sum(map(learnt, own))} of {len(own)}", losses]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        rows.append(row)
+    return tables.table(head, rows, "tnntnnnt")
 
 
 def plot(measured: list[Run], folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import resource
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 import tfdist
+from benchmarks.common.runner import in_turn
 from tfdist.compression import Compressor, Result, State, Step
 
 # Where the default would not do. Of a standard normal vector 4.6 % reach a magnitude of 2, which
@@ -139,11 +139,8 @@ def measure_times(cell: argparse.Namespace) -> dict[str, dict[str, list[float]]]
         for call in calls.values():
             call()  # builds the graph
         rounds: dict[str, list[float]] = {system: [] for system in calls}
-        order = list(calls)
-        for _ in range(cell.rounds):
-            for system in order:
-                rounds[system].append(seconds_of(calls[system]))
-            order.reverse()
+        for _, system in in_turn(list(calls), cell.rounds):
+            rounds[system].append(seconds_of(calls[system]))
         times[str(tensors)] = rounds
     return times
 
@@ -163,15 +160,6 @@ def peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def versions() -> dict[str, str]:
-    """The versions that a result belongs to."""
-    return {
-        "Python": platform.python_version(),
-        "TensorFlow": tf.__version__,
-        "tfdist": tfdist.__version__,
-    }
-
-
 def main() -> None:
     """Measures what the command line describes."""
     systems = ["copy", "top_k", *tfdist.compression.available()]
@@ -181,10 +169,7 @@ def main() -> None:
     parser.add_argument("--elements", type=int, required=True)
     parser.add_argument("--rounds", type=int, default=0, help="0: memory and payload instead")
     cell = parser.parse_args()
-    if cell.rounds:
-        print(json.dumps({"times": measure_times(cell), "versions": versions()}))
-    else:
-        print(json.dumps(measure_memory(cell)))
+    print(json.dumps(measure_times(cell) if cell.rounds else measure_memory(cell)))
 
 
 if __name__ == "__main__":

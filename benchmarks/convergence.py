@@ -13,9 +13,9 @@ without compression and is the same for all. Bytes are what one replica hands in
 payloads, and the variables that are too small to be compressed. Each configuration is in a process
 of its own, two at a time.
 
-    python benchmarks/convergence.py                      # about an hour on two idle cores
-    python benchmarks/convergence.py --quick              # a look at whether it works
-    python benchmarks/convergence.py --tasks digits --compressors none topk --seeds 5
+    python -m benchmarks.convergence                      # about an hour on two idle cores
+    python -m benchmarks.convergence --quick              # a look at whether it works
+    python -m benchmarks.convergence --tasks digits --compressors none topk --seeds 5
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ import argparse
 import concurrent.futures
 import itertools
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import convergence_report as report
-import pages
+from benchmarks import convergence_report as report
+from benchmarks import pages
+from benchmarks.common import options, runner
 
-CELL_SCRIPT = Path(__file__).with_name("convergence_cell.py")
 PICTURE = pages.ROOT / "docs" / "images" / "convergence.png"
 # Enough for the slower compressors to reach the target loss.
 STEPS = {"digits": 660, "mlp": 660, "mlp-slow": 660, "characters": 300, "characters-plain": 300}
@@ -73,9 +70,7 @@ MIN_BYTES = 256
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="two replicas, one seed, few steps")
     parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--compressors", nargs="+", choices=COMPRESSORS, metavar="NAME")
@@ -83,14 +78,7 @@ def parse_arguments() -> argparse.Namespace:
         "--devices", type=int, nargs="+", help="numbers of replicas (default: 2 and 4, or one)"
     )
     parser.add_argument("--seeds", type=int, help="runs of each configuration (default: 3)")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        nargs="?",
-        const=PICTURE,
-        metavar="FILE",
-        help=f"draw the curves into FILE (default: {PICTURE.relative_to(pages.ROOT)})",
-    )
+    options.add_plot(parser, PICTURE, "the curves")
     pages.add_output_options(parser, pages.COMPRESSION_PAGE)
     arguments = parser.parse_args()
     quick = arguments.quick
@@ -109,16 +97,13 @@ def run_cell(cell: dict[str, Any], steps: int, seeds: int) -> dict[str, Any] | N
     config, _ = COMPRESSORS[cell["compressor"]]
     if config:
         config = config | {"error_feedback": cell["error_feedback"], "min_bytes": MIN_BYTES}
-    command = [sys.executable, str(CELL_SCRIPT), cell["task"], "--replicas", str(cell["replicas"])]
-    command += ["--compression", json.dumps(config), "--steps", str(steps), "--seeds", str(seeds)]
-    paths = [str(pages.ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if process.returncode:
-        print(f"{' '.join(command)} failed:\n{process.stderr[-5000:]}", file=sys.stderr, flush=True)
+    given = ["convergence_cell", cell["task"], "--replicas", cell["replicas"]]
+    given += ["--compression", json.dumps(config), "--steps", steps, "--seeds", seeds]
+    try:
+        result = cell | {"runs": runner.printed(*given, folders=[pages.ROOT / "examples"])}
+    except RuntimeError as error:
+        print(error, file=sys.stderr, flush=True)
         return None
-    result = cell | {"runs": json.loads(process.stdout.splitlines()[-1])}
     print(report.line(result), file=sys.stderr, flush=True)
     return result
 
@@ -148,7 +133,7 @@ def main() -> None:
     results = [result for result in measured if result is not None]
     if not results:
         sys.exit("No configuration has run.")
-    pages.publish(arguments, "convergence", report.tables(results), results)
+    pages.publish(arguments, "convergence", report.text(results), results)
     if arguments.plot:
         arguments.plot.parent.mkdir(parents=True, exist_ok=True)
         report.plot(results, arguments.plot)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
 import statistics
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+
+from benchmarks.common import machine, tables
 
 matplotlib.use("Agg")
 
@@ -119,12 +118,11 @@ def line(result: Result) -> str:
     )
 
 
-def tables(results: list[Result]) -> str:
+def text(results: list[Result]) -> str:
     """The Markdown text between the page's markers: a table for each task."""
     parts = [
-        f"Python {platform.python_version()}, TensorFlow {version('tensorflow')}, "
-        f"Keras {version('keras')}, tfdist {version('tfdist')}, {os.cpu_count()} cores; means "
-        f"over {len(results[0]['runs'])} seeds. Made by `make benchmark-convergence`."
+        f"{machine.measured_with('TensorFlow', 'Keras')}; means over "
+        f"{len(results[0]['runs'])} seeds. Made by `make benchmark-convergence`."
     ]
     for task, labels in TASKS.items():
         mine = [result for result in results if result["task"] == task]
@@ -140,7 +138,7 @@ def _rows(results: list[Result], labels: Labels) -> list[str]:
     head = ["compressor", "error feedback", "bytes ÷"]
     for count in replicas:
         head += [f"{count} replicas: {labels.metric}", "steps to target", "MB to target"]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    rows = []
     for name, feedback in dict.fromkeys((r["compressor"], r["error_feedback"]) for r in results):
         same = [r for r in results if (r["compressor"], r["error_feedback"]) == (name, feedback)]
         run = same[0]["runs"][0]
@@ -148,8 +146,8 @@ def _rows(results: list[Result], labels: Labels) -> list[str]:
         for count in replicas:
             result = next((r for r in same if r["replicas"] == count), None)
             row += _cells(result) if result else ["crashed"] * 3
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        rows.append(row)
+    return tables.table(head, rows, "ttn")
 
 
 def _cells(result: Result) -> list[str]:

@@ -15,27 +15,21 @@ take turns in the same processes. A block has one ratio, tfdist / peer, of the m
 rounds; the median of the blocks' ratios is given, with the lowest and the highest. Below 1, tfdist
 is faster.
 
-    python benchmarks/exchange.py                         # about ten minutes on an idle machine
-    python benchmarks/exchange.py --tensors 25 --rounds 5 --blocks 2 --megabytes 10
+    python -m benchmarks.exchange                         # about ten minutes on an idle machine
+    python -m benchmarks.exchange --tensors 25 --rounds 5 --blocks 2 --megabytes 10
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
-import tempfile
-from importlib.metadata import version
-from pathlib import Path
 
-import pages
+from benchmarks import pages
+from benchmarks.common import machine, options, runner, tables
 from tfdist.launcher.ranks import ALLOCATOR, environments
 
-RANKS_SCRIPT = Path(__file__).with_name("exchange_ranks.py")
 TENSORFLOW, IN_RUN = "TensorFlow", "TensorFlow in tfdist run"
 SYSTEMS = [TENSORFLOW, IN_RUN, "tfdist multi_worker", "raw Horovod", "tfdist horovod"]
 # Each of ours, and a peer that it is compared with.
@@ -51,9 +45,7 @@ Block = dict[str, dict[str, list[float]]]
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--tensors", type=int, nargs="+", default=[1, 25, 1000])
     parser.add_argument("--megabytes", type=float, default=100.0, help="of float32 in all")
     parser.add_argument("--rounds", type=int, default=10, help="of each block")
@@ -67,35 +59,25 @@ def by_hand(command: list[str]) -> None:
 
     The threads are those of `tfdist run`, so that these do not make the difference.
     """
+    path = {"PYTHONPATH": runner.environment()["PYTHONPATH"]}
     with environments("multi_worker", 2) as places:
         ranks = []
         for place in places:
             environment = {name: v for name, v in place.items() if name not in ALLOCATOR}
-            ranks.append(subprocess.Popen(command, env=environment))
+            ranks.append(subprocess.Popen(command, env=environment | path))
         if any([rank.wait() for rank in ranks]):
             sys.exit(f"{' '.join(command)} failed.")
-
-
-def launched(strategy: str, command: list[str]) -> None:
-    """Runs `command` with `tfdist run`."""
-    launcher = [sys.executable, "-m", "tfdist", "run", "-n", "2", "--strategy", strategy]
-    subprocess.run([*launcher, *command[1:]], check=True)
 
 
 def measure_job(name: str, arguments: argparse.Namespace) -> Block:
     """What the two processes of one job measure; both uses of Horovod are one job."""
     together = {"raw Horovod": ["raw Horovod", "tfdist horovod"], IN_RUN: [TENSORFLOW]}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "times.json")
-        command = [sys.executable, str(RANKS_SCRIPT), str(path)]
-        command += ["--systems", *together.get(name, [name]), "--rounds", str(arguments.rounds)]
-        command += ["--megabytes", str(arguments.megabytes)]
-        command += ["--tensors", *map(str, arguments.tensors)]
-        if name == TENSORFLOW:
-            by_hand(command)
-        else:
-            launched("horovod" if "Horovod" in name else "multi_worker", command)
-        times = json.loads(path.read_text())
+    given = ["--systems", *together.get(name, [name]), "--rounds", arguments.rounds]
+    given += ["--megabytes", arguments.megabytes, "--tensors", *arguments.tensors]
+    start = runner.launched(2, "horovod" if "Horovod" in name else "multi_worker")
+    if name == TENSORFLOW:
+        start = by_hand
+    times = runner.written("exchange_ranks", *given, start=start)
     if name == IN_RUN:
         return {number: {IN_RUN: found[TENSORFLOW]} for number, found in times.items()}
     return times
@@ -104,13 +86,12 @@ def measure_job(name: str, arguments: argparse.Namespace) -> Block:
 def measure(arguments: argparse.Namespace) -> list[Block]:
     """All blocks."""
     jobs = SYSTEMS[:-1]
-    blocks = []
-    for index in range(arguments.blocks):
-        block: Block = {str(number): {} for number in arguments.tensors}
-        for name in jobs if index % 2 == 0 else jobs[::-1]:
-            for number, seconds in measure_job(name, arguments).items():
-                block[number].update(seconds)
-        blocks.append(block)
+    blocks: list[Block] = [
+        {str(number): {} for number in arguments.tensors} for _ in range(arguments.blocks)
+    ]
+    for index, name in runner.in_turn(jobs, arguments.blocks):
+        for number, seconds in measure_job(name, arguments).items():
+            blocks[index][number].update(seconds)
     return blocks
 
 
@@ -125,28 +106,25 @@ def ratio(blocks: list[Block], number: str, ours: str, theirs: str) -> str:
         statistics.median(block[number][ours]) / statistics.median(block[number][theirs])
         for block in blocks
     ]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+    return tables.with_range(ratios, ".2f")
 
 
 def table(blocks: list[Block], arguments: argparse.Namespace) -> str:
     """The Markdown text between the page's markers."""
     head = ["tensors", *(f"{name}, ms" for name in SYSTEMS)]
     head += [f"{ours} / {peer}" for ours, peer in PAIRS]
-    lines = [
+    text = (
         f"{arguments.megabytes:g} MB of float32 gradients, 2 processes over loopback; medians of "
         f"{len(blocks)} blocks of {arguments.rounds} rounds; in brackets a block's lowest and "
-        f"highest ratio. Python {platform.python_version()}, TensorFlow "
-        f"{version('tensorflow')}, Horovod {version('horovod')}, tfdist {version('tfdist')}, "
-        f"{os.cpu_count()} cores. Made by `make benchmark-exchange`.",
-        "",
-        f"| {' | '.join(head)} |",
-        f"|{'---|' * len(head)}",
-    ]
+        f"highest ratio. {machine.measured_with('TensorFlow', 'Horovod')}. Made by "
+        "`make benchmark-exchange`."
+    )
+    rows = []
     for number in blocks[0]:
         cells = [f"{1000 * median(blocks, number, name):.0f}" for name in SYSTEMS]
         cells += [ratio(blocks, number, *pair) for pair in PAIRS]
-        lines.append(f"| {' | '.join([number, *cells])} |")
-    return "\n".join(lines)
+        rows.append([number, *cells])
+    return "\n".join([text, "", *tables.table(head, rows)])
 
 
 def main() -> None:

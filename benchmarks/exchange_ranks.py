@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import itertools
 import json
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 import tfdist
+from benchmarks.common.runner import in_turn
 from tfdist.step.totals import Totals
 
 Exchanged = Callable[[list[tf.Tensor]], list[tf.Tensor]]
@@ -80,12 +80,10 @@ def seconds_of(systems: dict[str, Any], number: int, size: int, rounds: int) -> 
         assert total == 4.0 * number, f"{name}: {total}"
         step()
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    order = itertools.cycle([list(steps), list(steps)[::-1]])
-    for names in itertools.islice(order, rounds):
-        for name in names:
-            start = time.perf_counter()
-            float(steps[name]())
-            seconds[name].append(time.perf_counter() - start)
+    for _, name in in_turn(list(steps), rounds):
+        start = time.perf_counter()
+        float(steps[name]())
+        seconds[name].append(time.perf_counter() - start)
     return seconds
 
 

@@ -12,8 +12,8 @@ allocator that `tfdist run` sets. Each round does each exchange once, forwards a
 A ratio is the median of the rounds' ratios to raw Horovod or TensorFlow, uncompressed: below 1, an
 exchange is faster. Network namespaces need root.
 
-    python benchmarks/links.py                            # under ten minutes
-    python benchmarks/links.py --backends horovod --rates 1gbit --rounds 2 --matrices 5
+    python -m benchmarks.links                            # under ten minutes
+    python -m benchmarks.links --backends horovod --rates 1gbit --rounds 2 --matrices 5
 """
 
 from __future__ import annotations
@@ -21,22 +21,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
-import pages
-
-sys.path.insert(0, str(pages.ROOT))
-
+from benchmarks import pages
+from benchmarks.common import machine, options, tables
 from tests.traffic import network
 from tfdist.launcher.ranks import ALLOCATOR, threads
 
-RANKS_SCRIPT = Path(__file__).with_name("links_ranks.py")
 BACKENDS = ("horovod", "multi_worker")
 UNLIMITED = "unlimited"
 # As `tc` writes a rate, and as the table does.
@@ -48,9 +42,7 @@ Times = dict[str, list[float]]
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--rates", nargs="+", choices=LINKS, default=list(LINKS))
     parser.add_argument("--matrices", type=int, default=25, help="of 1.6 MB of float32")
@@ -61,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(backend: str, rate: str, matrices: int, rounds: int) -> Times:
     """What `links_ranks.py` finds on two hosts with such a link."""
-    command = [sys.executable, str(RANKS_SCRIPT), "--matrices", str(matrices)]
+    command = [sys.executable, "-m", "benchmarks.links_ranks", "--matrices", str(matrices)]
     command += ["--rounds", str(rounds), backend]
     variables = {"TF_CPP_MIN_LOG_LEVEL": "3", **threads(2), **ALLOCATOR}
     limit = None if rate == UNLIMITED else rate
@@ -83,17 +75,14 @@ def table(found: dict[tuple[str, str], Times], arguments: argparse.Namespace) ->
     head = ["backend", "exchange"]
     for rate in arguments.rates:
         head += [f"{LINKS[rate]}, ms", "ratio"]
-    lines = [
+    text = (
         f"{1.6 * arguments.matrices:g} MB of float32 gradients, {arguments.matrices} matrices of "
         "400 × 1000, standard normal; 2 hosts, which are network namespaces of one machine; "
         f"medians of {arguments.rounds} rounds, and of their ratios to the first row of the "
-        f"backend. Python {platform.python_version()}, TensorFlow {version('tensorflow')}, Horovod "
-        f"{version('horovod')}, tfdist {version('tfdist')}, {os.cpu_count()} cores. Made by "
-        "`make benchmark-links`.",
-        "",
-        f"| {' | '.join(head)} |",
-        f"|---|---|{'---:|' * (len(head) - 2)}",
-    ]
+        f"backend. {machine.measured_with('TensorFlow', 'Horovod')}. Made by "
+        "`make benchmark-links`."
+    )
+    rows = []
     for backend in arguments.backends:
         for system in found[backend, arguments.rates[0]]:
             row = [f"`{backend}`", system]
@@ -101,8 +90,8 @@ def table(found: dict[tuple[str, str], Times], arguments: argparse.Namespace) ->
                 times = found[backend, rate]
                 row.append(f"{1000 * statistics.median(times[system]):.0f}")
                 row.append(f"{ratio(times, system):.2f}")
-            lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+            rows.append(row)
+    return "\n".join([text, "", *tables.table(head, rows, "ttn")])
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import re
 import time
@@ -13,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-import exchange_ranks
-from exchange_ranks import Exchanged
+from benchmarks import exchange_ranks
+from benchmarks.common.runner import in_turn
+from benchmarks.exchange_ranks import Exchanged
 from tests.traffic.joining import join
 from tfdist.compression.choice import Choice
 from tfdist.step.compression import CompressedExchange
@@ -54,12 +54,11 @@ def compressed(strategy: tf.distribute.Strategy, name: str, matrices: int) -> Ex
 
 def systems_of(backend: str, matrices: int) -> tuple[tf.distribute.Strategy, dict[str, Exchanged]]:
     """The strategy under which all exchanges run, and these, first the one of the engine itself."""
+    strategy, ours = exchange_ranks.tfdist_(backend)
     if backend == "horovod":
-        strategy, ours = exchange_ranks.horovod()
         _, raw = exchange_ranks.raw_horovod()
         systems = {"raw Horovod": raw, "raw Horovod, `Compression.fp16`": horovod_fp16}
     else:
-        strategy, ours = exchange_ranks.multi_worker()
         systems = {"TensorFlow": exchange_ranks.all_reduce}
     systems[UNCOMPRESSED] = ours
     for name in COMPRESSORS:
@@ -95,14 +94,12 @@ def seconds_of(
             np.testing.assert_allclose(totals, expected, rtol=1e-5, atol=1e-5)
         step(own)
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    order = itertools.cycle([list(steps), list(steps)[::-1]])
     strategy.processes.all_gather([0])  # the ranks start together, here and after each exchange
-    for names in itertools.islice(order, rounds):
-        for name in names:
-            start = time.perf_counter_ns()
-            steps[name](own)[0].numpy()
-            nanoseconds = time.perf_counter_ns() - start
-            seconds[name].append(int(strategy.processes.all_gather([nanoseconds]).max()) / 1e9)
+    for _, name in in_turn(list(steps), rounds):
+        start = time.perf_counter_ns()
+        steps[name](own)[0].numpy()
+        nanoseconds = time.perf_counter_ns() - start
+        seconds[name].append(int(strategy.processes.all_gather([nanoseconds]).max()) / 1e9)
     return seconds
 
 

@@ -10,35 +10,25 @@ is timed in `fit`, beside the steps; the rest by itself:
 - save: the same where all processes save;
 - weights for all: what follows when one process has loaded weights.
 
-    python benchmarks/safety_nets.py                    # some minutes, 10 GB of memory
-    python benchmarks/safety_nets.py --layers 2 --width 50 --strategies multi_worker
+    python -m benchmarks.safety_nets                    # some minutes, 10 GB of memory
+    python -m benchmarks.safety_nets --layers 2 --width 50 --strategies multi_worker
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import subprocess
-import sys
-import tempfile
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-import pages
+from benchmarks import pages
+from benchmarks.common import machine, options, runner, tables
 
-RANKS_SCRIPT = Path(__file__).with_name("safety_nets_ranks.py")
 STEPS = 100
 SETS = ("plain", "compressed")
 
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--layers", type=int, default=25, help="of WIDTH x WIDTH parameters")
     parser.add_argument("--width", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=32)
@@ -50,42 +40,30 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(strategy: str, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """What the two processes of one job measure."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "measured.json")
-        command = [sys.executable, "-m", "tfdist", "run", "-n", "2", "--strategy", strategy]
-        command += [str(RANKS_SCRIPT), str(path), "--set", kind, "--layers", str(arguments.layers)]
-        command += ["--width", str(arguments.width), "--batch", str(arguments.batch)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return json.loads(path.read_text())
+    given = ("--set", kind, "--layers", arguments.layers, "--width", arguments.width)
+    given += ("--batch", arguments.batch)
+    return runner.written("safety_nets_ranks", *given, start=runner.launched(2, strategy))
 
 
 def table(measured: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> str:
     """A row per net and strategy, in Markdown."""
     millions = arguments.layers * arguments.width**2 / 1e6
-    lines = [
-        f"| net | seconds | of an epoch of {STEPS} steps | MB exchanged | peak memory, MB |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    head = ["net", "seconds", f"of an epoch of {STEPS} steps", "MB exchanged", "peak memory, MB"]
+    rows = []
     for name, found in measured.items():
         epoch = STEPS * found["step"]
         for net, cost in found["nets"].items():
-            lines.append(
-                f"| {name}: {net} | {cost['seconds']:.3f} | {100 * cost['seconds'] / epoch:.2f} % "
-                f"| {cost['bytes'] / 1e6:.1f} | {cost['peak'] / 1e6:.0f} |"
-            )
+            row = [f"{name}: {net}", f"{cost['seconds']:.3f}"]
+            row += [f"{100 * cost['seconds'] / epoch:.2f} %"]
+            rows.append([*row, f"{cost['bytes'] / 1e6:.1f}", f"{cost['peak'] / 1e6:.0f}"])
     steps = ", ".join(f"{name} {found['step']:.2f} s" for name, found in measured.items())
-    versions = ", ".join(
-        f"{label} {version(package)}"
-        for label, package in (("TensorFlow", "tensorflow"), ("Keras", "keras"), ("tfdist",) * 2)
-    )
-    lines += [
-        "",
+    text = (
         f"{millions:.0f} M parameters ({4 * millions:.0f} MB) with Adam, batches of "
         f"{arguments.batch} in 2 processes; a step takes: {steps}. Memory is the growth of the "
-        f"first process while the net runs. Python {platform.python_version()}, {versions}, "
-        f"{os.cpu_count()} cores. Made by `make benchmark-safety-nets`.",
-    ]
-    return "\n".join(lines)
+        f"first process while the net runs. {machine.measured_with('TensorFlow', 'Keras')}. Made "
+        "by `make benchmark-safety-nets`."
+    )
+    return "\n".join([*tables.table(head, rows), "", text])
 
 
 def main() -> None:

@@ -7,25 +7,21 @@ the machine's load disturbs it less than a ratio of medians; its quartiles stand
 time (the first call of the train function) and peak memory are taken in a process per cell and
 strategy, plain first. A ratio is tfdist / plain: below 1, tfdist is better.
 
-    python benchmarks/step_overhead.py                             # everything, under ten minutes
-    python benchmarks/step_overhead.py --replicas 2 --variables 10 --rounds 10
+    python -m benchmarks.step_overhead                             # everything, under ten minutes
+    python -m benchmarks.step_overhead --replicas 2 --variables 10 --rounds 10
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
 import statistics
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import pages
+from benchmarks import pages
+from benchmarks.common import machine, options, runner, tables
 
-CELL_SCRIPT = Path(__file__).with_name("step_overhead_cell.py")
 STRATEGIES = ("plain", "tfdist")
 # Name of the quantity, its unit in the table, and how many of the table's units are in one of ours.
 QUANTITIES = (
@@ -37,9 +33,7 @@ QUANTITIES = (
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--variables", type=int, nargs="+", default=[10, 300], help="even numbers")
     parser.add_argument("--steps-per-execution", type=int, nargs="+", default=[1, 16])
@@ -56,91 +50,67 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def run_cell(strategies: tuple[str, ...], options: list[str]) -> dict[str, Any]:
-    """What `step_overhead_cell.py` prints for `strategies`, run in a process of its own."""
-    command = [sys.executable, str(CELL_SCRIPT), *strategies, *options]
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{process.stderr}")
-    return json.loads(process.stdout.splitlines()[-1])
-
-
 def measure_cell(
     replicas: int, variables: int, steps_per_execution: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """All quantities of one cell, for each strategy; only an error for one that crashes."""
-    options = ["--replicas", str(replicas), "--variables", str(variables)]
-    options += ["--steps-per-execution", str(steps_per_execution)]
-    options += ["--optimizer", arguments.optimizer] + ["--dynamic"] * arguments.dynamic
+    given = ["--replicas", replicas, "--variables", variables]
+    given += ["--steps-per-execution", steps_per_execution]
+    given += ["--optimizer", arguments.optimizer] + ["--dynamic"] * arguments.dynamic
     cell: dict[str, Any] = {
         "replicas": replicas,
         "variables": variables,
         "steps_per_execution": steps_per_execution,
     }
     for name in STRATEGIES:
-        cell[name] = run_cell((name,), options)
-        cell["versions"] = cell[name].pop("versions")
+        cell[name] = runner.printed("step_overhead_cell", name, *given)
     working = tuple(name for name in STRATEGIES if "error" not in cell[name])
-    options += ["--rounds", str(arguments.rounds)]
-    options += ["--round-seconds", str(arguments.round_seconds)]
-    times = run_cell(working, options)["step_seconds"] if working else {}
+    given += ["--rounds", arguments.rounds, "--round-seconds", arguments.round_seconds]
+    times = runner.printed("step_overhead_cell", *working, *given) if working else {}
     for name, rounds in times.items():
         cell[name]["step_seconds"] = statistics.median(rounds)
         cell[name]["step_seconds_of_rounds"] = rounds
-    cell["ratios"] = {name: ratio(cell, name) for name, _, _ in QUANTITIES}
+    cell["ratios"] = {name: ratios(cell, name) for name, _, _ in QUANTITIES}
     return cell
 
 
-def ratio(cell: dict[str, Any], quantity: str) -> list[float] | None:
-    """The quartiles of tfdist / plain, or the one ratio; None where a strategy crashed."""
+def ratios(cell: dict[str, Any], quantity: str) -> list[float] | None:
+    """tfdist / plain, of each round or the only one; None where a strategy crashed."""
     if any("error" in cell[name] for name in STRATEGIES):
         return None
     key = "step_seconds_of_rounds" if quantity == "step_seconds" else quantity
     plain, ours = (cell[name][key] for name in STRATEGIES)
     if not isinstance(plain, list):
         return [ours / plain]
-    ratios = [b / a for a, b in zip(plain, ours)]
-    return statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios
+    return [b / a for a, b in zip(plain, ours)]
 
 
 def table(cells: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     """The results as a markdown table, with what they were measured on."""
-    versions = ", ".join(f"{name} {version}" for name, version in cells[0]["versions"].items())
     shape = "unknown" if arguments.dynamic else "static"
-    lines = [
-        f"Measured with {versions} on {os.cpu_count()} CPUs; {arguments.optimizer} optimizer, "
-        f"{shape} batch shape, medians of {arguments.rounds} rounds; "
-        "each ratio is tfdist / plain `tf.distribute.MirroredStrategy` (quartiles of the rounds).",
-        "",
-    ]
-    header = ["replicas", "variables", "steps per execution"]
+    text = (
+        f"Measured with {machine.measured_with('TensorFlow', 'Keras')}; {arguments.optimizer} "
+        f"optimizer, {shape} batch shape, medians of {arguments.rounds} rounds; each ratio is "
+        "tfdist / plain `tf.distribute.MirroredStrategy` (quartiles of the rounds)."
+    )
+    head = ["replicas", "variables", "steps per execution"]
     for _, title, _ in QUANTITIES:
-        header += [f"{title}: plain", "tfdist", "ratio"]
-    lines += [_row(header), _row(["---:"] * len(header))]
+        head += [f"{title}: plain", "tfdist", "ratio"]
+    rows = []
     for cell in cells:
         row = [str(cell[key]) for key in ("replicas", "variables", "steps_per_execution")]
         for quantity, _, factor in QUANTITIES:
             row += [_value(cell[name], quantity, factor) for name in STRATEGIES]
             row.append(_ratio_text(cell["ratios"][quantity]))
-        lines.append(_row(row))
+        rows.append(row)
     errors = {cell[name]["error"] for cell in cells for name in STRATEGIES if "error" in cell[name]}
-    lines += [f'\ncrashes: TensorFlow raises InvalidArgumentError, "{e}".' for e in sorted(errors)]
-    return "\n".join(lines)
-
-
-def _row(values: list[str]) -> str:
-    return f"| {' | '.join(values)} |"
+    notes = [f'\ncrashes: TensorFlow raises InvalidArgumentError, "{e}".' for e in sorted(errors)]
+    return "\n".join([text, "", *tables.table(head, rows, "n"), *notes])
 
 
 def _ratio_text(ratios: list[float] | None) -> str:
     """The ratio, its quartiles behind it; a dash without one."""
-    if ratios is None:
-        return "–"
-    if len(ratios) == 1:
-        return f"{ratios[0]:.2f}"
-    lower, median, upper = ratios
-    return f"{median:.2f} ({lower:.2f}–{upper:.2f})"
+    return "–" if ratios is None else tables.with_quartiles(ratios, ".2f")
 
 
 def _value(result: dict[str, Any], quantity: str, factor: float) -> str:
@@ -160,7 +130,7 @@ def main() -> None:
             file=sys.stderr,
         )
     settings = {"optimizer": arguments.optimizer, "dynamic": arguments.dynamic}
-    settings |= {"rounds": arguments.rounds, "cpus": os.cpu_count()}
+    settings["rounds"] = arguments.rounds
     measured = {"settings": settings, "cells": cells}
     pages.publish(arguments, "overhead", table(cells, arguments), measured)
 

@@ -10,15 +10,17 @@ import argparse
 import gc
 import json
 import math
-import platform
 import resource
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from benchmarks.common.runner import in_turn
 
 WIDTH = 16
 SAMPLES_PER_REPLICA = 8
@@ -26,7 +28,7 @@ WARM_UP_SECONDS = 0.5
 # TensorFlow's collective operations on CPU replicas, inside the loop of steps_per_execution > 1.
 KNOWN_CRASH = "must feed a value for placeholder"
 
-TrainCall = Callable[[], object]
+TrainCall = Callable[[], Any]
 
 
 def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
@@ -78,7 +80,7 @@ def calls_per_round(call: TrainCall, seconds: float) -> int:
     return max(1, math.ceil(seconds / statistics.median(times)))
 
 
-def compare_step_times(cell: argparse.Namespace) -> dict:
+def compare_step_times(cell: argparse.Namespace) -> dict[str, list[float]]:
     """The seconds per step of each strategy in each round; strategies alternate as in ABBA."""
     calls = {}
     for name in cell.strategies:
@@ -86,14 +88,11 @@ def compare_step_times(cell: argparse.Namespace) -> dict:
         calls[name]()
     count = max(calls_per_round(call, cell.round_seconds) for call in calls.values())
     rounds: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
     gc.collect()
     gc.disable()
-    for _ in range(cell.rounds):
-        for name in order:
-            rounds[name].append(time_calls(calls[name], count) / cell.steps_per_execution)
-        order.reverse()
-    return {"step_seconds": rounds, "calls_per_round": count}
+    for _, name in in_turn(list(calls), cell.rounds):
+        rounds[name].append(time_calls(calls[name], count) / cell.steps_per_execution)
+    return rounds
 
 
 def measure_alone(cell: argparse.Namespace) -> dict:
@@ -109,18 +108,6 @@ def measure_alone(cell: argparse.Namespace) -> dict:
     time_calls(call, 3)
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"trace_seconds": trace_seconds, "peak_bytes": kibibytes * 1024}
-
-
-def versions() -> dict[str, str]:
-    """The versions that a result belongs to."""
-    import tfdist
-
-    return {
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "tfdist": tfdist.__version__,
-    }
 
 
 def main() -> None:
@@ -139,8 +126,7 @@ def main() -> None:
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * cell.replicas
     )
-    result = compare_step_times(cell) if cell.rounds else measure_alone(cell)
-    print(json.dumps(result | {"versions": versions()}))
+    print(json.dumps(compare_step_times(cell) if cell.rounds else measure_alone(cell)))
 
 
 if __name__ == "__main__":

@@ -5,26 +5,18 @@ compressor. The kernel's counter of the loopback device gives what really travel
 acknowledgements, headers. Its packets have up to 64 kB, so an Ethernet's headers, of 66 bytes in
 1514, are not in it; other programs that use the device are.
 
-    python benchmarks/traffic.py                          # about two minutes
-    python benchmarks/traffic.py --strategies horovod --ranks 2 --compressor topk
+    python -m benchmarks.traffic                          # about two minutes
+    python -m benchmarks.traffic --strategies horovod --ranks 2 --compressor topk
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import platform
-import subprocess
-import sys
-import tempfile
-from importlib.metadata import version
-from pathlib import Path
 
-import pages
+from benchmarks import pages
+from benchmarks.common import machine, options, runner, tables
 
-RANKS_SCRIPT = Path(__file__).with_name("traffic_ranks.py")
 ENGINES = {"multi_worker": "TensorFlow", "horovod": "Horovod"}
 
 # Bytes per rank: "engine", "tfdist", "stated", and "idle" per second.
@@ -33,9 +25,7 @@ Found = dict[str, float]
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--strategies", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--compressor", default="signsgd")
@@ -45,35 +35,26 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(strategy: str, ranks: int, compressor: str) -> Found:
     """What `traffic_ranks.py` finds with so many ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "bytes.json")
-        command = [sys.executable, "-m", "tfdist", "run", "-n", str(ranks), "--strategy", strategy]
-        command += [str(RANKS_SCRIPT), str(path), "--strategy", strategy]
-        command += ["--compressor", compressor]
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ
-        subprocess.run(command, env=environment, check=True)
-        return json.loads(path.read_text())
+    given = ("--strategy", strategy, "--compressor", compressor)
+    return runner.written("traffic_ranks", *given, start=runner.launched(ranks, strategy))
 
 
 def table(found: dict[tuple[str, int], Found], compressor: str) -> str:
     """The Markdown text between the page's markers."""
     head = ["engine", "ranks", "uncompressed", f"`{compressor}`", "ratio", "payloads"]
     head += ["beyond, per other rank", "idle, per second"]
-    lines = [
-        f"Bytes that a rank sends for 1 MB of float32, over loopback. Python "
-        f"{platform.python_version()}, TensorFlow {version('tensorflow')}, Horovod "
-        f"{version('horovod')}, tfdist {version('tfdist')}. Made by `make benchmark-traffic`.",
-        "",
-        f"| {' | '.join(head)} |",
-        f"|---|{'---:|' * (len(head) - 1)}",
-    ]
+    text = (
+        "Bytes that a rank sends for 1 MB of float32, over loopback. "
+        f"{machine.measured_with('TensorFlow', 'Horovod')}. Made by `make benchmark-traffic`."
+    )
+    rows = []
     for (strategy, ranks), sent in found.items():
         beyond = (sent["tfdist"] - sent["stated"]) / (ranks - 1)
         row = [ENGINES[strategy], str(ranks), f"{sent['engine']:.0f}", f"{sent['tfdist']:.0f}"]
         row += [f"{sent['tfdist'] / sent['engine']:.3f}", f"{sent['stated']:.0f}"]
         row += [f"{beyond:.0f}", f"{sent['idle']:.0f}"]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    return "\n".join([text, "", *tables.table(head, rows)])
 
 
 def main() -> None:

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import async_stragglers_report, codecs_cell, pages
+from benchmarks import codecs_cell, pages
+from tests.benchmarks.running import between, run
 from tests.traffic import network
 from tfdist.compression import DGC
 from tfdist.strategies.horovod.backend import is_installed
 
-ROOT = Path(__file__).resolve().parents[1]
 # One process of pytest-xdist makes the run that these tests share.
 shares_run = pytest.mark.xdist_group("step_overhead")
 TINY = ["--replicas", "2", "--variables", "2", "--rounds", "1", "--round-seconds", "0.001"]
 
 
 def run_step_overhead(*options: str) -> str:
-    return run("step_overhead.py", *TINY, *options)
-
-
-def run(script: str, *options: str, launcher: tuple[str, ...] = ()) -> str:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, *launcher, str(ROOT / "benchmarks" / script), *options]
-    process = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    return process.stdout
+    return run("step_overhead", *TINY, *options)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +42,7 @@ def test_step_overhead_prints_a_table_with_the_versions(outputs):
     rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 2
     assert {len(row) for row in rows} == {3 + 3 * 3}
-    for name in ("python", "tensorflow", "keras", "tfdist", "CPUs"):
+    for name in ("Python", "TensorFlow", "Keras", "tfdist", "cores"):
         assert name in printed.splitlines()[0]
 
 
@@ -121,7 +107,7 @@ def test_exchange_measures_all_systems_in_each_block(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- exchange:begin -->\n<!-- exchange:end -->\nafter\n")
     options = ["--tensors", "1", "3", "--rounds", "2", "--blocks", "1", "--megabytes", "1"]
-    printed = run("exchange.py", *options, "--json", str(result), "--update", str(page))
+    printed = run("exchange", *options, "--json", str(result), "--update", str(page))
     (block,) = json.loads(result.read_text())
     assert list(block) == ["1", "3"]
     for by_system in block.values():
@@ -135,19 +121,11 @@ def test_exchange_measures_all_systems_in_each_block(tmp_path):
     assert printed.endswith(between(page, "exchange"))
 
 
-def between(page: Path, markers: str) -> str:
-    """What `page` has between its markers, and that it has the rest as before."""
-    before, _, rest = page.read_text().partition(f"<!-- {markers}:begin -->\n")
-    text, _, after = rest.partition(f"<!-- {markers}:end -->")
-    assert (before, after) == ("before\n", "\nafter\n")
-    return text
-
-
 @pytest.mark.full
 def test_safety_nets_are_measured_by_strategy(tmp_path):
     result = tmp_path / "result.json"
     options = ["--layers", "2", "--width", "20", "--strategies", "multi_worker"]
-    printed = run("safety_nets.py", *options, "--json", str(result))
+    printed = run("safety_nets", *options, "--json", str(result))
     plain, compressed = json.loads(result.read_text()).values()
     assert (len(plain["nets"]), len(compressed["nets"])) == (4, 2)
     for measured in (plain, compressed):
@@ -161,7 +139,7 @@ def test_safety_nets_are_measured_by_strategy(tmp_path):
 @pytest.mark.full
 def test_the_checksum_of_the_data_is_measured():
     launcher = ("-m", "tfdist", "run", "-n", "2", "--strategy", "multi_worker")
-    printed = run("agreement.py", "--batches", "20", "--rounds", "1", launcher=launcher)
+    printed = run("agreement", "--batches", "20", "--rounds", "1", launcher=launcher)
     assert "of processor time\nratio " in printed
     assert "description of the model: " in printed
 
@@ -171,7 +149,7 @@ def test_traffic_counts_the_bytes_of_both(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- operations:begin -->\n<!-- operations:end -->\nafter\n")
     options = ["--strategies", "multi_worker", "--ranks", "2"]
-    printed = run("traffic.py", *options, "--json", str(result), "--update", str(page))
+    printed = run("traffic", *options, "--json", str(result), "--update", str(page))
     ((strategy, ranks, sent),) = json.loads(result.read_text())
     assert (strategy, ranks, sent["stated"]) == ("multi_worker", 2, 250_000 / 8 + 4)
     assert 1e6 < sent["engine"]
@@ -185,7 +163,7 @@ def test_links_compares_all_exchanges_with_the_engines(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- links:begin -->\n<!-- links:end -->\nafter\n")
     options = ["--backends", "multi_worker", "--rates", "1gbit", "--rounds", "2", "--matrices", "2"]
-    printed = run("links.py", *options, "--json", str(result), "--update", str(page))
+    printed = run("links", *options, "--json", str(result), "--update", str(page))
     ((backend, rate, times),) = json.loads(result.read_text())
     assert (backend, rate) == ("multi_worker", "1gbit")
     assert next(iter(times)) == "TensorFlow"
@@ -201,7 +179,7 @@ def test_codecs_measures_times_memory_and_payloads(tmp_path):
     page.write_text("before\n<!-- codecs:begin -->\n<!-- codecs:end -->\nafter\n")
     options = ["--systems", "powersgd", "--elements", "20000", "--tensors", "2"]
     options += ["--rounds", "2", "--json", str(result), "--update", str(page)]
-    printed = run("codecs.py", *options)
+    printed = run("codecs", *options)
     (cell,) = json.loads(result.read_text())["cells"]
     assert len(cell["seconds"]) == 2 and min(cell["seconds"]) > 0
     assert cell["extra_bytes"] > 0
@@ -235,7 +213,7 @@ def test_convergence_trains_with_and_without_error_feedback(tmp_path):
     page, result, picture = (tmp_path / name for name in ("page.md", "result.json", "picture.png"))
     page.write_text("before\n<!-- convergence:begin -->\n<!-- convergence:end -->\nafter\n")
     options = ["--quick", "--tasks", "digits", "--compressors", "topk 1 %", "--plot", str(picture)]
-    printed = run("convergence.py", *options, "--json", str(result), "--update", str(page))
+    printed = run("convergence", *options, "--json", str(result), "--update", str(page))
     cells = json.loads(result.read_text())
     assert [cell["error_feedback"] for cell in cells] == [False, True]
     assert cells[0]["runs"][0]["losses"] != cells[1]["runs"][0]["losses"]
@@ -252,67 +230,3 @@ def test_convergence_trains_with_and_without_error_feedback(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     expected = f"before\n<!-- convergence:begin -->\n{printed}<!-- convergence:end -->\nafter\n"
     assert page.read_text() == expected
-
-
-def made_up_run(kind, policy, seconds, curve, **changes):
-    """A run of 21 batches of one gradient, as `async_stragglers_ranks.py` tells of it."""
-    run = {"kind": kind, "policy": policy, "task": "digits", "seed": 0, "parts": 1, "drops": 0}
-    run |= {"updates": 21, "seconds": seconds, "mean_staleness": 0.0, "learning_rate": 0.5}
-    return run | {"start_loss": 2.0, "target": 0.5, "curve": curve} | changes
-
-
-def cells(text: str, beginning: str) -> list[list[str]]:
-    """The cells of the table rows that begin so, after the first."""
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines()]
-    return [row[1:] for row in rows if row[0] == beginning]
-
-
-def test_async_stragglers_compares_gradients_that_were_applied():
-    reaching, missing = [(8, 1.0, 0.9), (16, 3.0, 0.4), (21, 4.0, 0.1)], [(21, 4.0, 0.6)]
-    runs = [
-        made_up_run("alone", "none", 2.0, [], delay=0.1),  # 10 per second
-        made_up_run("alone", "none", 10.0, [], delay=0.5),  # 2 per second
-        made_up_run("stragglers", "none", 1.0, reaching),
-        made_up_run("stragglers", "none", 1.0, missing, seed=1),
-        made_up_run("stragglers", "Bounded(8)", 1.0, reaching, updates=16, drops=5),
-        made_up_run("stragglers", "synchronous", 4.0, missing, parts=2),
-        made_up_run("divergence", "none", 1.0, [(8, 1.0, 0.1), (21, 1.0, 1.1)], workers=8),
-        made_up_run("divergence", "none", 1.0, [(21, 1.0, 0.9)], seed=1, workers=8),
-    ]
-    text = async_stragglers_report.tables(runs, [0.1, 0.1, 0.5])
-    assert "the sum of all is 22.0." in text
-    none, learnt = cells(text, "none") + cells(text, "digits")
-    assert none[:4] == ["20.0", "20.0", "0.91", "2.00"]
-    assert none[6:] == ["16", "3.0 (1 of 2)"]
-    assert cells(text, "Bounded(8)")[0][:6] == ["15.0", "15.0", "0.68", "1.50", "0.0", "24 %"]
-    assert cells(text, "synchronous")[0] == [
-        *("5.0", "10.0", "0.45", "1.00", "0.0", "0 %", "never", "never"),
-    ]
-    assert learnt == ["0.5", "8", "none", "0.0", "20", "1 of 2", "1.1, 0.9"]
-
-
-@pytest.mark.full
-def test_async_stragglers_runs_all_three_kinds_of_jobs(tmp_path):
-    page, result = tmp_path / "page.md", tmp_path / "result.json"
-    page.write_text("before\n<!-- stragglers:begin -->\n<!-- stragglers:end -->\nafter\n")
-    options = ["--quick", "--tasks", "linear", "--policies", "none", "synchronous, multi_worker"]
-    options += ["--plot", str(tmp_path), "--json", str(result), "--update", str(page)]
-    printed = run("async_stragglers.py", *options)
-    runs = json.loads(result.read_text())
-    kinds = [(one["kind"], one["policy"]) for one in runs]
-    assert kinds == [
-        ("alone", "none"),
-        ("alone", "none"),
-        ("stragglers", "none"),
-        ("stragglers", "synchronous, multi_worker"),
-        ("divergence", "none"),
-        ("divergence", "none"),
-        ("divergence", "InverseLR()"),
-    ]
-    stale = [one["mean_staleness"] > 0 for one in runs]
-    assert stale == [False, False, True, False, False, True, True]
-    # The parts of a global batch train like the whole, whoever is slow.
-    assert runs[3]["curve"][-1][2] < 0.5 * runs[3]["start_loss"]
-    for name in ("async_stragglers.png", "async_divergence.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    assert printed.endswith(between(page, "stragglers"))

@@ -36,6 +36,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import options
+from benchmarks.common.runner import order
 from benchmarks.side_by_side import plans, report
 from benchmarks.side_by_side.launch import Failed, Phase, launch
 from benchmarks.side_by_side.merging import merged
@@ -48,9 +50,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("plan", choices=plans.PLANS)
     parser.add_argument("--systems", nargs="+", choices=COMPARED, help="others than the plan's")
     parser.add_argument("--works", nargs="+", help="some of the plan's")
@@ -82,7 +82,7 @@ def say(entry: dict[str, Any]) -> None:
     """Tells of one launch."""
     print(f"{entry['system']}, {entry['work']}, {entry['hosts']} hosts:", file=sys.stderr, end=" ")
     if "error" in entry:
-        print(f"failed: {report.reason(entry['error'])}", file=sys.stderr, flush=True)
+        print(f"failed: {entry['error']}", file=sys.stderr, flush=True)
         return
     for phase in entry["phases"]:
         milliseconds = 1000 * statistics.median(phase["seconds"])
@@ -103,7 +103,7 @@ def main() -> None:
             if arguments.works and cell.work not in arguments.works:
                 continue
             names = list(arguments.systems or cell.systems)
-            for name in names if number % 2 == 0 else names[::-1]:
+            for name in order(names, number):
                 entry = {"round": number, "system": name, **cell.place}
                 if results.needs(entry):
                     begin = time.monotonic()

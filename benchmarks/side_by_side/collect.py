@@ -9,7 +9,6 @@ interface are counted, each host has to have one rank. On one of the hosts:
 
 from __future__ import annotations
 
-import argparse
 import collections
 import json
 import sys
@@ -17,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.side_by_side import report
+from benchmarks.common import machine, options
+from benchmarks.side_by_side import report, results
 from benchmarks.side_by_side.merging import Report, merged
-from benchmarks.side_by_side.results import Run, machine
+from benchmarks.side_by_side.results import Run
 from benchmarks.side_by_side.rig import LINKS, UNLIMITED
 from benchmarks.side_by_side.systems import SYSTEMS
 
@@ -74,19 +74,25 @@ def _hosts(report: Report, launches: Sequence[Sequence[Report]]) -> list[int]:
     return sorted({r["ranks"] for r in others if not SYSTEMS[r["system"]].single}) or [1]
 
 
+def content(runs: list[Run]) -> dict[str, Any]:
+    """What the file of results holds."""
+    found: dict[str, Any] = {"plan": "hosts of one's own", "machine": machine.facts()}
+    found["own_hosts"] = not any(run["loopback"] for run in runs)
+    found |= {"versions": {}, "runs": []}
+    for run in runs:
+        results.add_to(found, run)
+    return found
+
+
 def main() -> None:
     """Writes the results, and prints their tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--rate", choices=LINKS, default=UNLIMITED, help="of the hosts' links")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     runs = collected([ranks(folder) for folder in arguments.folders], arguments.rate)
-    result = {"plan": "hosts of one's own", "machine": machine(), "runs": runs}
-    result["own_hosts"] = not any(run["loopback"] for run in runs)
-    arguments.out.write_text(json.dumps(result, indent=1))
+    arguments.out.write_text(results.text(content(runs)))
     report.publish(arguments.out)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 
+from benchmarks.common import tables
 from benchmarks.side_by_side.rig import LINKS, UNLIMITED
 from benchmarks.side_by_side.runs import Group
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -31,8 +32,7 @@ def table(group: Group) -> list[str]:
     """The goals that these runs can tell of; nothing for another model."""
     if (group.work, group.hosts) != ("mlp", 2):
         return []
-    head = ["| link | tfdist | peer | goal | ratio | reached |", "|---|---|---|---:|---:|---|"]
-    lines = []
+    rows = []
     for rate, kind, peers, bound in GOALS:
         names = [name for name in group.systems if name.startswith("tfdist")]
         ours = best(group, [n for n in names if (n in DENSE) == (kind == "dense")], rate)
@@ -42,28 +42,22 @@ def table(group: Group) -> list[str]:
         ratios = group.ratio(ours, theirs, rate)
         ratio = statistics.median(ratios)
         row = [LINKS[rate][1], SYSTEMS[ours].title, SYSTEMS[theirs].title, f"≤ {bound:g}"]
-        row += [f"{ratio:.3f} ({min(ratios):.3f}–{max(ratios):.3f})"]
-        row.append("yes" if ratio <= bound else "no")
-        lines.append(f"| {' | '.join(row)} |")
-    return [*head, *lines] if lines else []
+        rows.append([*row, tables.with_range(ratios, ".3f"), "yes" if ratio <= bound else "no"])
+    return tables.table(["link", "tfdist", "peer", "goal", "ratio", "reached"], rows, "tttnnt")
 
 
 def ring_table(group: Group) -> list[str]:
     """The shares of the ring's bound that are goals; nothing for another model."""
     if (group.work, group.hosts) != ("mlp", 2):
         return []
-    head = [
-        "| link | tfdist | goal | share of the ring bound | reached |",
-        "|---|---|---:|---:|---|",
-    ]
-    lines = []
+    rows = []
     for rate, (name, bound) in itertools.product(RING_LINKS, RING_SHARES.items()):
         share = group.ring_share(name, rate) if group.seconds(name, rate) else None
         if share is not None:
             row = [LINKS[rate][1], SYSTEMS[name].title, f"≥ {100 * bound:.0f} %"]
-            row += [f"{100 * share:.1f} %", "yes" if share >= bound else "no"]
-            lines.append(f"| {' | '.join(row)} |")
-    return [*head, *lines] if lines else []
+            rows.append([*row, f"{100 * share:.1f} %", "yes" if share >= bound else "no"])
+    head = ["link", "tfdist", "goal", "share of the ring bound", "reached"]
+    return tables.table(head, rows, "ttnnt")
 
 
 def best(group: Group, names: list[str], rate: str) -> str | None:

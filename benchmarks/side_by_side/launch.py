@@ -108,6 +108,13 @@ def last_words(text: str) -> str:
     return "\n".join(lines)[-3000:]
 
 
+def reason(error: str) -> str:
+    """The line of a failed rank's output that says what went wrong."""
+    named = r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*|^\s*what\(\): .*"
+    lines = re.findall(named, error, re.M) or error.splitlines()[:1]
+    return lines[-1].strip()[:120]
+
+
 def _seconds(phases: Sequence[Phase]) -> float:
     """How long the ranks may take for these phases."""
     return START_SECONDS + STEP_SECONDS * sum(recording.WARM_UP + phase.steps for phase in phases)

@@ -9,7 +9,6 @@ exchange overlaps the backward pass where bytes are sent, or bars end, before th
 
 from __future__ import annotations
 
-import argparse
 import bisect
 import dataclasses
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from benchmarks.common import options
 from benchmarks.side_by_side.launch import Phase, launch
 from benchmarks.side_by_side.rig import LINKS, ROOT, rig
 from benchmarks.side_by_side.systems import OVERLAP
@@ -113,9 +113,7 @@ def draw(steps: list[Step], title: str, path: Path) -> None:
 
 def main() -> None:
     """Trains with both strategies, prints what is seen and draws it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options.parser(__doc__)
     parser.add_argument("--work", choices=WORKS, default="transformer")
     parser.add_argument("--batch", type=int, default=8, help="samples per rank and step")
     parser.add_argument("--rate", choices=LINKS, default="1gbit")

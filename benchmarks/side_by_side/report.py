@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import re
 import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import tables
 from benchmarks.side_by_side import chart, goals, scaling, targets, variables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
@@ -20,17 +20,9 @@ from benchmarks.side_by_side.systems import SYSTEMS
 from benchmarks.side_by_side.work import WORKS
 
 
-def reason(error: str) -> str:
-    """The line of a failed rank's output that says what went wrong."""
-    named = r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*|^\s*what\(\): .*"
-    lines = re.findall(named, error, re.M) or error.splitlines()[:1]
-    return lines[-1].strip()[:120]
-
-
 def milliseconds(seconds: list[float]) -> str:
     """The median, and the quartiles in brackets."""
-    low, middle, high = statistics.quantiles([1000 * value for value in seconds], n=4)
-    return f"{middle:.0f} ({low:.0f}–{high:.0f})"
+    return tables.with_quartiles([1000 * value for value in seconds], ".0f")
 
 
 def rounds(group: Group) -> str:
@@ -48,21 +40,21 @@ def times(group: Group) -> list[str]:
     head = ["system"]
     for rate in group.rates:
         head += [f"{LINKS[rate][1]}, ms", "samples/s"]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    rows = []
     for name in group.systems:
         system = SYSTEMS[name]
         row = [system.title]
         if name in group.errors:
             row += ["–"] * 2 * len(group.rates)
-            row[1] = f"crashes: `{reason(group.errors[name])}`"
+            row[1] = f"crashes: `{group.errors[name]}`"
         for rate in group.rates if name not in group.errors else ():
             # On one host there is no link, so its figure holds for all of them.
             seconds = group.seconds(name, None if system.single else rate)
             samples = group.batch * (1 if system.single else group.hosts)
             speed = f"{samples / statistics.median(seconds):.0f}" if system.trains else "–"
             row += [milliseconds(seconds), speed]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        rows.append(row)
+    return tables.table(head, rows)
 
 
 def traffic(group: Group) -> list[str]:
@@ -70,7 +62,7 @@ def traffic(group: Group) -> list[str]:
     head = ["system", "MB per step and rank"]
     head += [f"ring bound, {LINKS[rate][1]}" for rate in group.limited]
     head.append("peak memory, MB")
-    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    rows = []
     for name in group.systems:
         if name in group.errors or SYSTEMS[name].single:
             continue
@@ -80,8 +72,8 @@ def traffic(group: Group) -> list[str]:
             share = group.ring_share(name, rate)
             row.append("–" if share is None else f"{100 * share:.0f} %")
         row.append(f"{statistics.median(group.peaks(name)) / 1e6:.0f}")
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        rows.append(row)
+    return tables.table(head, rows)
 
 
 def section(group: Group) -> list[str]:
@@ -99,21 +91,18 @@ def section(group: Group) -> list[str]:
             f"Links of {LINKS[rate][1]} carried {statistics.median(carried) / 1e6:.1f} MB/s "
             f"({min(carried) / 1e6:.1f}–{max(carried) / 1e6:.1f})."
         )
-    tables = [times(group), traffic(group)]
+    parts = [times(group), traffic(group)]
     if soon := targets.table(group):
-        tables += [soon, [targets.text(group)]]
-    tables += [goals.table(group), goals.ring_table(group), targets.goals(group)]
-    return [*lines, *itertools.chain.from_iterable(["", *table] for table in tables if table)]
+        parts += [soon, [targets.text(group)]]
+    parts += [goals.table(group), goals.ring_table(group), targets.goals(group)]
+    return [*lines, *itertools.chain.from_iterable(["", *part] for part in parts if part)]
 
 
 def machine_text(result: dict[str, Any]) -> str:
     """What the figures were measured with, and what they are."""
     machine = result["machine"]
-    versions: dict[str, str] = {}
-    for run in result["runs"]:
-        versions |= run.get("versions", {})
     vectors = f" ({machine['vectors']})" if machine.get("vectors") else ""
-    used = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    used = ", ".join(f"{name} {version}" for name, version in sorted(result["versions"].items()))
     return (
         f"{machine['cores']} cores of {machine['processor']}{vectors}, Linux {machine['kernel']}, "
         f"Python {machine['python']}, {used}. "

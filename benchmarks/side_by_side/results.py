@@ -1,37 +1,73 @@
-"""The file of results, which grows with each launch and from which measuring can go on."""
+"""The file of results, which grows with each launch and from which measuring can go on.
+
+It holds what the tables and charts read, and no more: a launch is one line.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import machine
+from benchmarks.side_by_side.launch import reason
+from benchmarks.side_by_side.rig import LINKS, UNLIMITED
+from benchmarks.side_by_side.systems import SYSTEMS
+from benchmarks.side_by_side.work import WORKS
+
 Run = dict[str, Any]
 
 # By which a launch is known again.
 KEY = ("round", "system", "work", "hosts", "batch")
-
-# Vector instructions, the widest first, as Linux calls them. How fast TensorFlow multiplies depends
-# on them, and processors of the same name differ.
-VECTORS = ("avx512f", "avx2", "avx")
+# Significant digits of seconds, of which one less changes figures of the pages, and of losses.
+SECONDS, LOSSES = 7, 5
 
 
-def machine() -> dict[str, Any]:
-    """What step times depend on here, apart from the systems' versions."""
-    processor = Path("/proc/cpuinfo").read_text()
-    named = re.search(r"^model name\s*: (.*)$", processor, re.M)
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "processor": named[1] if named else "unknown processor",
-        "vectors": next((name for name in VECTORS if name in processor.split()), ""),
-    }
+def kept(run: Run) -> Run:
+    """What tables and charts read of a launch.
+
+    Losses only where there is one to reach; what links carried and what was sent only where there
+    were links; of an error the line that says what went wrong.
+    """
+    run = dict(run)
+    if "error" in run:
+        run["error"] = reason(run["error"])
+    if "phases" in run:
+        run["phases"] = _phases(run["phases"], SYSTEMS[run["system"]].single)
+    if SYSTEMS[run["system"]].single:
+        run.pop("peak_bytes", None)
+    if "took" in run:
+        run["took"] = round(run["took"], 1)
+    losses = run.pop("losses", [])
+    if WORKS[run["work"]].target is not None:
+        run["losses"] = _rounded(losses, LOSSES)
+    return run
+
+
+def _rounded(values: list[float], digits: int) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def _phases(phases: list[Run], single: bool) -> list[Run]:
+    limited = any(LINKS[phase["rate"]][0] < LINKS[UNLIMITED][0] for phase in phases)
+    found = []
+    for phase in phases:
+        own = {"rate": phase["rate"], "seconds": _rounded(phase["seconds"], SECONDS)}
+        if not single and phase["rate"] != UNLIMITED:
+            own["links"] = [round(carried) for carried in phase["links"]]
+        if not single and (phase["rate"] != UNLIMITED or not limited):
+            own["bytes"] = round(phase["bytes"])
+        found.append(own)
+    return found
+
+
+def text(content: Mapping[str, Any]) -> str:
+    """A file of results: each run is one line, so that a file's history shows which are new."""
+    lines = [json.dumps(run, separators=(",", ":")) for run in content["runs"]]
+    head = json.dumps({name: value for name, value in content.items() if name != "runs"})
+    return f'{head[:-1]}, "runs": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
 class Results:
@@ -46,8 +82,8 @@ class Results:
 
     def __init__(self, path: Path, plan: str, steps: Mapping[str, int], resume: bool):
         self._path = path
-        same = {"plan": plan, "steps": dict(steps), "machine": machine()}
-        self._content: dict[str, Any] = {**same, "runs": []}
+        same = {"plan": plan, "steps": dict(steps), "machine": machine.facts()}
+        self._content: dict[str, Any] = {**same, "versions": {}, "runs": []}
         if resume and path.exists():
             found = json.loads(path.read_text())
             if others := {key: found.get(key) for key in same if found.get(key) != same[key]}:
@@ -66,7 +102,14 @@ class Results:
 
     def add(self, run: Run) -> None:
         """Keeps a run. The file is whole at any time, so it survives a power cut or Ctrl-C."""
-        self._content["runs"].append(run)
+        add_to(self._content, run)
         partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(self._content, indent=1))
+        partial.write_text(text(self._content))
         partial.replace(self._path)
+
+
+def add_to(content: dict[str, Any], run: Run) -> None:
+    """Adds what is kept of a run to a file's content; versions are those of all runs together."""
+    run = kept(run)
+    content["versions"] |= run.pop("versions", {})
+    content["runs"].append(run)

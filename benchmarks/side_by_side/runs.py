@@ -65,7 +65,7 @@ class Group:
     def links(self, rate: str) -> list[float]:
         """What the links were measured to carry, bytes per second."""
         phases = itertools.chain.from_iterable(self._phases(name, rate) for name in self.systems)
-        return [value for phase in phases for value in phase["links"]]
+        return [value for phase in phases for value in phase.get("links", ())]
 
     def peaks(self, name: str) -> list[int]:
         """Peak memory of each run."""

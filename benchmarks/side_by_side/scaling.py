@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections.abc import Iterable
 
+from benchmarks.common import tables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -77,7 +78,7 @@ def table(scaled: list[Group], found: Iterable[Group], alone: int) -> list[str]:
     scaled = sorted(scaled, key=lambda group: group.hosts)
     floors = [group for group in found if group.batch == alone]
     head = ["system", "link", "one device, samples/s", *(f"{g.hosts} hosts" for g in scaled)]
-    lines = [f"| {' | '.join(head)} |", f"|---|---|{'---:|' * (len(head) - 2)}"]
+    rows = []
     present = {name for group in scaled for name in group.systems if name not in group.errors}
     met = {rate for group in scaled for rate in group.rates}
     for name, rate in itertools.product(SYSTEMS, LINKS):
@@ -89,8 +90,8 @@ def table(scaled: list[Group], found: Iterable[Group], alone: int) -> list[str]:
         speed = alone / statistics.median(single)
         row = [SYSTEMS[name].title, LINKS[rate][1], f"{speed:.0f}"]
         row += [_percent(efficiency(group, name, rate, speed)) for group in scaled]
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        rows.append(row)
+    return tables.table(head, rows, "ttn")
 
 
 def efficiency(group: Group, name: str, rate: str, speed: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from benchmarks.common import tables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import SMOOTHING, Group
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -29,7 +30,7 @@ def table(group: Group) -> list[str]:
         return []
     head = ["system", f"steps to a loss of {target:g}"]
     head += [f"{LINKS[rate][1]}, s" for rate in group.rates]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    rows = []
     for name in group.systems:
         if name in group.errors:
             continue
@@ -39,8 +40,8 @@ def table(group: Group) -> list[str]:
             seconds = group.seconds(name, rate)
             known = steps is not None and seconds
             row.append(f"{steps * statistics.median(seconds):.1f}" if known else "–")
-        lines.append(f"| {' | '.join(row)} |")
-    return lines
+        rows.append(row)
+    return tables.table(head, rows)
 
 
 def goals(group: Group) -> list[str]:
@@ -51,7 +52,7 @@ def goals(group: Group) -> list[str]:
     target = WORKS[group.work].target
     if target is None:
         return []
-    lines = []
+    rows = []
     for name in group.systems:
         system = SYSTEMS[name]
         if not system.options.get("compression") or name in group.errors:
@@ -65,6 +66,5 @@ def goals(group: Group) -> list[str]:
         ratio = "not reached" if steps is None else f"{steps / base:.2f}"
         reached = steps is not None and steps <= MORE_STEPS * base
         row = [system.title, SYSTEMS[dense].title, f"≤ {MORE_STEPS:g}", ratio]
-        lines.append(f"| {' | '.join(row)} | {'yes' if reached else 'no'} |")
-    head = ["| compressed | dense | goal | steps, ratio | reached |", "|---|---|---:|---:|---|"]
-    return [*head, *lines] if lines else []
+        rows.append([*row, "yes" if reached else "no"])
+    return tables.table(["compressed", "dense", "goal", "steps, ratio", "reached"], rows, "ttnnt")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 
+from benchmarks.common import tables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -80,21 +81,20 @@ def _table(few: Group, many: Group, floors: dict[str, str | None]) -> list[str]:
     ]
     head = ["system", "link", *(f"{count} variables, ms" for count in VARIABLES)]
     head += ["ratio", "goal", "reached"]
-    return [f"| {' | '.join(head)} |", "|---|---|---:|---:|---:|---:|---|", *rows] if rows else []
+    return tables.table(head, rows, "ttnnnnt")
 
 
-def _row(name: str, rate: str, few: Group, many: Group, floor: str | None) -> str | None:
-    """The line of one system on such links, if there is one; tfdist's have a goal."""
+def _row(name: str, rate: str, few: Group, many: Group, floor: str | None) -> list[str] | None:
+    """The cells of one system on such links, if it ran; tfdist's have a goal."""
     small, large = (overheads(group, name, rate, floor) for group in (few, many))
     ratios = [large[number] / small[number] for number in small.keys() & large.keys()]
     if not ratios:
         return None
-    ratio = statistics.median(ratios)
     cells = [SYSTEMS[name].title, LINKS[rate][1]]
     cells += [_milliseconds(found) for found in (small, large)]
-    cells.append(f"{ratio:.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
+    cells.append(tables.with_range(ratios, ".2f"))
     if name.startswith("tfdist"):
-        cells += [f"≤ {BOUND:g}", "yes" if ratio <= BOUND else "no"]
+        cells += [f"≤ {BOUND:g}", "yes" if statistics.median(ratios) <= BOUND else "no"]
     else:
         cells += ["–", "–"]
-    return f"| {' | '.join(cells)} |"
+    return cells

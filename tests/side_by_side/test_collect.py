@@ -40,9 +40,7 @@ def test_one_device_is_compared_on_each_number_of_hosts(tmp_path):
         ("torch", 2, 0),
         ("torch", 3, 0),
     ]
-    page = report.page(
-        {"plan": "own", "own_hosts": True, "machine": collect.machine(), "runs": runs}, None
-    )
+    page = report.page(collect.content(runs), None)
     assert "| 50 % | 33 % |" in page
     assert "Each host has a core of its own" in page
 

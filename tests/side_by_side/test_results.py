@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common import machine
 from benchmarks.side_by_side.report import machine_text
-from benchmarks.side_by_side.results import Results, machine
+from benchmarks.side_by_side.results import Results
 
 PLACE = {"round": 0, "system": "ddp", "work": "mlp", "hosts": 2, "batch": 64}
 STEPS = {"1gbit": 10}
@@ -54,7 +55,7 @@ def test_results_of_another_machine_are_not_continued(tmp_path):
 
 
 def test_the_machine_is_told_from_others_of_the_same_name():
-    found = machine()
+    found = machine.facts()
     assert found["vectors"] in Path("/proc/cpuinfo").read_text().split()
-    text = machine_text({"machine": found, "runs": []})
+    text = machine_text({"machine": found, "versions": {}, "runs": []})
     assert f"{found['processor']} ({found['vectors']}), Linux" in text

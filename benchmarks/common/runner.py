@@ -1,0 +1,90 @@
+"""Starts the processes in which something is measured, and lets systems take turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import ROOT
+
+
+def order(systems: Sequence[str], number: int) -> Sequence[str]:
+    """Of the systems in a round: forwards and backwards in turn (ABBA).
+
+    So a slow drift of the machine's speed meets all systems alike.
+    """
+    return systems if number % 2 == 0 else systems[::-1]
+
+
+def in_turn(systems: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Number of the round and system, for all rounds."""
+    for number in range(rounds):
+        for name in order(systems, number):
+            yield number, name
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    """This process' variables; what is in these folders, and the benchmarks, can be imported."""
+    paths = [*map(str, folders), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(filter(None, paths))
+    return {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {"PYTHONPATH": path}
+
+
+def printed(module: str, *options: object, folders: Sequence[Path] = ()) -> Any:
+    """The JSON that a module of this folder prints last, run in a process of its own.
+
+    Args:
+        module: its name.
+        *options: of its command line.
+        folders: as of `environment`.
+
+    Raises:
+        RuntimeError: when the process fails; with the end of what it wrote.
+    """
+    output = _run(_command(module, *options), environment(*folders))
+    return json.loads(output.splitlines()[-1])
+
+
+def written(module: str, *options: object, start: Callable[[list[str]], None]) -> Any:
+    """The JSON that one of several processes of a module writes.
+
+    Args:
+        module: its name; its command line begins with the path to write to.
+        *options: the rest of its command line.
+        start: runs the processes, given the command of one.
+
+    Raises:
+        RuntimeError: as `printed`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "measured.json")
+        start(_command(module, path, *options))
+        return json.loads(path.read_text())
+
+
+def launched(processes: int, strategy: str) -> Callable[[list[str]], None]:
+    """Starts so many with `tfdist run`; for `written`."""
+    launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes)]
+
+    def start(command: list[str]) -> None:
+        _run([*launcher, "--strategy", strategy, *command[1:]], environment())
+
+    return start
+
+
+def _command(module: str, *options: object) -> list[str]:
+    return [sys.executable, "-m", f"benchmarks.{module}", *map(str, options)]
+
+
+def _run(command: list[str], variables: dict[str, str]) -> str:
+    """What a command prints."""
+    process = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{process.stderr[-5000:]}")
+    return process.stdout

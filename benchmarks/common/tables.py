@@ -1,0 +1,47 @@
+"""Markdown tables, and figures with their spread."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+_LINES = {"t": "---|", "n": "---:|"}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], columns: str = "tn") -> list[str]:
+    """The lines of a table; none without rows.
+
+    Args:
+        head: the columns' titles.
+        rows: the cells of each.
+        columns: "t" for one of text, "n" for one of numbers; the last letter is for all others too.
+    """
+    lines = [_line(cells) for cells in rows]
+    under = "".join(_LINES[kind] for kind in columns.ljust(len(head), columns[-1]))
+    return [_line(head), f"|{under}", *lines] if lines else []
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def with_quartiles(values: Sequence[float], style: str) -> str:
+    """The median, and the quartiles in brackets.
+
+    Args:
+        values: at least one; of a single one there are no quartiles.
+        style: of the figures, as `format` takes it.
+    """
+    if len(values) == 1:
+        return f"{values[0]:{style}}"
+    low, middle, high = statistics.quantiles(values, n=4)
+    return _spread(middle, low, high, style)
+
+
+def with_range(values: Sequence[float], style: str) -> str:
+    """The median, and the lowest and the highest in brackets; arguments as above."""
+    return _spread(statistics.median(values), min(values), max(values), style)
+
+
+def _spread(middle: float, low: float, high: float, style: str) -> str:
+    return f"{middle:{style}} ({low:{style}}–{high:{style}})"
