@@ -16,6 +16,7 @@ from tfdist.step import collection, loss_sums, replica
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.compression_state import CompressionState
+from tfdist.step.gradient_weight import gradient_weight
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.loss_tags import LOSS, refuse_unweighted, tag
 from tfdist.step.path import StepPath
@@ -198,7 +199,7 @@ class DistributedOptimizer(OptimizerWrapper):
         if self.gradient_monitor is not None:
             self.gradient_monitor.record(gradients)
         places = [self._index_of(variable) for variable in variables]
-        path.run(gradients, self._weight(), variables, places)
+        path.run(gradients, gradient_weight(self, self._loss_scale), variables, places)
         if path.updates_at_each_step:
             self._note_counted()
 
@@ -211,7 +212,7 @@ class DistributedOptimizer(OptimizerWrapper):
             if not self.built:
                 self._build_in_scope(self._distribution_strategy, variables)
             gradients = self._in_build_order(grads, variables)
-        weight = self._weight()
+        weight = gradient_weight(self, self._loss_scale)
         if weight is not None:
             gradients = [None if g is None else weigh(g, weight) for g in gradients]
         collected.applied.append((self, gradients))
@@ -268,24 +269,6 @@ class DistributedOptimizer(OptimizerWrapper):
     def _build_in_scope(self, strategy: tf.distribute.Strategy, variables: list) -> None:
         with tf.init_scope(), strategy.scope():
             self.build(variables)
-
-    def _weight(self) -> float | tf.Tensor | None:
-        """What the gradients are multiplied by; None for nothing.
-
-        The share, unless the loss has it already; zero on a replica without samples; and the
-        inverse of the loss scale.
-        """
-        weight: float | tf.Tensor | None = None
-        step = replica.current()
-        if step is not None:
-            scaled = step.own_loop or id(self) in step.scaled_losses
-            step.weighted_gradients |= not scaled
-            weight = step.share.nonempty if scaled else step.share.fraction
-            weight = None if step.empty_counts else weight
-        unscale = self._loss_scale.inverse()
-        if unscale is not None:
-            weight = unscale if weight is None else unscale * weight
-        return weight
 
     def get_config(self) -> dict[str, Any]:
         """The configuration, from which `from_config` makes an equal optimizer without state."""

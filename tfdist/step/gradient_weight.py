@@ -1,0 +1,31 @@
+"""What a step's gradients are multiplied by before anything else happens to them."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.step import replica
+from tfdist.step.loss_scale import LossScale
+
+
+def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tensor | None:
+    """The weight of this replica's gradients; None for 1.
+
+    The share, unless the loss has it already; zero on a replica without samples; and the inverse of
+    the loss scale.
+
+    Args:
+        optimizer: the one that applies them, whose `scale_loss` may have applied the share.
+        loss_scale: its loss scale.
+    """
+    weight: float | tf.Tensor | None = None
+    step = replica.current()
+    if step is not None:
+        scaled = step.own_loop or id(optimizer) in step.scaled_losses
+        step.weighted_gradients |= not scaled
+        weight = step.share.nonempty if scaled else step.share.fraction
+        weight = None if step.empty_counts else weight
+    unscale = loss_scale.inverse()
+    if unscale is not None:
+        weight = unscale if weight is None else unscale * weight
+    return weight
