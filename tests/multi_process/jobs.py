@@ -32,6 +32,7 @@ _USUAL = {
     "data": ("horovod-2",),
     "decisions": ("horovod-2",),
     "files": ("multi_worker-2",),
+    "mismatches": ("multi_worker-2",),
 }
 
 
