@@ -36,8 +36,7 @@ def tfdist_(name: str) -> tuple[tf.distribute.Strategy, Exchanged]:
         specs = [tf.TensorSpec(gradient.shape, gradient.dtype) for gradient in gradients]
         totals = Totals(strategy.options, specs, [str(number) for number in range(len(specs))])
         packing = totals.packing(gradients, accumulates=False)
-        largest = getattr(strategy, "largest_message", None)
-        return totals.sum(packing, packing.pack(gradients), tf.constant(0, tf.int64), largest)
+        return totals.sum(packing, packing.pack(gradients), tf.constant(0, tf.int64))
 
     return strategy, exchanged
 
