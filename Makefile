@@ -15,6 +15,18 @@ FAST := tests/test_arguments.py tests/test_validation.py tests/test_optimizer.py
   tests/cli/test_run_output.py tests/parameter_server/test_failing.py \
   tests/parameter_server/test_notes.py
 
+PYTEST = $(BIN)/python -m pytest --dist loadgroup
+ALL := -m "full or not full"
+IN_SHARD = $(if $(SHARD),--shard $(SHARD))
+REST_CACHE := .pytest_cache/rest
+
+# Of each room something that is quick and sees much, and one training with each engine.
+SAMPLE := tests/compression/test_selection.py tests/equivalence/test_equivalence.py \
+  tests/parameter_server/test_pipelines.py tests/processes/test_describe.py tests/replay/test_sums.py \
+  tests/staleness tests/step/test_exchange.py tests/step/test_wire.py tests/strategies/test_base.py \
+  tests/test_arguments.py tests/test_compat.py tests/test_optimizer.py \
+  -k "not test_training_equals_one_device or IndexedSlices"
+
 # What the names of the peers' environments begin with.
 PEERS ?= .venv-peers
 
@@ -27,7 +39,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-full lint horovod equivalence benchmark
+.PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-safety-nets peers bench bench-full docs test-oldest clean
 .PHONY: test-python310 test-on-python310
@@ -38,11 +50,26 @@ help: ## list the targets
 train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
 
-test: lint horovod ## the test suite: lint, format, types, tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --durations 120
+check: lint ## what to run after every change: lint, pure tests, a sample of the others; 5 minutes
+	$(PYTEST) -q --tier pure -n 2
+	@$(BIN)/python -c 'import horovod' 2>/dev/null || \
+	  echo "Horovod is not installed here (make horovod), so its job is left out"
+	$(PYTEST) -q -n 2 -rs $(SAMPLE)
 
-test-full: lint horovod ## all tests, also those that take long and vary others
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "full or not full"
+test: lint horovod ## the test suite: lint, format, types, tests; 15 minutes
+	$(PYTEST) --tier pure -n 2
+	$(PYTEST) --tier graph,job,page,bench -n 3 --durations 60
+
+test-full: lint horovod ## all tests, also those that take long and vary others; hours, or SHARD=2/8
+	$(PYTEST) -n 3 $(ALL) $(IN_SHARD)
+
+# A test that fails here runs once more without others beside it: what it needs is often only time.
+test-rest: lint horovod ## the tests of test-full that `make test` leaves out; hours, or SHARD=2/8
+	@rm -rf $(REST_CACHE)
+	@$(PYTEST) -n 3 -m full $(IN_SHARD) -o cache_dir=$(REST_CACHE) --durations 30 || { \
+	  test $$? -eq 1 && echo "These failed, and run once more, one after the other:" && \
+	  $(PYTEST) $(ALL) -o cache_dir=$(REST_CACHE) -v --last-failed --last-failed-no-failures none \
+	    --maxfail 5 && echo "Those above passed when they ran alone"; }
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

@@ -1,23 +1,15 @@
-"""Four virtual CPU devices for the whole suite; TensorFlow cannot change them later."""
+"""What all tests share. Nothing here imports TensorFlow before a test wants it."""
 
 import gc
 import os
 import pathlib
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import keras
 import pytest
 
-import tfdist
-from tests.equivalence.results import Shared
-
-DEVICES = tfdist.testing.virtual_devices(4)
-
-# What the imports have made is not searched for garbage.
-gc.collect()
-gc.freeze()
-
+pytest_plugins = ["tests.selection"]
 
 FULL = "full"
 
@@ -41,12 +33,19 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.full)])
 def strategy(request):
     """A strategy on several devices."""
-    return tfdist.MirroredStrategy(DEVICES[: request.param])
+    return _mirrored(request.param)
 
 
 @pytest.fixture
 def two_replicas():
-    return tfdist.MirroredStrategy(DEVICES[:2])
+    return _mirrored(2)
+
+
+def _mirrored(count):
+    import tfdist
+    from tests.devices import DEVICES
+
+    return tfdist.MirroredStrategy(DEVICES[:count])
 
 
 @pytest.fixture(scope="session")
@@ -64,12 +63,17 @@ def shared_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def shared(shared_folder):
     """What one process of pytest-xdist computes and all use."""
+    from tests.equivalence.results import Shared
+
     return Shared(shared_folder)
 
 
 @pytest.fixture(autouse=True)
 def _fresh_keras_state():
     yield
+    keras = sys.modules.get("keras")
+    if keras is None:
+        return
     # Garbage is looked for after tests that have made much. What TensorFlow has kept of their
     # functions is then left out the next time: it would soon take longer than the tests.
     made_much = gc.get_count()[2] > 0

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tfdist import callbacks, cluster, compression, staleness, testing
 
 NUMBERS = {
@@ -136,6 +136,7 @@ def _arguments():
 def test_what_cannot_be_used_is_refused_and_shown(thing, parameter):
     name = thing.__name__
     takes = TAKES_HERE.get((name, parameter.name), TAKES.get(parameter.name, set()))
+    assert set(EVERYTHING) - takes
     for kind, value in EVERYTHING.items():
         if kind in takes:
             continue

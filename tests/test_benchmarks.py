@@ -15,7 +15,7 @@ import tensorflow as tf
 from benchmarks import async_stragglers_report, codecs_cell, pages
 from tests.traffic import network
 from tfdist.compression import DGC
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = Path(__file__).resolve().parents[1]
 # One process of pytest-xdist makes the run that these tests share.
@@ -74,10 +74,23 @@ def test_step_overhead_writes_every_quantity_of_both_strategies(outputs):
 
 @pytest.mark.full
 @shares_run
-def test_step_overhead_says_where_the_peer_crashes(outputs):
+def test_the_table_of_step_overhead_is_what_was_measured(outputs):
     printed, result, _ = outputs
-    crashes = "error" in result["cells"][1]["plain"]
-    assert ("| crashes |" in printed) == crashes
+    lines = [line.strip("| ") for line in printed.splitlines() if line.startswith("|")]
+    quantities = (("step_seconds", 1e3), ("trace_seconds", 1.0), ("peak_bytes", 1e-6))
+    for line, cell in zip(lines[2:], result["cells"], strict=True):
+        texts = line.split(" | ")
+        assert texts[:3] == ["2", "2", str(cell["steps_per_execution"])]
+        for place, (quantity, factor) in enumerate(quantities):
+            plain, ours, ratio = texts[3 + 3 * place : 6 + 3 * place]
+            assert float(ours) == pytest.approx(cell["tfdist"][quantity] * factor, rel=0.01)
+            if "error" in cell["plain"]:
+                assert (plain, ratio) == ("crashes", "–")
+                assert cell["plain"]["error"] in printed
+            else:
+                assert float(plain) == pytest.approx(cell["plain"][quantity] * factor, rel=0.01)
+                expected = cell["tfdist"][quantity] / cell["plain"][quantity]
+                assert float(ratio) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.full

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 _KNUTH = 0x9E3779B9
 

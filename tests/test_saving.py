@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 Y = (X[:, 0] > 0).astype("int64")

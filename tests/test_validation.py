@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 X = np.ones((8, 2), "float32")
 Y = np.ones((8, 1), "float32")

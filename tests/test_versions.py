@@ -31,6 +31,7 @@ def test_other_versions_are_refused(tensorflow, keras, message):
         _versions.check(tensorflow, keras, "tensorflow")
 
 
+@pytest.mark.job
 def test_other_backend_is_refused_at_import(tmp_path):
     """A stand-in for JAX is enough for Keras to start with that backend's name."""
     code = "import keras; keras.config.backend = lambda: 'jax'; import tfdist"

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from tfdist.options import Options
     from tfdist.step.scaling import scale_loss
     from tfdist.strategies.factory import Strategy
-    from tfdist.strategies.horovod import HorovodStrategy
-    from tfdist.strategies.mirrored import MirroredStrategy
-    from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
-    from tfdist.strategies.parameter_server import ParameterServerStrategy
+    from tfdist.strategies.horovod.strategy import HorovodStrategy
+    from tfdist.strategies.mirrored.strategy import MirroredStrategy
+    from tfdist.strategies.multi_worker.strategy import MultiWorkerMirroredStrategy
+    from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,11 +40,11 @@ __all__ = [
 # line needs neither, and `tfdist doctor` says what is wrong with them.
 _MODULES = {
     "DistributedOptimizer": "tfdist.optimizer.distributed",
-    "HorovodStrategy": "tfdist.strategies.horovod",
-    "MirroredStrategy": "tfdist.strategies.mirrored",
-    "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker",
+    "HorovodStrategy": "tfdist.strategies.horovod.strategy",
+    "MirroredStrategy": "tfdist.strategies.mirrored.strategy",
+    "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker.strategy",
     "Options": "tfdist.options",
-    "ParameterServerStrategy": "tfdist.strategies.parameter_server",
+    "ParameterServerStrategy": "tfdist.strategies.parameter_server.strategy",
     "Strategy": "tfdist.strategies.factory",
     "scale_loss": "tfdist.step.scaling",
 }

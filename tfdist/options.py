@@ -1,10 +1,16 @@
-"""The options that all strategies share, as data, checked when they are given."""
+"""The options that all strategies share, as data, checked when they are given.
+
+A new option is a field of `Options` and its line in `CommonOptions`. Constructors, the optimizer,
+records and the comparison of ranks take what is here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, TypeVar
 
 import tensorflow as tf
 
@@ -21,15 +27,32 @@ _MOST_BYTES = 2**62
 Compression = str | Compressor | Mapping[str, Any] | None
 
 
+class OptimizerOptions(TypedDict, total=False):
+    """The options that `tfdist.DistributedOptimizer` takes too; None for the strategy's."""
+
+    accumulation_steps: int | None
+    bucket_bytes: int | None
+    compression: Compression
+
+
+class CommonOptions(OptimizerOptions, total=False):
+    """The options that every strategy takes."""
+
+    seed: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What every tfdist strategy takes besides TensorFlow's own arguments.
+    """What every tfdist strategy takes besides TensorFlow's own arguments, by keyword.
 
     Attributes:
-        accumulation_steps: number of micro-batches per exchange and update, 1 to 2**31 - 1.
-        bucket_bytes: upper bound of a gradient bucket in bytes, 1 to 2**62.
-        compression: a `tfdist.compression.Compressor`, its name, or a dict of patterns of
-            variables' paths and these; None for none. Once made, a `Choice`.
+        accumulation_steps: number of micro-batches whose gradients are averaged on each replica
+            before one exchange and one update, 1 to 2**31 - 1. A remainder at the end of an epoch
+            is completed by the next epoch's first batches.
+        bucket_bytes: gradients are packed into buckets of at most this many bytes, 1 to 2**62.
+        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
+            as "topk", or a dict of patterns of variables' paths and these; None for not at all.
+            Once made, a `Choice`.
         seed: for the random numbers of compressors, 0 to 2**63 - 1.
 
     Raises:
@@ -57,3 +80,57 @@ class Options:
         """A copy with those of `changes` that are not None."""
         given = {name: value for name, value in changes.items() if value is not None}
         return dataclasses.replace(self, **given)
+
+    def of_optimizer(self) -> OptimizerOptions:
+        """Those that an optimizer takes."""
+        return {name: getattr(self, name) for name in _OF_OPTIMIZER}  # type: ignore[return-value]
+
+    def get_config(self) -> dict[str, Any]:
+        """The options as plain data, by name."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            name: value.get_config() if hasattr(value, "get_config") else value
+            for name, value in found.items()
+        }
+
+
+_OF_OPTIMIZER = tuple(OptimizerOptions.__annotations__)
+_Function = TypeVar("_Function", bound=Callable)
+
+
+def takes_options(function: _Function) -> _Function:
+    """Shows the options in the signature of a strategy's constructor that has `**options`."""
+    return _with_parameters(
+        function,
+        {field.name: (field.default, field.type) for field in dataclasses.fields(Options)},
+    )
+
+
+def takes_optimizer_options(function: _Function) -> _Function:
+    """Shows the options in the signature of an optimizer's constructor that has `**options`."""
+    types = OptimizerOptions.__annotations__
+    return _with_parameters(function, {name: (None, types[name]) for name in _OF_OPTIMIZER})
+
+
+def _with_parameters(function: _Function, options: Mapping[str, tuple[Any, Any]]) -> _Function:
+    """`function`, which raises TypeError for other keywords than it and `options` have."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    common = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (default, kind) in options.items()
+    ]
+    signature = signature.replace(parameters=[*own, *common])
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"{function.__qualname__}: {error}. Received: {sorted(kwargs)}"
+            ) from None
+        return function(*args, **kwargs)
+
+    checked.__signature__ = signature  # type: ignore[attr-defined]
+    return checked  # type: ignore[return-value]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tfdist.callbacks import LearningRateWarmup
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")

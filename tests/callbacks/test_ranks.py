@@ -5,7 +5,7 @@ import pytest
 
 import tfdist
 from tests.callbacks import ranks, starting
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 
 def _param(strategy):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 
 def _model(strategy, **options):

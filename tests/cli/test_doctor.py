@@ -307,6 +307,7 @@ def doctor(*arguments, **environ):
     )
 
 
+@pytest.mark.job
 def test_the_command_prints_what_really_is_installed():
     import keras
     import tensorflow as tf

@@ -5,7 +5,6 @@ from datetime import timedelta
 from unittest import mock
 
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -270,6 +269,8 @@ def assert_one_line(error):
 
 
 def assert_same_for_tensorflow(cluster, text):
+    import tensorflow as tf
+
     with mock.patch.dict("os.environ", {"TF_CONFIG": text}):
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         expected = {job: list(tasks) for job, tasks in cluster.jobs.items()}
@@ -291,6 +292,7 @@ def assert_a_cluster_or_one_line(text):
 generously = settings(deadline=timedelta(seconds=5), max_examples=300)
 
 
+@pytest.mark.graph
 @generously
 @given(valid_configs())
 def test_every_valid_configuration_is_accepted(valid):
@@ -298,18 +300,21 @@ def test_every_valid_configuration_is_accepted(valid):
     assert_same_for_tensorflow(read(text), text)
 
 
+@pytest.mark.graph
 @generously
 @given(mutated_configs())
 def test_mutated_configurations_are_accepted_or_one_line(mutant):
     assert_a_cluster_or_one_line(json.dumps(mutant))
 
 
+@pytest.mark.graph
 @generously
 @given(jsons)
 def test_any_json_is_accepted_or_one_line(value):
     assert_a_cluster_or_one_line(json.dumps(value))
 
 
+@pytest.mark.graph
 @generously
 @given(st.one_of(st.text(), valid_configs().map(json.dumps)), st.data())
 def test_any_text_is_accepted_or_one_line(text, data):

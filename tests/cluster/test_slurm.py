@@ -3,7 +3,6 @@
 from unittest import mock
 
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,12 +96,15 @@ def test_a_mistake_is_one_line(change, message):
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.graph
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=5),
     st.integers(1, 30000),
     st.integers(0, 90),
 )
 def test_agrees_with_tensorflow_where_the_names_sort_like_the_hosts(per_host, port, first):
+    import tensorflow as tf
+
     hosts = f"n[{first:02}-{first + len(per_host) - 1:02}]"
     rank = sum(per_host) - 1
     environ = srun(rank, hosts, per_host, TFDIST_PORT_BASE=f"{port}")

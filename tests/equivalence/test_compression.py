@@ -10,7 +10,7 @@ from tests.equivalence import compare
 from tests.equivalence.columns import BY_NAME, COMPRESSED
 from tests.equivalence.features import FEATURES, FIRST_SAMPLE
 from tfdist import _versions, compression
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 _KERAS = _versions.release(keras.__version__)
 _COLUMN = BY_NAME["mirrored-2"]
@@ -40,7 +40,7 @@ def _cells():
 
 def _cells_of_processes():
     for column in COMPRESSED:
-        marks = [pytest.mark.full]
+        marks = [pytest.mark.full, pytest.mark.job]
         if column.strategy == "horovod":
             marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
         for feature in FEATURES:

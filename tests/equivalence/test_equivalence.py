@@ -7,7 +7,7 @@ from tests.equivalence import compare
 from tests.equivalence.columns import BY_NAME, COLUMNS
 from tests.equivalence.features import FEATURES, VARIATIONS
 from tfdist import _versions
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 _KERAS = _versions.release(keras.__version__)
 
@@ -21,6 +21,8 @@ def _cells():
             usual = column.complete and feature.name not in VARIATIONS
             if not (usual or feature.name in column.sample):
                 marks.append(pytest.mark.full)
+            if column.in_own_processes:
+                marks.append(pytest.mark.job)
             if column.strategy == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
             yield pytest.param(column, feature, marks=marks, id=f"{column.name}-{feature.name}")

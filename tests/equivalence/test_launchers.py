@@ -13,7 +13,7 @@ import pytest
 from tests.equivalence.compare import MAX_HISTORY_DIFFERENCE, MAX_WEIGHT_DIFFERENCE
 from tfdist.cluster import Cluster
 from tfdist.cluster.addresses import reserved_ports
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = str(pathlib.Path(__file__).with_name("launched.py"))

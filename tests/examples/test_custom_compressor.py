@@ -8,7 +8,7 @@ import tensorflow as tf
 import tfdist
 from examples import custom_compressor
 from tests.compression.replicas import exchange, shaped, spec_of
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.examples.test_scripts import printed, run
 from tfdist import compression
 

@@ -52,4 +52,7 @@ def _all_found(request, tmp_path_factory):
 @pytest.fixture
 def found(request, _all_found):
     """What each rank found out in the scenario of the test; see `jobs.scenario`."""
-    return _all_found.of(*request.param)
+    ranks = _all_found.of(*request.param)
+    # Tests go over the ranks, and would find nothing wrong with none.
+    assert len(ranks) == JOBS[request.param.job].processes
+    return ranks

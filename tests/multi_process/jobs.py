@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.equivalence.ranks import Ranks
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 _PROGRAM = (sys.executable, "-m", "tests.multi_process.worker")
 JOBS = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.multi_process import layers
 from tests.multi_process.jobs import ALL, PAIRS, scenario
 from tests.multi_process.scenarios import compression

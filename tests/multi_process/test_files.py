@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.multi_process import checks
 from tests.multi_process.jobs import scenario
 from tests.multi_process.reference import BATCHES, OneDevice, X, Y

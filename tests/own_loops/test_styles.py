@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.own_loops import styles
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 _function = functools.partial(tf.function, autograph=False)
 
@@ -125,6 +125,7 @@ def test_kinds_of_losses_written_by_hand(loss_of, expected):
         (lambda x, v: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float32), "the result of Sum"),
         (lambda x, v: tf.reduce_sum(x / tf.reduce_sum(x)), "the result of Sum"),
         (lambda x, v: tf.sqrt(tf.reduce_mean(x)), "the result of Sqrt"),
+        (lambda x, v: tf.reduce_mean(tf.boolean_mask(x, x > 3.0)), "the result of Mean"),
         (lambda x, v: (tf.reduce_mean(x) + tf.reduce_sum(x)) / v, "the result of RealDiv"),
         (lambda x, v: tf.reduce_sum(tf.reduce_mean(tf.stack([x, x], 1), axis=0)), "Sum"),
         (lambda x, v: tf.reduce_mean(x) / 2, "divided by 2, the number of replicas"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.parameter_server import push_scenarios
 from tfdist import compression
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.xdist_group("parameter_server")
 def test_synchronous_training_equals_that_of_replicas(found, name):
     options = push_scenarios.SYNCHRONOUS[name]
     expected = push_scenarios.trained(tfdist.MirroredStrategy(DEVICES[:2], **options))
-    for weights, others in zip(found[name], expected):
+    for weights, others in zip(found[name], expected, strict=True):
         np.testing.assert_allclose(weights, others, rtol=0, atol=1e-6)
 
 

@@ -46,6 +46,7 @@ def test_a_batch_ends_when_its_update_is_made(found):
 @pytest.mark.scenario("counters")
 def test_logs_count_every_step_once(found):
     """The weights do not move, so each epoch's logs are those of an evaluation."""
+    assert "loss" in found["one device"]
     for name, value in found["one device"].items():
         np.testing.assert_allclose(found["history"][name], value, rtol=1e-6)
 

@@ -105,6 +105,7 @@ def test_the_command_says_so_in_one_line_and_starts_nothing(tmp_path, capsys):
     path = tmp_path / "run.log"
     script = tmp_path / "script.py"
     script.write_text("raise SystemExit('the script was started')")
+    refused = 0
     for mutant in mutants(data, 80):
         path.write_bytes(mutant)
         try:
@@ -113,6 +114,8 @@ def test_the_command_says_so_in_one_line_and_starts_nothing(tmp_path, capsys):
             assert main(["replay", str(path), str(script)]) == 2
             (line,) = capsys.readouterr().err.splitlines()
             assert line.startswith(tuple(f"tfdist replay: {text}" for text in REFUSED))
+            refused += 1
+    assert refused > 40
 
 
 @pytest.mark.parametrize(

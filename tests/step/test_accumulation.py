@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.compression.replicas import VARIANTS, name_of
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tfdist import compression
 from tfdist.compression.choice import Choice
 from tfdist.step import compression as stage

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tfdist import compression
 
 _RANDOM = np.random.default_rng(0)
@@ -41,7 +41,9 @@ def _fit(model, first=0, last=4):
 
 
 def _state(model):
-    return model.optimizer.compression_state._local_rows()
+    rows = model.optimizer.compression_state._local_rows()
+    assert rows
+    return rows
 
 
 def _assert_same(model, expected):

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 EPSILON = 0.3
 

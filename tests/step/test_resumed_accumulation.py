@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.multi_process import layers
 
 BATCH = 6  # eight batches per epoch
@@ -73,7 +73,9 @@ def _load(path, replicas, choice=None, **options):
 
 def _waiting(model):
     """What each replica has accumulated, by variable."""
-    return model.optimizer.accumulator._local_rows()
+    rows = model.optimizer.accumulator._local_rows()
+    assert rows
+    return rows
 
 
 @pytest.mark.parametrize("bucket_bytes", [1000, 2**22])

@@ -39,6 +39,7 @@ def _payload(replica):
 def test_everything_is_gathered_bit_by_bit(strategy, largest):
     found = _run(strategy, lambda replica: wire.gather_from_replicas(_payload(replica), largest))
     sent = [_payload(tf.constant(r)) for r in range(strategy.num_replicas_in_sync)]
+    assert [len(replica) for replica in found] == [3 * len(DTYPES)] * len(sent)
     for replica in found:
         for index, rows in enumerate(replica):
             expected = tf.stack([payload[index] for payload in sent])
@@ -54,6 +55,7 @@ def test_sums_of_half_precision_are_as_exact_as_the_engine_allows(strategy, dtyp
         lambda replica: wire.sum_over_replicas([tf.fill([5], tf.cast(value, dtype))], 100, None),
     )
     replicas = strategy.num_replicas_in_sync
+    assert len(found) == replicas
     for (total,) in found:
         exact = dtype != tf.float16 or replicas == 2
         assert total.dtype == (tf.float32 if exact else tf.float16)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 X = np.random.default_rng(0).normal(size=(19, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from keras import layers, ops
 from keras.src.backend.common import global_state
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(35, 6)).astype("float32")
@@ -212,3 +212,32 @@ def test_a_generator_goes_on_under_another_strategy(two_replicas):
 
     three_replicas = tfdist.MirroredStrategy(DEVICES[:3])
     assert drawn(two_replicas, three_replicas, two_replicas) == drawn(*[_one_device()] * 3)
+
+
+class Taught(keras.Model):
+    """Its loss calls a layer that its `call` does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.student, self.head = keras.layers.Dense(4), keras.layers.Dense(4)
+
+    def call(self, x):
+        return self.student(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.losses.MeanSquaredError()(self.head(x), y_pred)
+
+
+def test_layers_that_only_the_loss_calls_are_built(two_replicas):
+    x = np.random.default_rng(0).normal(size=(11, 3)).astype("float32")
+
+    def train(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = Taught()
+            model.compile(keras.optimizers.Adam(0.01), metrics=["mae"])
+        model.fit(x, x[:, :1], batch_size=4, epochs=2, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    for our, their in zip(train(two_replicas), train(tf.distribute.get_strategy()), strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 
 _RANDOM = np.random.default_rng(0)
 X = _RANDOM.normal(size=(35, 6)).astype("float32")
@@ -22,6 +22,16 @@ def _correlation(y, prediction):
     """No sum over samples: of features, each a mean over the samples."""
     correlations = ops.matmul(ops.transpose(prediction), y) / ops.cast(ops.shape(y)[0], "float32")
     return ops.sum(ops.square(correlations - 1.0))
+
+
+def _mask(y):
+    """Few of the values, and other numbers of them in each part of a batch."""
+    return ops.cast(y > 0.5, "float32")
+
+
+@tf.function
+def _sum_in_a_function(y, prediction):
+    return tf.reduce_sum(_squares(y, prediction))
 
 
 # A loss by the targets, the predictions and the model.
@@ -42,6 +52,27 @@ SUMS = {
     "sum of a Keras loss": lambda y, p, model: keras.losses.MeanSquaredError("sum")(y, p),
     "mean by hand": lambda y, p, model: (
         ops.sum(_squares(y, p)) / ops.cast(ops.shape(y)[0], "float32")
+    ),
+    "sum in another order": lambda y, p, model: ops.sum(ops.transpose(ops.square(y - p))),
+    "sum of the sums of features": lambda y, p, model: ops.sum(ops.sum(ops.square(y - p), axis=0)),
+    "mean of the sums of features": lambda y, p, model: ops.mean(ops.sum(ops.abs(y - p), axis=0)),
+    "sum of the means of features": lambda y, p, model: ops.sum(ops.mean(ops.abs(y - p), axis=0)),
+    "sum in a function": lambda y, p, model: _sum_in_a_function(y, p),
+    "sum in a condition": lambda y, p, model: tf.cond(
+        tf.reduce_sum(y) > -1e6, lambda: tf.reduce_sum(_squares(y, p)), lambda: 0.0
+    ),
+    "masked mean": lambda y, p, model: (
+        tf.reduce_sum(ops.square(y - p) * _mask(y)) / tf.reduce_sum(_mask(y))
+    ),
+    "masked means, an epsilon, a sum": lambda y, p, model: (
+        2.0
+        * (tf.reduce_sum(_squares(y, p)) + 3.0 * tf.reduce_mean(ops.abs(p)))
+        / (tf.reduce_sum(_mask(y)) + 0.1)
+        - tf.math.divide_no_nan(tf.reduce_mean(ops.abs(p) * _mask(y)), tf.reduce_mean(_mask(y)))
+        + tf.nn.l2_loss(p)
+    ),
+    "mean over chosen values": lambda y, p, model: (
+        3.0 * tf.reduce_mean(tf.boolean_mask(ops.square(y - p), y > 0.5))
     ),
     "weights of the model": lambda y, p, model: (
         ops.mean(_squares(y, p)) + 0.1 * ops.sum(ops.square(model.kernel))
@@ -125,7 +156,9 @@ def test_sums_over_samples_equal_one_device(name, scales):
     _assert_trains_as_on_one_device(lambda: Regression(SUMS[name], scales), replicas=2)
 
 
-@pytest.mark.parametrize("name", ["sum", "average loss, global batch size"])
+@pytest.mark.parametrize(
+    "name", ["sum", "average loss, global batch size", "masked mean", "mean over chosen values"]
+)
 def test_sums_on_three_replicas_of_which_the_last_batch_leaves_one_without_samples(name):
     _assert_trains_as_on_one_device(lambda: Regression(SUMS[name], False), 3, batch=33)
 
@@ -141,6 +174,7 @@ def test_a_compute_loss_of_ones_own_may_sum(name):
         lambda x: ops.sum(ops.square(x)),
         lambda x: ops.sum(ops.square(x), axis=1),
         lambda x: ops.mean(ops.square(x)),
+        lambda x: _sum_in_a_function(0.5, x),
     ],
 )
 def test_a_layer_may_add_a_sum(loss):
@@ -159,6 +193,24 @@ def test_a_compiled_loss_function_may_sum():
     )
 
 
+@pytest.mark.parametrize("make", [keras.losses.Dice, keras.losses.Tversky])
+def test_a_loss_of_overlaps_equals_one_device(make):
+    """A sum over another one, that depends on the predictions as well."""
+
+    def model():
+        return keras.Sequential([layers.Dense(4, activation="sigmoid")])
+
+    _assert_trains_as_on_one_device(model, replicas=3, loss=make(), batch=33)
+
+
+def test_a_loss_that_cannot_be_told_is_warned_of(two_replicas):
+    with pytest.warns(UserWarning, match="It cannot be told .* the operation Einsum"):
+        with two_replicas.scope():
+            model = Regression(lambda y, p, model: tf.einsum("ij,ij->", y, p), False)
+            model.compile(keras.optimizers.SGD(1e-3))
+        model.train_on_batch(X[:8], Y[:8])
+
+
 def test_sums_of_single_batches(two_replicas):
     def train(strategy):
         keras.utils.set_random_seed(0)
@@ -174,6 +226,7 @@ def test_sums_of_single_batches(two_replicas):
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.filterwarnings("ignore:It cannot be told whether a loss")
 def test_a_sum_over_features_is_no_sum_over_samples(two_replicas, drop_remainder):
     """With equal halves of a batch, each replica's correlations are those of the whole batch."""
     x, y = (np.repeat(values[:16].reshape(4, 4, -1), 2, 0).reshape(32, -1) for values in (X, Y))

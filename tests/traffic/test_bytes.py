@@ -7,7 +7,7 @@ import pytest
 
 from tests.compression.replicas import COMPRESSING, name_of
 from tests.traffic import network
-from tfdist.strategies.horovod import is_installed
+from tfdist.strategies.horovod.backend import is_installed
 
 _REASON = network.reason_against()
 # Bytes that a collective operation costs besides the payload, for each of the other ranks: calls,

@@ -23,6 +23,8 @@ from tfdist.cluster import (
     describe,
 )
 from tfdist.launcher.ranks import cores
+from tfdist.strategies.backend import Obstacles
+from tfdist.strategies.registry import BACKENDS
 
 _PYTHON = ((3, 10), (3, 14))
 _PROBE = Path(__file__).with_name("probe.py")
@@ -92,18 +94,12 @@ def examine(environ: Mapping[str, str], probed: Mapping[str, Mapping[str, Any]])
     several = cluster is not None and cluster.size > 1
     servers = engine or mistake or _servers(report, environ, probed["server"])
     alone = servers is None and not environ.get("TF_CONFIG", "").strip()
-    obstacles = {
-        "mirrored": engine,
-        "multi_worker": engine or mistake or (port if several else None),
-        "horovod": engine or horovod,
-        "parameter_server": servers or port,
-    }
-    report.strategies = {
-        name: {"available": reason is None, "reason": reason, "how": None}
-        for name, reason in obstacles.items()
-    }
-    if alone:
-        report.strategies["parameter_server"]["how"] = "with `tfdist run -n 3 --ps 1 SCRIPT`"
+    obstacles = Obstacles(engine, mistake, port, port if several else None, horovod, servers)
+    for name, backend in BACKENDS.items():
+        reason = backend.obstacle(obstacles)
+        needs_servers = alone and backend.launch is not None and backend.launch.has_servers
+        how = "with `tfdist run -n 3 --ps 1 SCRIPT`" if needs_servers else None
+        report.strategies[name] = {"available": reason is None, "reason": reason, "how": how}
     if mistake is None:
         _choose(report, environ, installed)
     return report

@@ -15,6 +15,7 @@ from tfdist.launcher import isolation, job, output, ranks
 from tfdist.launcher.members import members
 from tfdist.launcher.outcome import Outcome
 from tfdist.limits import MOST_DEVICES, MOST_SECONDS
+from tfdist.strategies.registry import LAUNCHED
 
 
 class _Seconds(click.ParamType):
@@ -36,11 +37,6 @@ class _Seconds(click.ParamType):
 
 _SECONDS = _Seconds()
 _NUMBER = click.IntRange(1, MOST_DEVICES)
-# What trains on one device in each process.
-_ONE_DEVICE = {
-    "horovod": "Horovod trains",
-    "parameter_server": "Workers of parameter servers train",
-}
 _EXAMPLE = """\b
 Example:
   tfdist run -n 2 train.py --epochs 3
@@ -68,7 +64,7 @@ Example:
 )
 @click.option(
     "--strategy",
-    type=click.Choice(ranks.STRATEGIES),
+    type=click.Choice(list(LAUNCHED)),
     help="How the processes exchange gradients: over TensorFlow (multi_worker, the default: "
     "TF_CONFIG is set), over Horovod, which must be installed, or over parameter servers.",
 )
@@ -161,9 +157,10 @@ def run(
     program = [sys.executable, *(["-m"] if module else []), *command]
     if not module and not os.path.exists(command[0]):
         context.fail(f"there is no such script. Received: {command[0]!r}")
-    if strategy in _ONE_DEVICE and devices_per_worker is not None:
+    one_device = LAUNCHED[strategy].one_device
+    if one_device and devices_per_worker is not None:
         context.fail(
-            f"{_ONE_DEVICE[strategy]} on one device in each process, so there is no "
+            f"{one_device} on one device in each process, so there is no "
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
     directory, logs = None, []
@@ -199,14 +196,14 @@ def _choose(
     context: click.Context, strategy: str | None, ps: int | None, count: int
 ) -> tuple[str, int]:
     """The strategy and the number of parameter servers that the options mean."""
-    servers = "parameter_server"
+    servers = next(name for name, launch in LAUNCHED.items() if launch.has_servers)
     if ps is not None and strategy not in (None, servers):
         context.fail(
             f"--ps is for the strategy {servers}: leave out --ps or --strategy. "
             f"Received: --ps {ps} --strategy {strategy}"
         )
     if ps is None and strategy != servers:
-        return strategy or "multi_worker", 0
+        return strategy or next(iter(LAUNCHED)), 0
     if count < 2:
         context.fail(
             "With parameter servers, -n counts the chief and the workers, so it must be at least "

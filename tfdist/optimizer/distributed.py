@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -12,15 +11,20 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.arguments import check_instance
 from tfdist.optimizer.wrapper import OptimizerWrapper
-from tfdist.options import Compression, Options
-from tfdist.step import backward, collection, exchange, loss_scale, loss_sums, replica, update
+from tfdist.options import OptimizerOptions, Options, takes_optimizer_options
+from tfdist.step import collection, loss_sums, replica
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.compression_state import CompressionState
+from tfdist.step.loss_scale import LossScale
 from tfdist.step.loss_tags import LOSS, refuse_unweighted, tag
-from tfdist.step.totals import Totals
+from tfdist.step.path import StepPath
+from tfdist.step.update import update_of
 from tfdist.step.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @keras.saving.register_keras_serializable("tfdist")
@@ -41,13 +45,10 @@ class DistributedOptimizer(OptimizerWrapper):
     Args:
         inner_optimizer: the `keras.optimizers.Optimizer` to wrap, or its name; a
             `LossScaleOptimizer` too. Make it in the strategy's scope.
-        accumulation_steps: number of micro-batches whose gradients are averaged before an exchange
-            and an update. None for the strategy's option (1 without a tfdist strategy).
-            `iterations`, and with it every schedule, counts updates.
-        bucket_bytes: upper bound of a bucket in bytes. None for the strategy's option (4 MiB).
-        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name, or a
-            dict of patterns of variables' paths and these. None for the strategy's option.
         name: the optimizer's name. None for a name made from the inner optimizer's.
+        **options: `accumulation_steps`, `bucket_bytes` and `compression`, by keyword, see
+            `tfdist.Options`; None for the strategy's option, or the default without a tfdist
+            strategy. With accumulation, `iterations`, and with it every schedule, counts updates.
 
     Raises:
         ValueError: for a `DistributedOptimizer` inside another, an optimizer that accumulates
@@ -86,30 +87,28 @@ class DistributedOptimizer(OptimizerWrapper):
             cls = DistributedLossScaleOptimizer
         return super().__new__(cls)
 
+    @takes_optimizer_options
     def __init__(
         self,
         inner_optimizer: keras.optimizers.Optimizer | str | dict,
-        accumulation_steps: int | None = None,
-        bucket_bytes: int | None = None,
-        compression: Compression = None,
+        *,
         name: str | None = None,
+        **options: Unpack[OptimizerOptions],
     ):
         inner = check_inner_optimizer(inner_optimizer, DistributedOptimizer)
         if name is not None:
             check_instance("name", name, str, "str")
-        options = Options.of(tf.distribute.get_strategy()).replace(
-            accumulation_steps=accumulation_steps,
-            bucket_bytes=bucket_bytes,
-            compression=compression,
-        )
-        for compressor in options.compression.compressors if options.compression else ():
+        chosen = Options.of(tf.distribute.get_strategy()).replace(**options)
+        for compressor in chosen.compression.compressors if chosen.compression else ():
             compressor.check_optimizer(getattr(inner, "inner_optimizer", inner))
         super().__init__(inner, name=name or f"distributed_{inner.name}")
-        self.options = options
+        self.options = chosen
         self.gradient_monitor = None
         self.accumulator: GradientAccumulator | None = None
         self.compression_state: CompressionState | None = None
-        self._totals: Totals | None = None
+        self._loss_scale = LossScale(inner)
+        self._update = update_of(chosen, inner)
+        self._path: StepPath | None = None
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
@@ -117,25 +116,29 @@ class DistributedOptimizer(OptimizerWrapper):
             return
         check_trainable(variables)
         super().build(variables)
-        if getattr(tf.distribute.get_strategy(), "collects_gradients", False):
+        if collection.is_collected_by(tf.distribute.get_strategy()):
             return
-        if self.options.accumulation_steps > 1:
-            self.accumulator = GradientAccumulator(
-                self.options.accumulation_steps,
-                exchange.plan_buckets(self._specs(), self.options.bucket_bytes),
-                len(variables),
-                lambda: int(self._updater().iterations.numpy()),
-                self.options.compression is not None,
-            )
-        paths = [variable.path for variable in variables]
-        self._totals = Totals(self.options, self._specs(), paths)
+        self._path = StepPath(self.options, self._update, self._loss_scale, variables)
+        # Keras' saving finds what they keep as attributes of the optimizer.
+        self.accumulator = self._path.accumulator
         if self.compressed is not None:
             self.compression_state = self.compressed.state
+
+    def _build_inner(self, variables: list[keras.Variable]) -> None:
+        self._update.build(variables)
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the inner optimizer's state, in its own layout."""
+        self._update.save_own_variables(store)
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads the inner optimizer's state."""
+        self._update.load_own_variables(store)
 
     @property
     def compressed(self) -> CompressedExchange | None:
         """What compresses the gradients, once the optimizer is built; None without compression."""
-        return self._totals.compressed if self._totals is not None else None
+        return self._path.averaging.compressed if self._path is not None else None
 
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -148,7 +151,7 @@ class DistributedOptimizer(OptimizerWrapper):
         step = replica.current()
         if step is not None and not step.own_loop:
             step.scaled_losses.add(id(self))
-            loss = loss_sums.as_mean(step, loss)
+            loss = loss_sums.as_mean(step, loss, warns=True)
             loss = loss * tf.cast(step.share.fraction, loss.dtype)
         return tag(self.unwrap().scale_loss(loss), LOSS)
 
@@ -178,7 +181,7 @@ class DistributedOptimizer(OptimizerWrapper):
         if collected is not None:
             self._hand_out(collected, list(grads), variables)
             return
-        if getattr(context.strategy, "collects_gradients", False):
+        if collection.is_collected_by(context.strategy):
             raise ValueError(
                 "Under a parameter server DistributedOptimizer works in `fit`. In functions that a "
                 "ClusterCoordinator schedules, use the Keras optimizer itself. "
@@ -186,34 +189,18 @@ class DistributedOptimizer(OptimizerWrapper):
             )
         if not self.built:
             context.merge_call(self._build_in_scope, args=(variables,))
-        if self.accumulator is not None:
+        path = self._path
+        assert path is not None
+        if path.accumulator is not None:
             self._check_applied_once()
-        if context.num_replicas_in_sync > 1:
-            backward.compute_first(grads, self.options.bucket_bytes)
+        path.order(grads)
         gradients = self._in_build_order(list(grads), variables)
         if self.gradient_monitor is not None:
             self.gradient_monitor.record(gradients)
-        totals = self._totals
-        assert totals is not None
-        packing, packed = self._pack(totals, gradients)
-
-        largest = getattr(context.strategy, "largest_message", None)
-
-        def exchange_and_update(packed: list, after: Sequence[Any] = ()) -> None:
-            number = tf.convert_to_tensor(self._updater().iterations.value)
-            reduced = totals.sum(packing, packed, number, largest)
-            order = [self._index_of(v) for v in variables]
-            reduced = [None if gradients[i] is None else reduced[i] for i in order]
-            update.apply_reduced(self._updater(), reduced, variables, after)
-
-        finite = loss_scale.all_finite(packed) if self._loss_scaler() else None
-        if self.accumulator is not None:
-            self.accumulator.add(packed, finite)
-        if self.accumulator is None and finite is None:
-            exchange_and_update(packed, after=packed if context.num_replicas_in_sync > 1 else ())
+        places = [self._index_of(variable) for variable in variables]
+        path.run(gradients, self._weight(), variables, places)
+        if path.updates_at_each_step:
             self._note_counted()
-        else:
-            context.merge_call(self._update_if_due, args=(exchange_and_update, packed, finite))
 
     def _hand_out(self, collected: collection.Collected, grads: list, variables: list) -> None:
         """Gives the gradients, weighted, to whoever runs the step."""
@@ -240,19 +227,16 @@ class DistributedOptimizer(OptimizerWrapper):
             A bool scalar, whether they were finite, as others are not applied where the loss is
             scaled; None where it is not.
         """
-        scaler, updater = self._loss_scaler(), self._updater()
-        if scaler is None:
-            update.apply_reduced(updater, gradients, variables)
+        if not self._loss_scale.is_used:
+            self._update.apply(gradients, variables)
             return None
-        finite = loss_scale.all_finite([g for g in gradients if g is not None])
+        finite = self._loss_scale.all_finite([g for g in gradients if g is not None])
 
         def in_cross_replica_context(strategy: tf.distribute.Strategy) -> None:
-            def finite_step() -> None:
-                run = strategy.extended.call_for_each_replica
-                run(update.apply_reduced, args=(updater, gradients, variables))
-                loss_scale.after_finite_step(scaler)
-
-            tf.cond(finite, finite_step, lambda: loss_scale.after_overflow(scaler))
+            run = strategy.extended.call_for_each_replica
+            self._loss_scale.decide(
+                finite, lambda: run(self._update.apply, args=(gradients, variables))
+            )
 
         tf.distribute.get_replica_context().merge_call(in_cross_replica_context)
         return finite
@@ -285,23 +269,6 @@ class DistributedOptimizer(OptimizerWrapper):
         with tf.init_scope(), strategy.scope():
             self.build(variables)
 
-    def _pack(self, totals: Totals, gradients: list) -> tuple[exchange.Packing, list]:
-        """Packs and weights the gradients in one pass.
-
-        Accumulated gradients are dense, with zeros for variables that have none in this step.
-        """
-        if self.accumulator is not None:
-            gradients = [
-                tf.zeros(variable.shape, variable.dtype)
-                if gradient is None
-                else tf.convert_to_tensor(gradient)
-                for gradient, variable in zip(gradients, self.built_for)
-            ]
-        packing = totals.packing(gradients, self.accumulator is not None)
-        packed = packing.pack(gradients)
-        weight = self._weight()
-        return packing, packed if weight is None else [weigh(value, weight) for value in packed]
-
     def _weight(self) -> float | tf.Tensor | None:
         """What the gradients are multiplied by; None for nothing.
 
@@ -315,70 +282,17 @@ class DistributedOptimizer(OptimizerWrapper):
             step.weighted_gradients |= not scaled
             weight = step.share.nonempty if scaled else step.share.fraction
             weight = None if step.empty_counts else weight
-        scaler = self._loss_scaler()
-        if scaler:
-            unscale = loss_scale.unscale_factor(scaler)
+        unscale = self._loss_scale.inverse()
+        if unscale is not None:
             weight = unscale if weight is None else unscale * weight
         return weight
 
-    def _update_if_due(
-        self, strategy: tf.distribute.Strategy, update_replica: Any, packed: Any, finite: Any
-    ) -> None:
-        """Counts the micro-batch and updates at the k-th, unless a gradient is not finite.
-
-        It runs in cross-replica context, the only place where TensorFlow allows a condition around
-        a collective operation.
-        """
-        run = strategy.extended.call_for_each_replica
-        scaler, accumulator = self._loss_scaler(), self.accumulator
-
-        def finite_step() -> None:
-            if accumulator is None:
-                run(lambda update, values: update(values), args=(update_replica, packed))
-            else:
-                # At the end of data of unknown length a step runs into the end of the data set;
-                # without gradients nothing may be counted.
-                parts = [strategy.experimental_local_results(value) for value in packed]
-                with tf.control_dependencies([part for local in parts for part in local]):
-                    due, number = accumulator.count()
-                take = functools.partial(accumulator.take, number)
-                tf.cond(
-                    due,
-                    lambda: run(lambda update: update(take()), args=(update_replica,)),
-                    lambda: None,
-                )
-            if scaler:
-                loss_scale.after_finite_step(scaler)
-
-        if finite is None:
-            finite_step()
-        else:
-            tf.cond(
-                strategy.experimental_local_results(finite)[0],
-                finite_step,
-                lambda: loss_scale.after_overflow(scaler),
-            )
-
-    def _loss_scaler(self) -> keras.optimizers.LossScaleOptimizer | None:
-        inner = self.unwrap()
-        return inner if isinstance(inner, keras.optimizers.LossScaleOptimizer) else None
-
-    def _updater(self) -> keras.optimizers.Optimizer:
-        """The optimizer that updates the variables, below any loss scaling."""
-        scaler = self._loss_scaler()
-        return scaler.inner_optimizer if scaler else self.unwrap()
-
-    def _specs(self) -> list[tf.TensorSpec]:
-        return [tf.TensorSpec(v.shape, v.dtype) for v in self.built_for]
-
     def get_config(self) -> dict[str, Any]:
         """The configuration, from which `from_config` makes an equal optimizer without state."""
-        compression = self.options.compression
+        options = self.options.get_config()
         return {
             "inner_optimizer": keras.saving.serialize_keras_object(self.unwrap()),
-            "accumulation_steps": self.options.accumulation_steps,
-            "bucket_bytes": self.options.bucket_bytes,
-            "compression": compression and compression.get_config(),
+            **{name: options[name] for name in self.options.of_optimizer()},
             "name": self.name,
         }
 

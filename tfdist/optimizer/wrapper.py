@@ -43,9 +43,12 @@ class OptimizerWrapper(compat.IndexedOptimizer):
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state for `variables`, unless it exists."""
+        self._build_inner(variables)
+        self._set_built_for(variables)
+
+    def _build_inner(self, variables: list[keras.Variable]) -> None:
         if not self.unwrap().built:
             self.unwrap().build(variables)
-        self._set_built_for(variables)
 
     def unwrap(self) -> keras.optimizers.Optimizer:
         """The inner optimizer, as it was given."""

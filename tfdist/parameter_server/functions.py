@@ -15,7 +15,7 @@ from tfdist.parameter_server.step import Step
 from tfdist.parameter_server.steps import Steps
 from tfdist.parameter_server.updates import Updates
 from tfdist.parameter_server.worker import Pushed, WorkerFunctions
-from tfdist.step import keras_steps
+from tfdist.step import logs as step_logs
 
 # Batches per worker that testing and predicting begin before they are asked for their results.
 _AHEAD = 2
@@ -151,7 +151,7 @@ class Run:
             return dict(results)
         if not isinstance(logs, dict):
             return logs
-        return keras_steps.with_results(logs, results, self.model, self.name)
+        return step_logs.with_results(logs, results, self.model, self.name)
 
     def in_order(self, iterator: Any) -> Pushed | None:
         """The result of the next batch of `iterator`; None when there are no more.

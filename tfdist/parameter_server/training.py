@@ -14,6 +14,7 @@ from tfdist.parameter_server.step import Step
 from tfdist.parameter_server.steps import Steps
 from tfdist.parameter_server.updates import Gradients
 from tfdist.parameter_server.worker import Pushed
+from tfdist.step.logs import total
 
 
 class Kept(NamedTuple):
@@ -174,7 +175,8 @@ class TrainFunction(Run):
             gradients, changes = self.updates.add(
                 [(part.result.gradients, part.result.changes) for part in in_order]
             )
-            logs = _sum_of_logs([part.result.logs for part in in_order])
+            own = [part.result.logs for part in in_order]
+            logs = None if own[0] is None else total(own)
             assigned = in_order[-1].result.assigned
             self._use(in_order, Pushed(gradients, changes, assigned, logs), 1)
         self._release(step)
@@ -262,15 +264,3 @@ class TrainFunction(Run):
             return None
         mean = self.updates.scaled(now.gradients, self._accumulates / now.batches)
         return now._replace(gradients=mean)
-
-
-def _sum_of_logs(parts: Sequence[Any]) -> Any:
-    """The logs of a global batch from those of its parts, which are weighted; None for none."""
-    if parts[0] is None:
-        return None
-
-    def total(*values: Any) -> Any:
-        is_number = tf.is_tensor(values[0]) and values[0].dtype.is_floating
-        return tf.add_n(values) if is_number and values[0].shape.rank == 0 else values[-1]
-
-    return tf.nest.map_structure(total, *parts)

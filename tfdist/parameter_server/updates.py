@@ -22,7 +22,7 @@ from tfdist.parameter_server import partitions
 from tfdist.parameter_server.functional import FunctionalStep
 from tfdist.parameter_server.watching import finite_by_path
 from tfdist.staleness import Policies
-from tfdist.step import loss_scale
+from tfdist.step.loss_scale import LossScale, all_finite_here
 from tfdist.step.weighting import weigh
 
 Gradients = dict[str, dict[str, Any]]
@@ -164,21 +164,22 @@ class Updates:
 
     def are_finite(self, gradients: Gradients) -> bool:
         """Whether all are finite; not looked at where no loss is scaled."""
-        return not self._loss_scalers() or bool(self._finite(gradients))
+        return not self._loss_scales() or bool(self._finite(gradients))
 
     def note_overflow(self) -> None:
         """Lowers loss scales."""
-        for scaler in self._loss_scalers():
-            loss_scale.after_overflow(scaler)
+        for scale in self._loss_scales():
+            scale.note(is_finite=False)
 
     def note_finite(self) -> None:
         """Counts finite gradients, after some of which loss scales rise."""
-        for scaler in self._loss_scalers():
-            loss_scale.after_finite_step(scaler)
+        for scale in self._loss_scales():
+            scale.note(is_finite=True)
 
-    def _loss_scalers(self) -> list[keras.optimizers.LossScaleOptimizer]:
-        inner = {id(o): o.unwrap() for o in self._step.optimizers}.values()
-        return [o for o in inner if isinstance(o, keras.optimizers.LossScaleOptimizer)]
+    def _loss_scales(self) -> list[LossScale]:
+        """Those of the step's optimizers that scale the loss."""
+        scales = [LossScale(o) for o in {id(o): o.unwrap() for o in self._step.optimizers}.values()]
+        return [scale for scale in scales if scale.is_used]
 
     def scaled(self, gradients: Gradients, factor: float) -> Gradients:
         """The gradients times a number."""
@@ -293,7 +294,7 @@ def _sum(total: Any, value: Any) -> Any:
 
 def _are_finite(gradients: Gradients) -> tf.Tensor:
     dense = [g for by_variable in gradients.values() for g in by_variable.values()]
-    return loss_scale.all_finite(dense)
+    return all_finite_here(dense)
 
 
 def _scaled(gradients: Gradients, factor: tf.Tensor) -> Gradients:

@@ -12,6 +12,7 @@ from tfdist.parameter_server.functional import FunctionalStep, is_summed
 from tfdist.parameter_server.traced import Traced
 from tfdist.parameter_server.updates import add, on_its_device
 from tfdist.step import replica
+from tfdist.step.logs import contributions
 from tfdist.step.weighting import Share, weigh
 
 
@@ -87,7 +88,7 @@ class WorkerFunctions:
             gradients = self._dense(gradients)
         if part is not None:
             changes = {key: self._of_part(key, c, part) for key, c in changes.items()}
-            logs = tf.nest.map_structure(lambda log: _weighed(log, part.fraction), logs)
+            logs = contributions(logs, part.fraction)
         if before is not None:
             sums = [(before.gradients, before.changes), (gradients, changes)]
             gradients, changes = add(sums)
@@ -152,9 +153,3 @@ class WorkerFunctions:
     def _sent(self, key: str, gradients: dict[str, Any]) -> dict[str, Any]:
         variables = self._step.parts_for(key)
         return {place: on_its_device(variables[int(place)], g) for place, g in gradients.items()}
-
-
-def _weighed(log: Any, fraction: tf.Tensor) -> Any:
-    """A number of a part's logs as its contribution to the mean; others as they are."""
-    is_number = tf.is_tensor(log) and log.dtype.is_floating and log.shape.rank == 0
-    return weigh(log, fraction) if is_number else log

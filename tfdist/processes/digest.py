@@ -54,10 +54,7 @@ def of_strategy(name: str, options: Options, local_replicas: int) -> dict[str, A
         "versions": of_versions(),
         "strategy": name,
         "replicas of each rank": local_replicas,
-        "accumulation_steps": options.accumulation_steps,
-        "bucket_bytes": options.bucket_bytes,
-        "compression": plain(options.compression),
-        "seed": options.seed,
+        **{name: plain(value) for name, value in vars(options).items()},
     }
 
 

@@ -78,17 +78,13 @@ class Recorder(Journal):
 
 def header_of(strategy: Any) -> Header:
     """The header of a record of `strategy`."""
-    options = strategy.options
     return Header(
         workers=strategy.num_workers,
         ps=len(strategy.addresses["ps"]),
         options={
             "staleness": repr(list(strategy.policies.policies)),
             "input": strategy.input,
-            "accumulation_steps": repr(options.accumulation_steps),
-            "compression": repr(options.compression and options.compression.get_config()),
-            "bucket_bytes": repr(options.bucket_bytes),
-            "seed": repr(options.seed),
+            **{name: repr(value) for name, value in strategy.options.get_config().items()},
         },
         threads=os.environ.get("TF_NUM_INTRAOP_THREADS"),
         versions={

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import tensorflow as tf
+
 
 @dataclasses.dataclass
 class Collected:
@@ -24,6 +26,11 @@ class Collected:
     applied: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
     builds_later: bool = False
     unbuilt: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
+
+
+def is_collected_by(strategy: tf.distribute.Strategy) -> bool:
+    """Whether optimizers hand their gradients to `strategy` instead of applying them."""
+    return getattr(strategy, "collects_gradients", False)
 
 
 _collecting = threading.local()

@@ -112,12 +112,11 @@ class CompressedExchange:
                 step = seeds(self._seed, unit, number, replica_id, replicas)
                 compressor = compressor_at(unit.compressor, first)
                 running.append(UnitStep(unit, compressor, state, dense, step))
-        largest = getattr(context.strategy, "largest_message", None)
         while waiting := [unit_step for unit_step in running if unit_step.payload is not None]:
             sums = [w for w in waiting if w.compressor.aggregation == "sum"]
             gathers = [w for w in waiting if w.compressor.aggregation == "gather"]
-            totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes, largest)
-            rows = wire.gather_from_replicas(_flat(gathers), largest)
+            totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes)
+            rows = wire.gather_from_replicas(_flat(gathers))
             received = iter([*totals, *rows])
             for unit_step in [*sums, *gathers]:
                 unit_step.receive(tuple(next(received) for _ in unit_step.payload or ()))

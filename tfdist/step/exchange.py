@@ -14,16 +14,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.engines.current import current
+
 # An operation of fewer bytes takes as long.
 SMALL_BYTES = 256 * 1024
 
 # This part of what a step exchanges is enough for an operation, unless it is less than SMALL_BYTES:
 # with fewer and larger ones, less would travel before the backward pass ends.
 PART = 1 / 12
-
-# TensorFlow's default for several processes is to pack all tensors into one, which takes longer
-# (benchmarks/exchange.py); what arrives here is packed already.
-_ONE_BY_ONE = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +132,7 @@ class Packing:
         packed = [pack(bucket, gradients) for bucket in self._buckets]
         return packed + [gradients[index] for index in self._sparse]
 
-    def sum(self, packed: Sequence[Any], largest: int | None = None) -> list[Any]:
+    def sum(self, packed: Sequence[Any]) -> list[Any]:
         """The sums over the replicas of what `pack` gave; called in replica context.
 
         Each is an operation of its own, which starts as soon as its gradients are there; the last
@@ -142,9 +140,8 @@ class Packing:
 
         Args:
             packed: as from `pack`, of the same shapes on every replica.
-            largest: as for `all_reduce`.
         """
-        return [total for value in reversed(packed) for total in all_reduce([value], largest)][::-1]
+        return [total for value in reversed(packed) for total in all_reduce([value])][::-1]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """Inverse of `pack`; None where there was no gradient."""
@@ -163,26 +160,18 @@ def _dense_and_sparse(gradients: Sequence[Any]) -> tuple[list[int], list[int]]:
     return [index for index in given if index not in sparse], sparse
 
 
-def all_reduce(values: list, largest: int | None = None) -> list:
+def all_reduce(values: list) -> list:
     """The sum over all replicas of each of `values`; called in replica context.
 
     Args:
         values: tensors, of the same shapes on every replica, and `tf.IndexedSlices`, which are
             concatenated instead of made dense.
-        largest: vectors of more bytes travel in pieces of so many; None for no bound.
     """
-    context = tf.distribute.get_replica_context()
-    if not values or context.num_replicas_in_sync == 1:
+    engine = current()
+    if not values or engine.replicas == 1:
         return values
-    cuts = [_cut(value, largest) for value in values]
-    # TensorFlow takes one tensor object that all replicas hand in for one value, not for R equal
-    # ones, and would not sum it.
-    pieces = [
-        tf.nest.map_structure(tf.identity, piece, expand_composites=True)
-        for cut in cuts
-        for piece in cut
-    ]
-    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, pieces, options=_ONE_BY_ONE))
+    cuts = [_cut(value, engine.largest_message) for value in values]
+    sums = iter(engine.all_reduce([piece for cut in cuts for piece in cut]))
     return [_joined([next(sums) for _ in cut]) for cut in cuts]
 
 

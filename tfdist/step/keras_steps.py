@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step import end_of_data, exchange, loss_sums, moving_statistics, replica
-from tfdist.step.weighting import weigh
+from tfdist.step import end_of_data, moving_statistics, replica
 
 
 def complete(
@@ -55,62 +53,6 @@ def _warn_of_gradients_across_replicas(model: keras.Model) -> None:
             f"come out slightly wrong. Add that line. Received: train_step of {model.name}",
             stacklevel=2,
         )
-
-
-def weigh_logs(logs: Any, running: replica.ReplicaStep) -> Any:
-    """Weights a replica's logs, so that Keras' mean over the replicas is the global one."""
-    weight = running.share.fraction * running.replicas
-
-    def weigh_log(value: Any) -> Any:
-        if not (tf.is_tensor(value) and tf.as_dtype(value.dtype).is_floating):
-            return value
-        return weigh(loss_sums.as_mean(running, tf.convert_to_tensor(value)), weight)
-
-    return tf.nest.map_structure(weigh_log, logs)
-
-
-def averaged_logs(logs: Any, running: replica.ReplicaStep) -> Any:
-    """The logs of the global batch, in each replica; one exchange for all of them."""
-    flat = tf.nest.flatten(logs)
-    numbers = {
-        index: tf.cast(loss_sums.as_mean(running, value), tf.float32)
-        for index, value in enumerate(flat)
-        if tf.is_tensor(value) and value.dtype.is_floating and value.shape.rank == 0
-    }
-    if not numbers:
-        return logs
-    packed = weigh(tf.stack(list(numbers.values())), running.share.fraction)
-    means = tf.unstack(exchange.all_reduce([packed])[0])
-    for index, mean in zip(numbers, means):
-        flat[index] = tf.cast(mean, flat[index].dtype)
-    return tf.nest.pack_sequence_as(logs, flat)
-
-
-def with_global_metrics(logs: Any, model: keras.Model, name: str) -> Any:
-    """Puts the metrics' results over all replicas in place of the local ones.
-
-    Called in cross-replica context, where reading a metric sums its state over the replicas. In a
-    step of the user's own, "loss" is taken for the loss of the batch, not for Keras' metric.
-    """
-    if name == "predict_step" or not isinstance(logs, dict):
-        return logs
-    return with_results(logs, model.get_metrics_result(), model, name)
-
-
-def with_results(logs: dict, results: dict, model: keras.Model, name: str) -> dict:
-    """Puts the metrics' results in place of those of one batch; see `with_global_metrics`."""
-    results = dict(results)
-    if getattr(type(model), name) is not getattr(keras.Model, name):
-        results.pop("loss", None)
-    return _replaced(logs, results)
-
-
-def _replaced(logs: dict, results: dict) -> dict:
-    """`logs`, also in dicts below, with the values of `results` under the same names."""
-    return {
-        key: _replaced(value, results) if isinstance(value, dict) else results.get(key, value)
-        for key, value in logs.items()
-    }
 
 
 def warn_of_unsynchronized_layers(model: keras.Model) -> None:

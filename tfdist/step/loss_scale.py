@@ -7,6 +7,8 @@ it after `dynamic_growth_steps` finite steps. Only here "any" includes the other
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
@@ -24,23 +26,74 @@ def scales_of(model: keras.Model) -> list[keras.Variable]:
     return [*scales.values()]
 
 
-def unscale_factor(optimizer: keras.optimizers.LossScaleOptimizer) -> tf.Tensor:
-    """What gradients of the scaled loss are multiplied by: a float32 scalar."""
-    return 1.0 / tf.convert_to_tensor(optimizer.dynamic_scale.value)
-
-
-def all_finite(gradients: list) -> tf.Tensor:
-    """Whether the gradients of every replica are finite; in replica context.
+class LossScale:
+    """The loss scale of one optimizer, and the one decision whether a step's gradients are used.
 
     Args:
-        gradients: this replica's tensors and `tf.IndexedSlices`.
-
-    Returns:
-        A bool scalar, equal on all replicas.
+        optimizer: the optimizer as the user gave it; only a `LossScaleOptimizer` scales.
     """
-    overflow = tf.logical_not(all_finite_here(gradients))
-    overflows = exchange.all_reduce([tf.cast(overflow, tf.float32)])
-    return tf.equal(overflows[0], 0.0)
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer):
+        scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        self._scaler = optimizer if scales else None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether losses are scaled."""
+        return self._scaler is not None
+
+    def inverse(self) -> tf.Tensor | None:
+        """What gradients of the scaled loss are multiplied by: a float32 scalar; None for 1."""
+        if self._scaler is None:
+            return None
+        return 1.0 / tf.convert_to_tensor(self._scaler.dynamic_scale.value)
+
+    def all_finite(self, gradients: list) -> tf.Tensor | None:
+        """Whether the gradients of every replica are finite; in replica context.
+
+        Args:
+            gradients: this replica's tensors and `tf.IndexedSlices`.
+
+        Returns:
+            A bool scalar, equal on all replicas; None where losses are not scaled.
+        """
+        if self._scaler is None:
+            return None
+        overflow = tf.logical_not(all_finite_here(gradients))
+        overflows = exchange.all_reduce([tf.cast(overflow, tf.float32)])
+        return tf.equal(overflows[0], 0.0)
+
+    def decide(self, finite: tf.Tensor | None, step: Callable[[], None]) -> None:
+        """Runs `step` if gradients are finite, and moves the scale; in cross-replica context.
+
+        Args:
+            finite: as from `all_finite`, one replica's.
+            step: what uses the gradients.
+        """
+
+        def used() -> None:
+            step()
+            self.note(is_finite=True)
+
+        if finite is None:
+            step()
+        else:
+            tf.cond(finite, used, lambda: self.note(is_finite=False))
+
+    def note(self, is_finite: bool) -> None:
+        """Counts a finite step, at some of which the scale doubles, or halves the scale."""
+        if self._scaler is None:
+            return
+        counter, scale = self._scaler.step_counter.value, self._scaler.dynamic_scale.value
+        value = tf.convert_to_tensor(scale)
+        steps = tf.convert_to_tensor(counter) + 1
+        if is_finite:
+            grow = tf.equal(steps, tf.cast(self._scaler.dynamic_growth_steps, steps.dtype))
+            counter.assign(tf.where(grow, tf.zeros_like(steps), steps))
+            scale.assign(tf.where(grow, value * 2.0, value))
+        else:
+            counter.assign(tf.zeros_like(steps))
+            scale.assign(value * 0.5)
 
 
 def all_finite_here(gradients: list) -> tf.Tensor:
@@ -51,20 +104,3 @@ def all_finite_here(gradients: list) -> tf.Tensor:
     """
     dense = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in dense])
-
-
-def after_finite_step(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Counts a finite step and doubles the scale when it is due; in cross-replica context."""
-    counter, scale = optimizer.step_counter.value, optimizer.dynamic_scale.value
-    steps = tf.convert_to_tensor(counter) + 1
-    grow = tf.equal(steps, tf.cast(optimizer.dynamic_growth_steps, steps.dtype))
-    counter.assign(tf.where(grow, tf.zeros_like(steps), steps))
-    value = tf.convert_to_tensor(scale)
-    scale.assign(tf.where(grow, value * 2.0, value))
-
-
-def after_overflow(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Halves the scale; in cross-replica context."""
-    counter, scale = optimizer.step_counter.value, optimizer.dynamic_scale.value
-    counter.assign(tf.zeros_like(tf.convert_to_tensor(counter)))
-    scale.assign(tf.convert_to_tensor(scale) * 0.5)

@@ -1,94 +1,168 @@
 """Sums over samples in the losses of Keras' steps, where a replica's share is meant for means.
 
 The sum over replicas of share times loss is the loss of the global batch for a mean over the
-samples. Of a sum over the samples it would be a fraction: it is divided by the share first.
+samples. Of a sum over the samples it would be a fraction: it is divided by the share first. What
+is divided by a sum of its own, such as that of a mask, is divided by the global one.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Collection, Iterator
 
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step import weighting
-from tfdist.step.loss_tags import PART
-from tfdist.step.loss_terms import SUM, Term, elementwise_beneath, terms_of
+from tfdist.engines.current import current
+from tfdist.step import loss_tags, weighting
+from tfdist.step.loss_reductions import RATIO, SELECTION, kind_of, parts_of_quotient
+from tfdist.step.loss_terms import SUM, UNKNOWN, Term, depends_on, terms_of
 from tfdist.step.replica import ReplicaStep
 
-_OTHER_ORDERS = ("Transpose", "Einsum")
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """A tensor of which the elements, times `factor`, are added to the loss."""
+
+    tensor: tf.Tensor
+    factor: tf.Tensor | float
+    has_gradient: bool = True
 
 
-def terms_with_sums(
-    step: ReplicaStep, loss: tf.Tensor, sources: Collection[int] = ()
-) -> list[tuple[Term, bool]]:
-    """The terms of a loss, if it has a sum over samples.
+def as_mean(step: ReplicaStep, loss: tf.Tensor, warns: bool = False) -> tf.Tensor:
+    """A value, with what it has of sums over samples divided by the replica's share.
 
     Args:
         step: the step that is running.
         loss: a tensor.
-        sources: as for `loss_terms.terms_of`.
-
-    Returns:
-        Each term, and whether it is a sum over samples. Empty where no term is, and where no graph
-        tells: in an eager step.
+        warns: whether to warn where it cannot be told what the value is.
     """
-    if tf.executing_eagerly() or loss.shape.rank != 0:
-        return []
-    terms = [(term, _adds_samples(step, term)) for term in terms_of(loss, sources)]
-    return terms if any(is_sum for _, is_sum in terms) else []
-
-
-def as_mean(step: ReplicaStep, loss: tf.Tensor) -> tf.Tensor:
-    """`loss`, with what it has of sums over samples divided by the replica's share."""
-    terms = terms_with_sums(step, loss)
-    return tf.add_n([_as_mean(step, term, is_sum) for term, is_sum in terms]) if terms else loss
-
-
-def factor(step: ReplicaStep, term: Term, is_sum: bool) -> tf.Tensor:
-    """What `term.tensor` is multiplied by in `as_mean`, a scalar of its dtype."""
-    number = tf.cast(term.coefficient(), term.tensor.dtype)
-    if is_sum:
-        return tf.math.divide_no_nan(number, tf.cast(step.share.fraction, number.dtype))
-    return number
-
-
-def _as_mean(step: ReplicaStep, term: Term, is_sum: bool) -> tf.Tensor:
-    tensor = term.tensor if term.has_gradient else tf.stop_gradient(term.tensor)
-    return weighting.weigh(tensor, factor(step, term, is_sum))
-
-
-def _adds_samples(step: ReplicaStep, term: Term) -> bool:
-    """Whether the first dimension of what a sum adds is that of the replica's samples."""
-    if term.kind != SUM:
-        return term.kind == PART
-    operation = term.tensor.op
-    if operation.type not in ("Sum", "L2Loss"):
-        return False
-    reduced = operation.inputs[0]
-    if reduced.shape.rank is None or reduced.shape[0] not in (None, step.samples):
-        return False
-    return not any(_mixes_dimensions(beneath) for beneath in elementwise_beneath(reduced))
-
-
-def _mixes_dimensions(operation: tf.Operation) -> bool:
-    """Whether the first dimension of the result may be another than that of the inputs.
-
-    As in a matrix of correlations between features.
-    """
-    if operation.type == "MatMul":
-        is_transposed = operation.get_attr("transpose_a")
-        return is_transposed or operation.inputs[0].op.type in _OTHER_ORDERS
-    return operation.type in _OTHER_ORDERS
+    pieces = _pieces(step, loss, warns=warns)
+    if pieces is None:
+        return loss
+    total = tf.add_n([_added(piece, loss.dtype) for piece in pieces])
+    return loss_tags.tag(total, loss_tags.LOSS)
 
 
 def term_factors(
     step: ReplicaStep, loss: tf.Tensor, sources: Collection[int]
 ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """What a tape differentiates in place of `loss`, each with a factor of its gradient."""
-    for term, is_sum in terms_with_sums(step, loss, sources):
-        if term.has_gradient:
-            yield term.tensor, factor(step, term, is_sum)
+    """What a tape differentiates in place of `loss`, each with a factor of its gradient.
+
+    Nothing where the loss can stay as it is.
+    """
+    for piece in _pieces(step, loss, sources, warns=True) or ():
+        if piece.has_gradient:
+            yield piece.tensor, _factor(piece) * tf.ones_like(piece.tensor)
+
+
+def _factor(piece: _Piece) -> tf.Tensor:
+    return tf.cast(piece.factor, piece.tensor.dtype)
+
+
+def _added(piece: _Piece, dtype: tf.DType) -> tf.Tensor:
+    tensor = tf.cast(piece.tensor, dtype)
+    tensor = tensor if piece.has_gradient else tf.stop_gradient(tensor)
+    return tf.reduce_sum(weighting.weigh(tensor, tf.cast(piece.factor, dtype)))
+
+
+def _pieces(
+    step: ReplicaStep, loss: tf.Tensor, sources: Collection[int] = (), warns: bool = False
+) -> list[_Piece] | None:
+    """What `loss` is the sum of, where it is more than means; None where it can stay as it is.
+
+    That is also where no graph tells: in an eager step.
+    """
+    if tf.executing_eagerly() or loss.shape.rank != 0:
+        return None
+    found = []
+    for term in terms_of(loss, sources):
+        kind = kind_of(step, term)
+        pieces = _exact(step, term, kind, sources)
+        if pieces is None and kind in (UNKNOWN, RATIO) and warns and step.replicas > 1:
+            _warn(term)
+        found.append((term, pieces))
+    if all(pieces is None for _, pieces in found):
+        return None
+    return [piece for term, pieces in found for piece in pieces or [_piece(term)]]
+
+
+def _exact(
+    step: ReplicaStep, term: Term, kind: str, sources: Collection[int]
+) -> list[_Piece] | None:
+    if kind == SUM:
+        return [_piece(term, step.share.fraction)]
+    if step.replicas > 1 and kind == SELECTION:
+        values = term.tensor.op.inputs[0]
+        counted = _over_replicas(step, tf.cast(tf.size(values), tf.float32))
+        chosen = dataclasses.replace(term, tensor=values)
+        return [_piece(chosen, counted * step.share.fraction)]
+    if step.replicas > 1 and kind == RATIO:
+        return _quotient(step, term, sources)
+    return None
+
+
+def _quotient(step: ReplicaStep, term: Term, sources: Collection[int]) -> list[_Piece] | None:
+    """The numerator's terms over the denominator of all replicas; None where it cannot be told."""
+    numerator, denominator = parts_of_quotient(term)
+    if sources and depends_on(denominator, sources):
+        return None
+    below = _known(step, denominator, ())
+    above = _known(step, numerator.tensor, sources)
+    if below is None or above is None:
+        return None
+    of_replica = tf.add_n([_added(piece, tf.float32) for piece in below])
+    divisor = _over_replicas(step, tf.math.multiply_no_nan(of_replica, step.share.fraction))
+    outer = tf.math.divide_no_nan(tf.cast(term.coefficient(), tf.float32), divisor)
+    return [
+        dataclasses.replace(
+            piece,
+            factor=tf.cast(piece.factor, tf.float32) * outer,
+            has_gradient=piece.has_gradient and term.has_gradient,
+        )
+        for piece in above
+    ]
+
+
+def _known(step: ReplicaStep, scalar: tf.Tensor, sources: Collection[int]) -> list[_Piece] | None:
+    """The pieces of a sum of sums, means and constants."""
+    found = []
+    for term in terms_of(scalar, sources):
+        kind = kind_of(step, term)
+        if kind in (UNKNOWN, RATIO, SELECTION):
+            return None
+        found.append(_piece(term, step.share.fraction if kind == SUM else 1.0))
+    return found
+
+
+def _piece(term: Term, divisor: float | tf.Tensor = 1.0) -> _Piece:
+    factor = tf.math.divide_no_nan(
+        tf.cast(term.coefficient(), tf.float32), tf.cast(divisor, tf.float32)
+    )
+    return _Piece(term.tensor, factor, term.has_gradient)
+
+
+def _over_replicas(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:
+    if not step.exchanges:
+        raise ValueError(
+            "The workers of a parameter server cannot sum what this loss is divided by over all "
+            "parts of the batch. Take the mean of one value for each sample, or use another policy "
+            "than Synchronous, or another strategy. Received: a loss that is divided by a sum, or "
+            f"a mean over chosen values, on {step.replicas} workers"
+        )
+    return current().all_reduce([value])[0]
+
+
+def _warn(term: Term) -> None:
+    warnings.warn(
+        "It cannot be told whether a loss of this step is a mean over the samples or a sum, so "
+        "it is taken for a mean over the replica's samples, and training may not equal that on "
+        "one device. Take the mean or the sum of one value for each sample last, as in "
+        "`tf.reduce_mean(per_sample_loss)`, or use a loss of `keras.losses`. Received: the result "
+        f"of the operation {term.tensor.op.type}",
+        stacklevel=2,
+    )
 
 
 compat.hook_sums(term_factors, as_mean)

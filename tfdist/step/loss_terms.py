@@ -114,7 +114,7 @@ def _taken_apart(term: Term, sources: Collection[int]) -> list[Term] | None:
     if product is None:
         return None
     value, factor = product
-    if isinstance(factor, tuple) and _depends_on(factor[0], sources):
+    if isinstance(factor, tuple) and depends_on(factor[0], sources):
         return None
     return [dataclasses.replace(term, tensor=value, factors=(*term.factors, factor))]
 
@@ -128,8 +128,8 @@ def _kind_of(term: Term) -> str:
         return _kind_of_reduction(term)
     if operation.type in _PRODUCTS:
         product = _product(operation)
-        return _common_kind([product[0]] if product else [])
-    return _common_kind(_outputs_of_call(term.tensor))
+        return _common_kind(terms_of(product[0]) if product else [])
+    return _common_kind(terms_of_call(term.tensor))
 
 
 def _scalars_of(operation: tf.Operation) -> list[tf.Tensor]:
@@ -190,7 +190,7 @@ def is_constant(tensor: tf.Tensor) -> bool:
     return True
 
 
-def _depends_on(tensor: tf.Tensor, sources: Collection[int]) -> bool:
+def depends_on(tensor: tf.Tensor, sources: Collection[int]) -> bool:
     """Whether the gradient of `tensor` by one of `sources`, ids of resources, is not zero."""
     return any(id(origin) in sources for origin in _origins(tensor, with_gradient=True))
 
@@ -228,6 +228,8 @@ def _kind_of_reduction(term: Term) -> str:
     """MEAN or SUM over the samples, UNKNOWN where something else may be meant."""
     operation = term.tensor.op
     kind, reduced = _REDUCTIONS[operation.type], operation.inputs[0]
+    if kind == MEAN and selects_samples(reduced):
+        return UNKNOWN
     # A sum that is divided by the number of what it adds may be meant as a mean.
     sizes = {reduced.shape[0], reduced.shape.num_elements()} if reduced.shape.rank else set()
     if kind == SUM and any(term.has_factor(1.0 / size) for size in sizes - {None, 0, 1}):
@@ -237,9 +239,21 @@ def _kind_of_reduction(term: Term) -> str:
             scalars = [value for value in beneath.inputs if value.shape.rank == 0]
             if not all(_is_fixed(value) for value in scalars):
                 return UNKNOWN
-        if _REDUCTIONS.get(beneath.type, kind) != kind and _reduces_samples(beneath):
+        if _REDUCTIONS.get(beneath.type, kind) != kind and reduces_samples(beneath):
             return UNKNOWN
     return kind
+
+
+def selects_samples(reduced: tf.Tensor) -> bool:
+    """Whether the data say how many values there are, as with `tf.boolean_mask`."""
+    for beneath in elementwise_beneath(reduced):
+        if beneath.type in ("Gather", "GatherV2", "GatherNd"):
+            indices = beneath.inputs[1].op
+            while indices.type in ("Squeeze", "Reshape", "Cast", "Identity"):
+                indices = indices.inputs[0].op
+            if indices.type == "Where":
+                return True
+    return False
 
 
 def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
@@ -254,7 +268,7 @@ def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
                 todo.extend(value.op for value in operation.inputs)
 
 
-def _reduces_samples(operation: tf.Operation) -> bool:
+def reduces_samples(operation: tf.Operation) -> bool:
     """Whether a reduction takes away the first dimension, that of the samples."""
     if operation.get_attr("keep_dims"):
         return False
@@ -262,16 +276,18 @@ def _reduces_samples(operation: tf.Operation) -> bool:
     return axes is None or rank is None or 0 in {int(a) % rank for a in axes.reshape(-1)}
 
 
-def _outputs_of_call(tensor: tf.Tensor) -> list[tf.Tensor]:
-    """What gives `tensor` inside of the functions that an operation calls; [] for no such one."""
+def terms_of_call(tensor: tf.Tensor) -> list[Term]:
+    """The terms of `tensor` inside of the functions that an operation calls; [] for no such one."""
     names = _CALLS.get(tensor.op.type, ())
     graphs = [compat.function_graph(tensor.graph, tensor.op.get_attr(n).name) for n in names]
-    return [] if None in graphs else [graph.outputs[tensor.value_index] for graph in graphs]
+    if None in graphs:
+        return []
+    return [term for graph in graphs for term in terms_of(graph.outputs[tensor.value_index])]
 
 
-def _common_kind(values: list[tf.Tensor]) -> str:
-    """The kind of scalars whose terms are all of one kind."""
-    kinds = {term.kind for value in values for term in terms_of(value)}
+def _common_kind(terms: list[Term]) -> str:
+    """The kind of terms that are all of one kind."""
+    kinds = {term.kind for term in terms}
     if len(kinds) > 1:
         kinds.discard(CONSTANT)
     return kinds.pop() if len(kinds) == 1 else UNKNOWN

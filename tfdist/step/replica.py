@@ -68,11 +68,6 @@ def current() -> ReplicaStep | None:
     return getattr(_running, "step", None)
 
 
-def static_id() -> int:
-    """The number of the running replica among all replicas; in replica context."""
-    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
-
-
 @contextlib.contextmanager
 def publish(step: ReplicaStep) -> Iterator[ReplicaStep]:
     """Makes `step` the current one of this thread."""

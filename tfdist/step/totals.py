@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compression.base import nbytes
+from tfdist.options import Options
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing, enough
-
-if TYPE_CHECKING:
-    from tfdist.options import Options
 
 
 class Totals:
@@ -51,24 +49,21 @@ class Totals:
             return Packing(gradients, self._specs, 0)
         return self._on_the_way(gradients)
 
-    def sum(
-        self, packing: Packing, packed: list, number: tf.Tensor, largest: int | None
-    ) -> list[Any]:
+    def sum(self, packing: Packing, packed: list, number: tf.Tensor) -> list[Any]:
         """The global gradients; None where there is none; called in replica context.
 
         Args:
             packing: as from `packing`.
             packed: what it packed.
             number: int64 scalar, the number of updates so far.
-            largest: as for `tfdist.step.exchange.all_reduce`.
         """
         if self.compressed is None:
-            return packing.unpack(packing.sum(packed, largest))
+            return packing.unpack(packing.sum(packed))
         gradients = packing.unpack(packed)
         sums = self.compressed(gradients, number)
         rest = [None if index in sums else value for index, value in enumerate(gradients)]
         others = self._on_the_way(rest)
-        totals = others.unpack(others.sum(others.pack(rest), largest))
+        totals = others.unpack(others.sum(others.pack(rest)))
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
     def _on_the_way(self, gradients: Sequence[Any]) -> Packing:

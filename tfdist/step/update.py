@@ -1,35 +1,103 @@
-"""Stages 4 and 5: clip the global gradient and update, with the inner optimizer's own code."""
+"""Stages 4 and 5: clip the global gradient and update, with the inner optimizer's own code.
+
+`Update` is what every kind of update can do; `update_of` chooses one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.options import Options
 
 
-def apply_reduced(
-    optimizer: keras.optimizers.Optimizer,
-    gradients: list,
-    variables: list[keras.Variable],
-    after: Sequence[Any] = (),
-) -> None:
-    """Lets `optimizer` clip and apply gradients that are summed over the replicas already.
+class Update(Protocol):
+    """What the user's Keras optimizer updates, and how its state is kept.
 
-    Called in replica context. Every replica computes the same update of its own copy.
+    Attributes:
+        optimizer: the Keras optimizer that updates, below any loss scaling.
+    """
+
+    optimizer: keras.optimizers.Optimizer
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Creates the state for `variables`, the trainable ones, in the strategy's scope."""
+
+    def number(self) -> tf.Tensor:
+        """How many updates there have been: an int scalar."""
+
+    def apply(
+        self, gradients: list, variables: list[keras.Variable], after: Sequence[Any] = ()
+    ) -> None:
+        """Clips and applies gradients that are summed over the replicas; in replica context.
+
+        Args:
+            gradients: the global gradients; None where a variable has none.
+            variables: the variables that they belong to, some of those that it was built for, or
+                in the place of one its parts.
+            after: what is computed before any part of the update.
+        """
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the state in the layout of the user's optimizer."""
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads the state."""
+
+
+class WholeVariables(Update):
+    """Every replica computes the same update of its own copy of each variable.
 
     Args:
-        optimizer: the inner optimizer.
-        gradients: the global gradients; None where a variable has none.
-        variables: the variables that they belong to.
-        after: what is computed before any part of the update. TensorFlow would begin the step with
-            those parts that need no gradient, such as momentum times velocity, and send the first
-            gradients later by what these take.
+        optimizer: the optimizer as the user gave it.
     """
-    # One operation in between: each of the update's would otherwise depend on each of `after`.
-    ready = [tf.group(*after)] if after else []
-    with tf.control_dependencies(ready), compat.applying_reduced_gradients():
-        optimizer.apply(gradients, variables)
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer):
+        self._given = optimizer
+        scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        self.optimizer = optimizer.inner_optimizer if scales else optimizer
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Creates the optimizer's state, unless it exists."""
+        if not self._given.built:
+            self._given.build(variables)
+
+    def number(self) -> tf.Tensor:
+        """The optimizer's `iterations`."""
+        return tf.convert_to_tensor(self.optimizer.iterations.value)
+
+    def apply(
+        self, gradients: list, variables: list[keras.Variable], after: Sequence[Any] = ()
+    ) -> None:
+        """Lets the optimizer clip and apply; see `Update`.
+
+        With `after`, TensorFlow does not begin the step with those parts that need no gradient,
+        such as momentum times velocity, which would send the first gradients later.
+        """
+        # One operation in between: each of the update's would otherwise depend on each of `after`.
+        ready = [tf.group(*after)] if after else []
+        with tf.control_dependencies(ready), compat.applying_reduced_gradients():
+            self.optimizer.apply(gradients, variables)
+
+    def save_own_variables(self, store: dict) -> None:
+        """Lets the optimizer write."""
+        self._given.save_own_variables(store)
+
+    def load_own_variables(self, store: dict) -> None:
+        """Lets the optimizer read."""
+        self._given.load_own_variables(store)
+
+
+def update_of(options: Options, optimizer: keras.optimizers.Optimizer) -> Update:
+    """How variables are updated under `options`.
+
+    Args:
+        options: those of the optimizer.
+        optimizer: the Keras optimizer as the user gave it.
+    """
+    del options  # there is one kind so far
+    return WholeVariables(optimizer)

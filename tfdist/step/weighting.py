@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.engines.current import current
+
 
 @dataclasses.dataclass(frozen=True)
 class Share:
@@ -87,7 +89,7 @@ def with_global_normalizer(
     if local_normalizer is None:
         return loss
     local = tf.stop_gradient(local_normalizer)
-    total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, local)
+    (total,) = current().all_reduce([local])
     factor = tf.math.divide_no_nan(local, total * share.fraction)
     return loss * tf.cast(factor, loss.dtype)
 

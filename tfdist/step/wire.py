@@ -8,15 +8,12 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdist.compression.base import nbytes
+from tfdist.engines.current import current
+from tfdist.engines.words import WORD, as_words, bytes_of
 from tfdist.step.exchange import Packing, all_reduce, enough, plan_buckets
 
-# Bytes of an int64.
-_WORD = 8
 
-
-def sum_over_replicas(
-    tensors: Sequence[tf.Tensor], bucket_bytes: int, largest: int | None
-) -> list[tf.Tensor]:
+def sum_over_replicas(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[tf.Tensor]:
     """The sum over the replicas of each of `tensors`; called in replica context.
 
     Among two replicas half precision travels to the other one whole, which is no more traffic than
@@ -25,82 +22,70 @@ def sum_over_replicas(
     Args:
         tensors: of static shapes, which are the same on every replica.
         bucket_bytes: upper bound of what travels together of several tensors, in bytes.
-        largest: as for `tfdist.step.exchange.all_reduce`.
     """
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    replicas = current().replicas
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
     bound = enough(sum(map(nbytes, specs)), bucket_bytes)
     sums: list = [None] * len(tensors)
     others = list(tensors)
     for bucket in reversed(plan_buckets(specs, bound)):
         if bucket.dtype == tf.float16 and replicas == 2:
-            rows = gather_from_replicas([tensors[i] for i in bucket.indices], largest)
+            rows = gather_from_replicas([tensors[i] for i in bucket.indices])
             for index, both in zip(bucket.indices, rows):
                 sums[index] = tf.reduce_sum(tf.cast(both, tf.float32), axis=0)
                 others[index] = None
     packing = Packing(others, specs, bound)
-    totals = packing.unpack(packing.sum(packing.pack(others), largest))
+    totals = packing.unpack(packing.sum(packing.pack(others)))
     return [total if own is None else own for own, total in zip(sums, totals)]
 
 
-def gather_from_replicas(
-    tensors: Sequence[tf.Tensor], largest: int | None = None
-) -> list[tf.Tensor]:
+def gather_from_replicas(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """All replicas' `tensors`, stacked along a new first axis; called in replica context.
 
-    All of them travel as one vector of bytes, in pieces of `largest`.
+    All of them travel as one vector of bytes, in pieces of the engine's largest message.
 
     Args:
         tensors: of static shapes, which are the same on every replica.
-        largest: the bytes of a piece; None for no bound.
     """
     if not tensors:
         return []
-    encoded = tf.concat([_to_bytes(tensor) for tensor in tensors], axis=0)
-    gathered = _gather_bytes(encoded, largest)
+    gathered = _gather_bytes(tf.concat([bytes_of(tensor) for tensor in tensors], axis=0))
     sizes = [math.prod(tensor.shape) * tensor.dtype.size for tensor in tensors]
     parts = tf.split(gathered, sizes, axis=1)
     return [_from_bytes(part, tensor) for part, tensor in zip(parts, tensors)]
 
 
-def _gather_bytes(encoded: tf.Tensor, largest: int | None) -> tf.Tensor:
-    """A vector of bytes from each replica, as rows. They travel as int64, which engines take."""
-    context = tf.distribute.get_replica_context()
-    replicas, size = context.num_replicas_in_sync, encoded.shape[0]
+def _gather_bytes(encoded: tf.Tensor) -> tf.Tensor:
+    """A vector of bytes from each replica, as rows."""
+    replicas, size = current().replicas, encoded.shape[0]
     if replicas == 1 or size == 0:
         return tf.tile(encoded[None], [replicas, 1])
-    words = -(-size // _WORD)
-    padded = tf.pad(encoded, [[0, _WORD * words - size]])
-    vector = tf.bitcast(tf.reshape(padded, [words, _WORD]), tf.int64)
+    vector = as_words(encoded)
+    words = vector.shape[0]
     gather = _gather_of_two if replicas == 2 else _gather
-    rows = tf.ensure_shape(gather(vector, largest), [replicas, words])
-    return tf.reshape(tf.bitcast(rows, tf.uint8), [replicas, _WORD * words])[:, :size]
+    rows = tf.ensure_shape(gather(vector), [replicas, words])
+    return tf.reshape(tf.bitcast(rows, tf.uint8), [replicas, WORD * words])[:, :size]
 
 
-def _gather_of_two(vector: tf.Tensor, largest: int | None) -> tf.Tensor:
+def _gather_of_two(vector: tf.Tensor) -> tf.Tensor:
     """Both replicas' vectors as rows: what the sum has beyond one's own is the other's.
 
     That is as much traffic as to gather them, and engines sum faster: Gloo's gather, between two
     ranks, sends in one direction at a time. Sums that overflow wrap around, and so do differences.
     """
-    (total,) = all_reduce([vector], largest)
+    (total,) = all_reduce([vector])
     other = total - vector
     first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
     return tf.stack([tf.where(first, vector, other), tf.where(first, other, vector)])
 
 
-def _gather(vector: tf.Tensor, largest: int | None) -> tf.Tensor:
-    """All replicas' vectors as rows, in pieces of `largest` bytes."""
-    context = tf.distribute.get_replica_context()
-    words = vector.shape[0]
-    most = words if largest is None else max(1, largest // _WORD)
+def _gather(vector: tf.Tensor) -> tf.Tensor:
+    """All replicas' vectors as rows, in pieces of the engine's largest message."""
+    engine, words = current(), vector.shape[0]
+    largest = engine.largest_message
+    most = words if largest is None else max(1, largest // WORD)
     lengths = [most] * (words // most) + [words % most] * (words % most > 0)
-    pieces = [context.all_gather(piece[None], axis=0) for piece in tf.split(vector, lengths)]
-    return tf.concat(pieces, axis=1)
-
-
-def _to_bytes(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(tf.bitcast(tensor, tf.uint8), [-1])
+    return tf.concat([engine.all_gather(p[None]) for p in tf.split(vector, lengths)], axis=1)
 
 
 def _from_bytes(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

@@ -13,9 +13,12 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.data import batches, shards
+from tfdist.engines.contract import Engine
 from tfdist.engines.processes import Processes
+from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
+from tfdist.step import logs as step_logs
 from tfdist.strategies import wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
@@ -25,14 +28,17 @@ class SynchronousStrategy(KerasStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
     Attributes:
+        engine: what carries tensors between the replicas.
         processes: the processes that the replicas run in.
     """
 
+    engine: Engine
     processes: Processes
 
-    def _init_synchronous(self, options: Options, processes: Processes) -> None:
+    def _init_synchronous(self, options: Options, engine: Engine) -> None:
         self._init_options(options)
-        self.processes = processes
+        self.engine = engine
+        self.processes = engine.processes
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet = weakref.WeakSet()
 
@@ -81,11 +87,11 @@ class SynchronousStrategy(KerasStrategy):
         model: keras.Model,
         name: str,
     ) -> Any:
-        step = keras_steps.complete(fn, model, name, keras_steps.weigh_logs)
+        step = keras_steps.complete(fn, model, name, step_logs.for_mean_over_replicas)
         logs = self._run_with_shares(step, args, kwargs, options, name)
         if self.num_replicas_in_sync == 1:
             return logs
-        return keras_steps.with_global_metrics(logs, model, name)
+        return step_logs.with_global_metrics(logs, model, name)
 
     def _prepare(self, model: keras.Model) -> None:
         """Checks and completes what the scope and `compile` could not yet see."""
@@ -119,7 +125,7 @@ class SynchronousStrategy(KerasStrategy):
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(*args: Any, **kwargs: Any) -> Any:
-            replica_id = replica.static_id()
+            replica_id = static_id()
             step = replica.ReplicaStep(
                 replica_id=replica_id,
                 replicas=self.num_replicas_in_sync,

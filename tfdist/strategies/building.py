@@ -86,13 +86,15 @@ def _unbuilt(model: keras.Model) -> set[Any]:
 def _step_that_builds(model: keras.Model, spec: Any) -> Callable | None:
     """The step that the present run of `model` takes, where Keras' own building cannot do.
 
-    That is a step of the model's own, or any step of ragged batches, which Keras cannot build from.
+    That is a step of the model's own, one whose loss is the model's own and may call more layers,
+    or any step of ragged batches, which Keras cannot build from.
     """
     running = end_of_data.running_step(model)
     names = _STEPS if running is None else (running,)
     ragged = any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(spec))
     for name in names:
-        if ragged or getattr(type(model), name) is not getattr(keras.Model, name):
+        methods = (name,) if name == "predict_step" else (name, "compute_loss")
+        if ragged or any(getattr(type(model), m) is not getattr(keras.Model, m) for m in methods):
             return getattr(model, name)
     return None
 

@@ -9,17 +9,8 @@ import tensorflow as tf
 
 from tfdist.arguments import shown
 from tfdist.cluster import choose_strategy
-from tfdist.strategies.horovod import HorovodStrategy, is_installed
-from tfdist.strategies.mirrored import MirroredStrategy
-from tfdist.strategies.multi_worker import MultiWorkerMirroredStrategy
-from tfdist.strategies.parameter_server import ParameterServerStrategy
-
-_AVAILABLE = {
-    "mirrored": MirroredStrategy,
-    "multi_worker": MultiWorkerMirroredStrategy,
-    "horovod": HorovodStrategy,
-    "parameter_server": ParameterServerStrategy,
-}
+from tfdist.strategies.horovod.backend import is_installed
+from tfdist.strategies.registry import BACKENDS
 
 
 def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
@@ -51,20 +42,21 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     4
     """
     requested = f"name={shown(name)}"
-    if not isinstance(name, str) or name not in {"auto", *_AVAILABLE}:
+    if not isinstance(name, str) or name not in {"auto", *BACKENDS}:
         raise ValueError(
-            f"Unknown strategy. Available: {sorted(_AVAILABLE)} and 'auto'. Received: {requested}"
+            f"Unknown strategy. Available: {sorted(BACKENDS)} and 'auto'. Received: {requested}"
         )
     if name == "auto":
         name, reason = _choose()
         requested += f", which means {name!r} here, because {reason}"
         tf.get_logger().info("tfdist: strategy %r, because %s", name, reason)
-    if name != "parameter_server" and options.pop("staleness", None) is not None:
+    backend = BACKENDS[name]
+    if not backend.is_asynchronous and options.pop("staleness", None) is not None:
         raise ValueError(
             "Only the strategy 'parameter_server' trains asynchronously, so that gradients may be "
             f"stale; leave `staleness` out. Received: staleness for the strategy {requested}"
         )
-    return _AVAILABLE[name](**options)
+    return backend.load()(**options)
 
 
 def _choose() -> tuple[str, str]:

@@ -13,10 +13,11 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.data import batches, seeds, shards
-from tfdist.engines.processes import Processes
+from tfdist.engines.contract import Engine
 from tfdist.options import Options
 from tfdist.processes import creation, digest, meeting, watching
 from tfdist.step import exchange, keras_steps, replica, weighting
+from tfdist.step import logs as step_logs
 from tfdist.strategies.base import SynchronousStrategy
 from tfdist.validation import check_not_empty
 
@@ -58,8 +59,9 @@ class MultiProcessStrategy(SynchronousStrategy):
     callbacks_run: bool
     data: watching.Comparison
 
-    def _init_processes(self, options: Options, processes: Processes, log_all_ranks: bool) -> None:
-        self._init_synchronous(options, processes)
+    def _init_processes(self, options: Options, engine: Engine, log_all_ranks: bool) -> None:
+        self._init_synchronous(options, engine)
+        processes = engine.processes
         self.log_all_ranks = log_all_ranks
         self.callbacks_run = False
         self.data = watching.Comparison(processes)
@@ -221,12 +223,12 @@ class MultiProcessStrategy(SynchronousStrategy):
         def finish_logs(logs: Any, running: replica.ReplicaStep) -> Any:
             nonlocal own_logs
             own_logs = not isinstance(logs, dict) or set(logs) != set(model.get_metrics_result())
-            return keras_steps.averaged_logs(logs, running) if own_logs else logs
+            return step_logs.averaged(logs, running) if own_logs else logs
 
         step = keras_steps.complete(fn, model, name, finish_logs)
         logs = self._run_with_shares(step, args, kwargs, options, name)
         if name != "predict_step" and (own_logs or whole_batch):
-            return keras_steps.with_global_metrics(logs, model, name)
+            return step_logs.with_global_metrics(logs, model, name)
         return logs
 
     def reduce_per_replica(self, values: Any, reduction: str) -> Any:

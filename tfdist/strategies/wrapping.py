@@ -29,12 +29,7 @@ def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
     if not isinstance(inner, DistributedOptimizer):
         return DistributedOptimizer(optimizer)
     optimizer.inner_optimizer = inner.unwrap()
-    return DistributedOptimizer(
-        optimizer,
-        accumulation_steps=inner.options.accumulation_steps,
-        bucket_bytes=inner.options.bucket_bytes,
-        compression=inner.options.compression,
-    )
+    return DistributedOptimizer(optimizer, **inner.options.of_optimizer())
 
 
 def wrap_optimizers(model: keras.Model) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
 import tensorflow as tf
@@ -16,7 +16,7 @@ from tfdist.arguments import check_callable, check_path
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.optimizer.distributed import DistributedOptimizer
-from tfdist.options import DEFAULT_BUCKET_BYTES, Compression, Options
+from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.parameter_server import errors, hooks
 from tfdist.parameter_server.connecting import connect, number_of_workers
 from tfdist.parameter_server.distributed import DistributedData
@@ -41,6 +41,9 @@ from tfdist.validation import (
     check_seconds,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrategy):
     """Asynchronous training: each worker updates the weights on its own, when it is ready.
@@ -57,6 +60,11 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
     parameter servers. By the time it is applied, others may have updated the weights τ times: that
     is its staleness, which `staleness` does something about. An epoch has as many batches as on one
     device, divided among the workers; `steps_per_epoch` is the total.
+
+    With `accumulation_steps` a worker averages the gradients of so many batches before one update.
+    `compression` is for the way to the parameter servers, in buckets of `bucket_bytes`; what it
+    leaves unsent is not saved. Without it each variable's gradient goes to its parameter server by
+    itself.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as from
@@ -77,13 +85,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         record: the path of a file in which the chief records what each update was made of, so that
             `tfdist replay` can train again in the same order; see the guide "Record and replay".
             None for no record.
-        accumulation_steps: number of batches whose gradients a worker averages before one update.
-        bucket_bytes: gradients are compressed in buckets of at most this many bytes; without
-            `compression` each variable's goes to its parameter server by itself.
-        compression: how gradients are compressed on their way to the parameter servers: a
-            `tfdist.compression.Compressor`, its name such as "topk", or a dict of patterns of
-            variables' paths and these. None for not at all. What is left unsent is not saved.
-        seed: for the random numbers of compressors.
+        **options: what all strategies take, by keyword; see `tfdist.Options`.
 
     Raises:
         ValueError: for a cluster without chief, worker or ps, and options out of range.
@@ -105,6 +107,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
 
     collects_gradients = True
 
+    @takes_options
     def __init__(
         self,
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
@@ -115,14 +118,11 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
         max_pending: int | None = None,
         worker_timeout: float = 60.0,
         record: str | os.PathLike | None = None,
-        accumulation_steps: int = 1,
-        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
-        compression: Compression = None,
-        seed: int = 0,
+        **options: Unpack[CommonOptions],
     ):
-        options = Options(accumulation_steps, bucket_bytes, compression, seed)
+        common = Options(**options)  # type: ignore[arg-type]
         self.policies = Policies.of(staleness)
-        _check_momentum(options, self.policies)
+        _check_momentum(common, self.policies)
         check_choice("input", input, ("static", "dynamic"))
         check_seconds("worker_timeout", worker_timeout)
         if max_pending is not None:
@@ -138,7 +138,7 @@ class ParameterServerStrategy(KerasStrategy, tf.distribute.ParameterServerStrate
             self, PartitioningExtended(self, resolver, variable_partitioner)
         )
         compat.allow_functions_of_coordinator(self)
-        self._init_options(options)
+        self._init_options(common)
         self.addresses = resolver.cluster_spec().as_dict()
         self.ps_devices = [
             f"/job:ps/replica:0/task:{task}/device:CPU:0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -12,9 +13,13 @@ from tfdist.arguments import check_bool, check_instance
 from tfdist.cluster import Cluster, describe, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
 from tfdist.engines.processes import OneProcess, Processes
-from tfdist.options import DEFAULT_BUCKET_BYTES, Compression, Options
+from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
+from tfdist.strategies.multi_worker.engine import CollectivesEngine
 from tfdist.validation import check_resolver, check_seconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -32,15 +37,10 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
             environment variables.
         communication_options: a `tf.distribute.experimental.CommunicationOptions`, such as the
             choice between NCCL and ring; its `bytes_per_pack` has no use here.
-        accumulation_steps: number of micro-batches whose gradients are averaged on each replica
-            before one exchange and one update.
-        bucket_bytes: gradients are packed into buckets of at most this many bytes.
-        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
-            as "topk", or a dict of patterns of variables' paths and these. None for not at all.
-        seed: for the random numbers of compressors.
         heartbeat_timeout: seconds, 1 to 1,000,000; a worker that gives no sign of life for so long
             counts as lost, and training ends with an error that names it.
         log_all_ranks: whether other workers than the chief show progress too.
+        **options: what all strategies take, by keyword; see `tfdist.Options`.
 
     Raises:
         ValueError: for a TF_CONFIG that is not valid, and options out of range.
@@ -59,19 +59,17 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
     >>> history = model.fit(x, y, epochs=1, verbose=0, callbacks=strategy.callbacks())
     """
 
+    @takes_options
     def __init__(
         self,
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
         *,
-        accumulation_steps: int = 1,
-        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
-        compression: Compression = None,
-        seed: int = 0,
         heartbeat_timeout: float = 10.0,
         log_all_ranks: bool = False,
+        **options: Unpack[CommonOptions],
     ):
-        options = Options(accumulation_steps, bucket_bytes, compression, seed)
+        common = Options(**options)  # type: ignore[arg-type]
         check_seconds("heartbeat_timeout", heartbeat_timeout, minimum=1)
         check_bool("log_all_ranks", log_all_ranks)
         if communication_options is not None:
@@ -96,10 +94,10 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
             heartbeat_timeout,
         )
         tf.distribute.Strategy.__init__(self, extended)
-        # TensorFlow's ring is slow with tensors of many megabytes.
-        self.largest_message = bucket_bytes
         processes = OneProcess() if cluster is None else _Workers(self, cluster)
-        self._init_processes(options, processes, log_all_ranks)
+        # TensorFlow's ring is slow with tensors of many megabytes.
+        engine = CollectivesEngine(processes, largest_message=common.bucket_bytes)
+        self._init_processes(common, engine, log_all_ranks)
 
 
 # What TensorFlow's errors contain when a worker is gone.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tfdist import testing
 from tfdist.arguments import check_instance, shown
-from tfdist.engines.processes import OneProcess
-from tfdist.options import DEFAULT_BUCKET_BYTES, Compression, Options
+from tfdist.engines.replica_context import ReplicaContextEngine
+from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.base import SynchronousStrategy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
@@ -26,13 +30,7 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
         cross_device_ops: how values are reduced, a `tf.distribute.CrossDeviceOps`. None for
             TensorFlow's choice on GPUs, and on CPU devices, which share the memory, for
             `tf.distribute.ReductionToOneDevice()`.
-        accumulation_steps: number of micro-batches whose gradients are averaged on each replica
-            before one exchange and one update. A remainder at the end of an epoch is completed
-            by the next epoch's first batches.
-        bucket_bytes: gradients are packed into buckets of at most this many bytes.
-        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
-            as "topk", or a dict of patterns of variables' paths and these. None for not at all.
-        seed: for the random numbers of compressors.
+        **options: what all strategies take, by keyword; see `tfdist.Options`.
 
     Raises:
         ValueError: for unknown or repeated devices, and options out of range.
@@ -48,17 +46,14 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
     >>> history = model.fit(x, y, epochs=1, verbose=0, callbacks=strategy.callbacks())
     """
 
+    @takes_options
     def __init__(
         self,
         devices: Sequence[str] | None = None,
         cross_device_ops: tf.distribute.CrossDeviceOps | None = None,
-        *,
-        accumulation_steps: int = 1,
-        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
-        compression: Compression = None,
-        seed: int = 0,
+        **options: Unpack[CommonOptions],
     ):
-        options = Options(accumulation_steps, bucket_bytes, compression, seed)
+        common = Options(**options)  # type: ignore[arg-type]
         if devices is not None:
             _check_devices(devices)
         else:
@@ -75,7 +70,7 @@ class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
                 "tf.distribute.CrossDeviceOps, such as tf.distribute.NcclAllReduce()",
             )
         super().__init__(devices, cross_device_ops)
-        self._init_synchronous(options, OneProcess())
+        self._init_synchronous(common, ReplicaContextEngine())
 
 
 def _check_devices(devices: Sequence[str]) -> None:

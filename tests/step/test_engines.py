@@ -1,0 +1,77 @@
+"""Every engine carries tensors as its contract says; those of processes: tests/multi_process."""
+
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.conftest import DEVICES
+from tests.step.engines import DTYPES, assert_equal, given, of_replicas, results
+from tfdist.engines.contract import Engine
+from tfdist.engines.current import current
+from tfdist.engines.replica_context import ReplicaContextEngine
+from tfdist.strategies.horovod.engine import HorovodEngine
+from tfdist.strategies.multi_worker.engine import CollectivesEngine
+
+OPERATIONS = [name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if name[0] != "_"]
+
+
+def _by_replica(strategy, dtype):
+    function = tf.function(lambda: strategy.run(results, args=(given, dtype)))
+    found = {n: strategy.experimental_local_results(v) for n, v in function().items()}
+    return [
+        {name: np.asarray(values[replica]) for name, values in found.items()}
+        for replica in range(strategy.num_replicas_in_sync)
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_replicas_of_one_process_get_what_numpy_gives(replicas, dtype):
+    strategy = tfdist.MirroredStrategy(DEVICES[:replicas])
+    for found, expected in zip(
+        _by_replica(strategy, dtype), of_replicas(replicas, dtype), strict=True
+    ):
+        assert_equal(found, expected)
+
+
+def test_workers_of_one_process_use_collective_operations():
+    strategy = tfdist.MultiWorkerMirroredStrategy()
+    assert isinstance(strategy.engine, CollectivesEngine)
+    for found, expected in zip(
+        _by_replica(strategy, "float32"),
+        of_replicas(strategy.num_replicas_in_sync, "float32"),
+        strict=True,
+    ):
+        assert_equal(found, expected)
+
+
+def test_a_strategy_of_tensorflow_has_the_engine_of_its_replica_context():
+    strategy = tf.distribute.MirroredStrategy(DEVICES[:2])
+    with strategy.scope():
+        assert type(current()) is ReplicaContextEngine
+    for found, expected in zip(
+        _by_replica(strategy, "float32"), of_replicas(2, "float32"), strict=True
+    ):
+        assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("engine", [ReplicaContextEngine, CollectivesEngine, HorovodEngine])
+def test_an_engine_implements_every_operation_with_the_arguments_of_the_contract(engine):
+    assert {"all_reduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter"} <= {
+        *OPERATIONS
+    }
+    for name in OPERATIONS:
+        declared, made = getattr(Engine, name), getattr(engine, name)
+        assert made is not declared, name
+        assert [*inspect.signature(made).parameters] == [*inspect.signature(declared).parameters]
+
+
+def test_a_broadcast_keeps_every_bit():
+    strategy = tfdist.MirroredStrategy(DEVICES[:2])
+    value = tf.constant([-0.0, np.nan, np.inf, 1e-45])
+    received = strategy.run(lambda: current().broadcast(value, root=1))
+    for part in strategy.experimental_local_results(received):
+        assert part.numpy().tobytes() == value.numpy().tobytes()

@@ -1,0 +1,110 @@
+"""What the tests of each file cost: their tier."""
+
+from __future__ import annotations
+
+import pathlib
+
+TIERS = ("pure", "graph", "job", "page", "bench")
+ROOT = pathlib.Path(__file__).parent
+
+# By folder or file, the longer path first. A file with several tiers marks the tests that are not
+# of its first one, such as `pytest.mark.job`. Folders with files of several tiers are not named, so
+# that a new file in them must choose.
+_OF_PATH = {
+    "callbacks": "graph",
+    "callbacks/test_ranks.py": "job",
+    "cli": "job",
+    "cli/test_doctor.py": "pure job",
+    "cli/test_examples.py": "pure",
+    "cluster/test_addresses.py": "graph",
+    "cluster/test_chief.py": "job",
+    "cluster/test_config.py": "pure graph",
+    "cluster/test_environments.py": "pure job",
+    "cluster/test_examples.py": "graph",
+    "cluster/test_parameter_server.py": "pure",
+    "cluster/test_peers.py": "job",
+    "cluster/test_server.py": "job",
+    "cluster/test_slurm.py": "pure graph",
+    "compression": "graph",
+    "docs": "page",
+    "docs/test_references.py": "pure",
+    "equivalence/test_cells.py": "graph",
+    "equivalence/test_compression.py": "graph job",
+    "equivalence/test_equivalence.py": "graph job",
+    "equivalence/test_job.py": "job",
+    "equivalence/test_launchers.py": "job",
+    "examples": "page",
+    "faults": "job",
+    "multi_process": "job",
+    "own_loops": "graph",
+    "parameter_server": "job",
+    "parameter_server/test_connecting.py": "graph",
+    "parameter_server/test_lost.py": "graph",
+    "parameter_server/test_notes.py": "graph",
+    "parameter_server/test_pipelines.py": "graph",
+    "parameter_server/test_sources.py": "graph",
+    "parameter_server/test_steps.py": "graph",
+    "partitioned": "job",
+    "processes": "graph",
+    "processes/test_backups.py": "pure",
+    "replay/test_damage.py": "pure",
+    "replay/test_exit.py": "graph",
+    "replay/test_log.py": "pure",
+    "replay/test_replay.py": "job",
+    "replay/test_sums.py": "graph",
+    "side_by_side": "bench",
+    "staleness": "graph",
+    "step": "graph",
+    "strategies": "graph",
+    "strategies/test_horovods_optimizer.py": "job",
+    "test_arguments.py": "graph",
+    "test_benchmarks.py": "bench",
+    "test_compat.py": "graph",
+    "test_docstrings.py": "page",
+    "test_dropout.py": "graph",
+    "test_install_horovod.py": "pure",
+    "test_interrupts.py": "graph",
+    "test_layers.py": "pure",
+    "test_loss_scale_optimizer.py": "graph",
+    "test_optimizer.py": "graph",
+    "test_saving.py": "graph",
+    "test_testing.py": "job",
+    "test_tiers.py": "pure",
+    "test_validation.py": "graph",
+    "test_versions.py": "pure job",
+    "traffic": "job",
+}
+
+
+def of_path(path: pathlib.Path) -> tuple[str, ...]:
+    """The tiers that the tests in `path`, a file, may have: the first one unless they are marked.
+
+    Raises:
+        LookupError: when `tiers.py` says nothing about it.
+    """
+    inside = path.relative_to(ROOT)
+    for place in (inside, *inside.parents):
+        if tiers := _OF_PATH.get(place.as_posix()):
+            return tuple(tiers.split())
+    raise LookupError(f"tests/tiers.py names no tier for tests/{inside}: add one of {TIERS}")
+
+
+def of_item(item) -> str:
+    """The tier of a test.
+
+    Raises:
+        LookupError: when it has none, or a mark that `tiers.py` does not allow in its file.
+    """
+    allowed = of_path(item.path)
+    marked = {mark.name for mark in item.iter_markers() if mark.name in TIERS} or {allowed[0]}
+    if len(marked) != 1 or not marked <= set(allowed):
+        raise LookupError(
+            f"tests/tiers.py allows one tier of {allowed}. Received: {sorted(marked)} as marks "
+            f"of {item.nodeid}"
+        )
+    return marked.pop()
+
+
+def unused_paths() -> list[str]:
+    """What `tiers.py` names and is not there any more."""
+    return [path for path in _OF_PATH if not (ROOT / path).exists()]

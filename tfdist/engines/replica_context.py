@@ -1,0 +1,91 @@
+"""The engine of replicas in one process: what TensorFlow's replica context offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfdist.engines.contract import Engine, Value
+from tfdist.engines.processes import OneProcess, Processes
+from tfdist.engines.words import from_words, to_words
+
+# TensorFlow's default for several processes is to pack all tensors into one, which takes longer
+# (benchmarks/exchange.py); what arrives here is packed already.
+_ONE_BY_ONE = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
+
+
+def static_id() -> int:
+    """The number of the running replica among all replicas; in replica context."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+
+
+class ReplicaContextEngine(Engine):
+    """Carries tensors between the replicas of whatever strategy runs.
+
+    Args:
+        processes: the processes of the job; None for this one.
+        largest_message: as in `Engine`.
+    """
+
+    def __init__(self, processes: Processes | None = None, largest_message: int | None = None):
+        self.processes = processes or OneProcess()
+        self.largest_message = largest_message
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return tf.distribute.get_strategy().num_replicas_in_sync
+
+    def all_reduce(self, values: Sequence[Value]) -> list[Value]:
+        """The sums, by the replica context."""
+        if not values or self.replicas == 1:
+            return list(values)
+        # TensorFlow takes one tensor object that all replicas hand in for one value, not for R
+        # equal ones, and would not sum it.
+        own = [tf.nest.map_structure(tf.identity, v, expand_composites=True) for v in values]
+        # Under MirroredStrategy TensorFlow refuses a list that has int32 beside anything.
+        lists = [[value] for value in own] if any(v.dtype == tf.int32 for v in own) else [own]
+        reduce = tf.distribute.get_replica_context().all_reduce
+        return [
+            total
+            for some in lists
+            for total in reduce(tf.distribute.ReduceOp.SUM, some, options=_ONE_BY_ONE)
+        ]
+
+    def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensors of all replicas, by the replica context."""
+        if self.replicas == 1:
+            return tensor
+        return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
+
+    def broadcast(self, tensor: tf.Tensor, root: int = 0) -> tf.Tensor:
+        """The tensor of `root`: the sum of its bits and of zeros, as integers, which is exact."""
+        if self.replicas == 1:
+            return tensor
+        words = to_words(tensor)
+        own = words if static_id() == root else tf.zeros_like(words)
+        return from_words(self.all_reduce([own])[0], tensor)
+
+    def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows for this replica; the replicas of one process read each other's tensors."""
+
+        def transposed(strategy: tf.distribute.Strategy, rows: tf.Tensor) -> list[tf.Tensor]:
+            given = strategy.experimental_local_results(rows)
+            received = []
+            for place, device in enumerate(strategy.extended.worker_devices):
+                with tf.device(device):
+                    received.append(tf.stack([own[place] for own in given]))
+            return received
+
+        if self.replicas == 1:
+            return rows
+        context = tf.distribute.get_replica_context()
+        return context.merge_call(transposed, args=(tf.identity(rows),))[static_id()]
+
+    def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
+        """This replica's part of the sum: each replica sends every other one its part, and adds."""
+        if self.replicas == 1:
+            return vector
+        rows = tf.reshape(vector, [self.replicas, -1])
+        return tf.add_n(tf.unstack(self.all_to_all(rows), num=self.replicas))

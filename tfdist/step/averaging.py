@@ -1,0 +1,55 @@
+"""What the replicas average, and when: one interface; `averaging_of` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfdist.options import Options
+from tfdist.step.compression import CompressedExchange
+from tfdist.step.exchange import Packing
+from tfdist.step.totals import Totals
+
+
+class Averaging(Protocol):
+    """Stage 3: what an update gets from the gradients of all replicas.
+
+    Attributes:
+        compressed: the part of it that compresses; None without compression.
+    """
+
+    compressed: CompressedExchange | None
+
+    def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
+        """The layout in which gradients are weighted and, if asked for, accumulated.
+
+        Args:
+            gradients: one per trainable variable: tensors, `tf.IndexedSlices`, or None.
+            accumulates: whether they are accumulated.
+        """
+
+    def sum(self, packing: Packing, packed: list, number: tf.Tensor) -> list[Any]:
+        """The gradients for the update; None where there is none; in replica context.
+
+        Args:
+            packing: as from `packing`.
+            packed: what it packed, weighted by the replica's share.
+            number: int64 scalar, the number of updates so far.
+        """
+
+
+def averaging_of(
+    options: Options, specs: Sequence[tf.TensorSpec], paths: Sequence[str]
+) -> Averaging:
+    """What is averaged under `options`: so far the gradients, at each update.
+
+    Made in the strategy's scope.
+
+    Args:
+        options: those of the optimizer.
+        specs: the trainable variables' shapes and dtypes.
+        paths: the trainable variables' paths.
+    """
+    return Totals(options, specs, paths)

@@ -1,0 +1,113 @@
+"""What a term of a loss in a Keras step adds up: the samples of the replica, or something else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from tfdist.step.loss_tags import PART
+from tfdist.step.loss_terms import (
+    CONSTANT,
+    MEAN,
+    SUM,
+    UNKNOWN,
+    Term,
+    elementwise_beneath,
+    reduces_samples,
+    selects_samples,
+    terms_of_call,
+)
+from tfdist.step.replica import ReplicaStep
+
+SELECTION = "a mean over chosen values"
+RATIO = "a sum or mean over another one"
+
+_OTHER_ORDERS = ("Transpose", "Einsum")
+_SAME_ELEMENTS = ("Cast", "Identity", "Neg")
+_OTHER_SHAPES = (*_SAME_ELEMENTS, "ExpandDims", "Reshape", "Squeeze", "Transpose")
+_QUOTIENTS = ("RealDiv", "DivNoNan")
+
+
+def kind_of(step: ReplicaStep, term: Term) -> str:
+    """What a term is for a Keras step.
+
+    Returns:
+        SUM for a sum over the samples, SELECTION for a mean over as many values as the data say,
+        RATIO for a quotient of scalars, UNKNOWN where it cannot be told, or the term's own kind.
+    """
+    if term.kind == PART or _adds_samples(step, term):
+        return SUM
+    operation = term.tensor.op
+    if operation.type == "Mean" and selects_samples(operation.inputs[0]):
+        return SELECTION
+    if term.kind == UNKNOWN and operation.type in _QUOTIENTS:
+        return MEAN if _is_size(operation.inputs[1]) else RATIO
+    if operation.type in ("Sum", "Mean") and _decisive(step, operation).type == "Mean":
+        return MEAN
+    return UNKNOWN if term.kind == SUM else term.kind
+
+
+def _adds_samples(step: ReplicaStep, term: Term) -> bool:
+    """Whether the first dimension of what a term adds is that of the replica's samples."""
+    operation = term.tensor.op
+    inner = terms_of_call(term.tensor)
+    if inner:
+        adding = [one for one in inner if one.kind != CONSTANT]
+        return bool(adding) and all(_adds_samples(step, one) for one in adding)
+    if operation.type not in ("Sum", "Mean", "L2Loss"):
+        return False
+    decisive = _decisive(step, operation)
+    if decisive.type == "Mean" or (decisive is operation and term.kind != SUM):
+        return False
+    reduced = decisive.inputs[0]
+    if decisive is operation:
+        reduced = _beneath(reduced, _OTHER_SHAPES)
+    if reduced.shape.rank is None or not _may_have_samples(step, reduced):
+        return False
+    return not any(_mixes_dimensions(beneath) for beneath in elementwise_beneath(reduced))
+
+
+def _decisive(step: ReplicaStep, operation: tf.Operation) -> tf.Operation:
+    """The reduction that takes the samples away: `operation`, or one whose result it adds up."""
+    while operation.type in ("Sum", "Mean"):
+        inner = _beneath(operation.inputs[0], _SAME_ELEMENTS).op
+        if inner.type not in ("Sum", "Mean") or not reduces_samples(inner):
+            break
+        if not _may_have_samples(step, inner.inputs[0]):
+            break
+        operation = inner
+    return operation
+
+
+def _may_have_samples(step: ReplicaStep, tensor: tf.Tensor) -> bool:
+    return bool(tensor.shape.rank) and tensor.shape[0] in (None, step.samples)
+
+
+def _beneath(tensor: tf.Tensor, types: tuple[str, ...]) -> tf.Tensor:
+    while tensor.op.type in types:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _mixes_dimensions(operation: tf.Operation) -> bool:
+    """Whether the first dimension of the result may be another than that of the inputs.
+
+    As in a matrix of correlations between features.
+    """
+    if operation.type == "MatMul":
+        is_transposed = operation.get_attr("transpose_a")
+        return is_transposed or operation.inputs[0].op.type in _OTHER_ORDERS
+    return operation.type in _OTHER_ORDERS
+
+
+def _is_size(tensor: tf.Tensor) -> bool:
+    """Whether a scalar is a dimension of a tensor, or the number of its elements."""
+    types = (*_SAME_ELEMENTS, "StridedSlice", "Prod", "Maximum")
+    return _beneath(tensor, types).op.type in ("Shape", "Size")
+
+
+def parts_of_quotient(term: Term) -> tuple[Term, tf.Tensor]:
+    """The term's numerator, with the term's factors, and its denominator."""
+    numerator, denominator = term.tensor.op.inputs
+    return dataclasses.replace(term, tensor=numerator), denominator

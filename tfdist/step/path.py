@@ -1,0 +1,152 @@
+"""The one way of a replica's gradients to the updated variables, stage by stage."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.engines.current import current
+from tfdist.options import Options
+from tfdist.step import backward, exchange
+from tfdist.step.accumulation import GradientAccumulator
+from tfdist.step.averaging import averaging_of
+from tfdist.step.exchange import Packing
+from tfdist.step.loss_scale import LossScale
+from tfdist.step.update import Update
+from tfdist.step.weighting import weigh
+
+
+class StepPath:
+    """Weights, accumulates, averages, clips and updates.
+
+    Made in the strategy's scope.
+
+    Args:
+        options: those of the optimizer.
+        update: what is updated.
+        loss_scale: the loss scale.
+        variables: the trainable variables, for which the update is built.
+
+    Attributes:
+        accumulator: the gradients that wait for an update; None without accumulation.
+        averaging: what the replicas average.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        update: Update,
+        loss_scale: LossScale,
+        variables: Sequence[keras.Variable],
+    ):
+        self._bucket_bytes = options.bucket_bytes
+        self._update = update
+        self._loss_scale = loss_scale
+        self._specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        self.accumulator: GradientAccumulator | None = None
+        if options.accumulation_steps > 1:
+            self.accumulator = GradientAccumulator(
+                options.accumulation_steps,
+                exchange.plan_buckets(self._specs, options.bucket_bytes),
+                len(variables),
+                lambda: int(update.number().numpy()),
+                options.compression is not None,
+            )
+        self.averaging = averaging_of(options, self._specs, [v.path for v in variables])
+
+    @property
+    def updates_at_each_step(self) -> bool:
+        """Whether no step is without an update: no accumulation, and no overflow to skip."""
+        return self.accumulator is None and not self._loss_scale.is_used
+
+    def order(self, gradients: Sequence[Any]) -> None:
+        """Lets large gradients be computed first, as they travel longest; in replica context."""
+        if current().replicas > 1:
+            backward.compute_first(gradients, self._bucket_bytes)
+
+    def run(
+        self,
+        gradients: list,
+        weight: float | tf.Tensor | None,
+        variables: list[keras.Variable],
+        places: list[int],
+    ) -> None:
+        """One step of this replica; in replica context.
+
+        Args:
+            gradients: one per variable that the update was built for: tensors,
+                `tf.IndexedSlices`, or None.
+            weight: what they are multiplied by; None for nothing.
+            variables: those that are updated.
+            places: their numbers among those that the update was built for.
+        """
+        packing, packed = self._pack(gradients, weight)
+
+        def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:
+            totals = self.averaging.sum(packing, packed, self._update.number())
+            totals = [None if gradients[i] is None else totals[i] for i in places]
+            self._update.apply(totals, variables, after)
+
+        finite = self._loss_scale.all_finite(packed)
+        if self.accumulator is not None:
+            self.accumulator.add(packed, finite)
+        if self.updates_at_each_step:
+            average_and_update(packed, after=packed if current().replicas > 1 else ())
+        else:
+            tf.distribute.get_replica_context().merge_call(
+                self._update_if_due, args=(average_and_update, packed, finite)
+            )
+
+    def _pack(self, gradients: list, weight: float | tf.Tensor | None) -> tuple[Packing, list]:
+        """Packs and weights the gradients in one pass.
+
+        Accumulated gradients are dense, with zeros for variables that have none in this step.
+        """
+        if self.accumulator is not None:
+            gradients = [
+                tf.zeros(spec.shape, spec.dtype)
+                if gradient is None
+                else tf.convert_to_tensor(gradient)
+                for gradient, spec in zip(gradients, self._specs)
+            ]
+        packing = self.averaging.packing(gradients, self.accumulator is not None)
+        packed = packing.pack(gradients)
+        return packing, packed if weight is None else [weigh(value, weight) for value in packed]
+
+    def _update_if_due(
+        self,
+        strategy: tf.distribute.Strategy,
+        update_replica: Callable[..., None],
+        packed: list,
+        finite: tf.Tensor | None,
+    ) -> None:
+        """Counts the micro-batch and updates at the k-th, unless a gradient is not finite.
+
+        It runs in cross-replica context, the only place where TensorFlow allows a condition around
+        a collective operation.
+        """
+        run = strategy.extended.call_for_each_replica
+        accumulator = self.accumulator
+
+        def finite_step() -> None:
+            if accumulator is None:
+                run(lambda update, values: update(values), args=(update_replica, packed))
+                return
+            # At the end of data of unknown length a step runs into the end of the data set;
+            # without gradients nothing may be counted.
+            parts = [strategy.experimental_local_results(value) for value in packed]
+            with tf.control_dependencies([part for local in parts for part in local]):
+                due, number = accumulator.count()
+            take = functools.partial(accumulator.take, number)
+            tf.cond(
+                due,
+                lambda: run(lambda update: update(take()), args=(update_replica,)),
+                lambda: None,
+            )
+
+        own = None if finite is None else strategy.experimental_local_results(finite)[0]
+        self._loss_scale.decide(own, finite_step)

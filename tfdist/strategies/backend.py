@@ -1,0 +1,78 @@
+"""What tfdist knows of a backend before TensorFlow is imported; needs no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+Task = tuple[str, int]
+"""The job and the index of a process, as in TF_CONFIG."""
+
+Environments = AbstractContextManager[list[dict[str, str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Obstacles:
+    """Why something cannot be used here; None where it can.
+
+    Attributes:
+        tensorflow: TensorFlow and Keras.
+        launch: the variables by which a launcher tells a process its place.
+        port: the port that the cluster gives to this process.
+        peers_port: the same where the cluster has several workers.
+        horovod: Horovod.
+        servers: TensorFlow's server, or the cluster's parameter servers.
+    """
+
+    tensorflow: str | None = None
+    launch: str | None = None
+    port: str | None = None
+    peers_port: str | None = None
+    horovod: str | None = None
+    servers: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How `tfdist run` starts the processes of a backend on one machine.
+
+    Attributes:
+        environments: gives each task's environment variables, made from common ones; a context
+            that is left when the processes have ended.
+        one_device: what trains on one device in each process, so that there are no virtual ones,
+            as the beginning of a sentence; "" where there may be several.
+        has_servers: whether there are parameter servers besides the ranks.
+    """
+
+    environments: Callable[[Sequence[Task], Mapping[str, str]], Environments]
+    one_device: str = ""
+    has_servers: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """A way in which replicas are connected.
+
+    Attributes:
+        name: what `tfdist.Strategy` calls it.
+        strategy: the class of its strategy, as "module:name".
+        engine: what carries the tensors, for people.
+        obstacle: says from what was found on this machine why it cannot be used.
+        launch: how `tfdist run` starts it; None for a single process, which needs no launcher.
+        is_asynchronous: whether its workers do not wait for each other, so that gradients may be
+            stale.
+    """
+
+    name: str
+    strategy: str
+    engine: str
+    obstacle: Callable[[Obstacles], str | None]
+    launch: Launch | None = None
+    is_asynchronous: bool = False
+
+    def load(self) -> type:
+        """The class of its strategy; imports TensorFlow."""
+        module, _, name = self.strategy.partition(":")
+        return getattr(importlib.import_module(module), name)

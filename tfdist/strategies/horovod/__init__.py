@@ -1,0 +1,1 @@
+"""The backend `horovod`: processes that Horovod connects."""

@@ -1,0 +1,21 @@
+"""What is known of `horovod` without TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from tfdist.strategies.backend import Backend, Launch
+from tfdist.strategies.horovod.launch import environments
+
+HOROVOD = Backend(
+    name="horovod",
+    strategy="tfdist.strategies.horovod.strategy:HorovodStrategy",
+    engine="Horovod",
+    obstacle=lambda found: found.tensorflow or found.horovod,
+    launch=Launch(environments, "Horovod trains"),
+)
+
+
+def is_installed() -> bool:
+    """Whether Horovod can be found; it is not imported."""
+    return importlib.util.find_spec("horovod") is not None

@@ -1,0 +1,158 @@
+"""The engine of processes that Horovod connects: its operations as TensorFlow can run them."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.engines.contract import Engine, Value
+from tfdist.engines.processes import Processes
+
+
+class HorovodEngine(Engine):
+    """Horovod's operations between ranks of one replica each.
+
+    Args:
+        hvd: the module `horovod.tensorflow`, initialized.
+        processes: the ranks.
+    """
+
+    largest_message = None
+
+    def __init__(self, hvd: ModuleType, processes: Processes):
+        self.processes = processes
+        self._hvd = hvd
+        self._operations: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        with tf.device("CPU:0"):  # keeps Horovod's operations in the graph
+            self._zero = tf.Variable(0, trainable=False, name="zero")
+            self._sink = tf.Variable(0.0, trainable=False, name="sink")
+
+    @property
+    def replicas(self) -> int:
+        """The number of ranks."""
+        return self.processes.size
+
+    def _identity(self) -> dict[str, Any]:
+        """How the ranks recognize the next operation of the function that is being traced.
+
+        Horovod matches operations by name, and takes the tensor's otherwise. That depends on what
+        is known of its shape, which differs where ranks trace at different times.
+        """
+        graph = compat.traced_function()
+        if graph is None:
+            return {}
+        self._operations[graph] = number = self._operations.get(graph, 0) + 1
+        function = re.sub(r"\W", "_", getattr(graph, "name", "graph"))
+        return {"name": f"tfdist.{function}.{number}", "ignore_name_scope": True}
+
+    def _entered(self, tensor: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+        """`tensor` in `shape`, a vector, such that TensorFlow cannot know that it is a constant.
+
+        Horovod's operations are not marked as stateful. Given a constant (the static size of a
+        batch, the gradient of none), TensorFlow runs them once, while it optimizes the graph, and
+        a rank that traces alone waits for the others. A reshape copies nothing.
+        """
+        return tf.reshape(tensor, shape + self._zero.read_value())
+
+    def _left(self, result: tf.Tensor) -> None:
+        """Makes an operation needed: TensorFlow drops what is only multiplied by a constant zero.
+
+        A control dependency would not keep it, but a value that goes into a variable does.
+        """
+        first = tf.reshape(result, [-1])[:1]
+        self._sink.assign(tf.reduce_sum(tf.cast(first, tf.float32)))
+
+    def _run(self, operation: Callable[..., tf.Tensor], tensor: tf.Tensor) -> tf.Tensor:
+        """The result of one of Horovod's operations, which all ranks run, whatever is needed."""
+        result = operation(self._entered(tensor, tf.shape(tensor)), **self._identity())
+        self._left(result)
+        return result
+
+    def all_reduce(self, values: Sequence[Value]) -> list[Value]:
+        """The sums over the ranks, in one negotiation; half precision in two of its own."""
+        if self.replicas == 1:
+            return list(values)
+        sums: dict[int, Value] = {}
+        sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
+        halves = [i for i, value in enumerate(values) if value.dtype == tf.float16]
+        for places, reduce in (
+            ([i for i in halves if i not in sparse], self._sum_of_halves),
+            ([i for i in range(len(values)) if i not in (*halves, *sparse)], self._sum_of_others),
+        ):
+            if places:
+                sums.update(zip(places, reduce([tf.convert_to_tensor(values[i]) for i in places])))
+        for place in sparse:
+            rows = values[place]
+            sums[place] = tf.IndexedSlices(
+                self.all_gather(rows.values), self.all_gather(rows.indices), rows.dense_shape
+            )
+        return [sums[place] for place in range(len(values))]
+
+    def _sum_of_others(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        first, *others = tensors
+        entered = [self._entered(first, tf.size(first)[None]), *others]
+        if others:
+            sums = self._hvd.grouped_allreduce(entered, op=self._hvd.Sum, **self._identity())
+        else:
+            sums = [self._hvd.allreduce(entered[0], op=self._hvd.Sum, **self._identity())]
+        self._left(sums[0])
+        return [tf.reshape(sums[0], tf.shape(first)), *sums[1:]]
+
+    def _sum_of_halves(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Each rank sums its part of all tensors, as float32, for all ranks.
+
+        That is as much traffic as a ring all-reduce. Horovod's own sum of half precision takes
+        longer, as it is scalar code, and rounds at each rank of the ring.
+        """
+        sizes = [tf.size(tensor) for tensor in tensors]
+        vector = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+        padded = tf.pad(vector, [[0, -tf.size(vector) % self.replicas]])
+        sums = self.all_gather(self.reduce_scatter(padded))[: tf.size(vector)]
+        return [
+            tf.ensure_shape(tf.reshape(part, tf.shape(tensor)), tensor.shape)
+            for part, tensor in zip(tf.split(sums, sizes, num=len(tensors)), tensors)
+        ]
+
+    def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The ranks' tensors, one after the other."""
+        if self.replicas == 1:
+            return tensor
+        gathered = self._run(self._hvd.allgather, tensor)
+        return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
+
+    def broadcast(self, tensor: tf.Tensor, root: int = 0) -> tf.Tensor:
+        """The tensor of rank `root`."""
+        if self.replicas == 1:
+            return tensor
+        if tf.executing_eagerly():
+            return self._hvd.broadcast(tensor, root_rank=root)
+
+        def sent(entered: tf.Tensor, **identity: Any) -> tf.Tensor:
+            return self._hvd.broadcast(entered, root_rank=root, **identity)
+
+        return tf.ensure_shape(self._run(sent, tensor), tensor.shape)
+
+    def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows for this rank."""
+        if self.replicas == 1:
+            return rows
+        return tf.ensure_shape(self._run(self._hvd.alltoall, rows), rows.shape)
+
+    def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
+        """This rank's part of the sum: each rank sends every other one its part, and adds.
+
+        Half precision is added as float32.
+        """
+        if self.replicas == 1:
+            return vector
+        rows = tf.reshape(vector, [self.replicas, -1])
+        received = self.all_to_all(rows)
+        if vector.dtype == tf.float16:
+            return tf.cast(tf.reduce_sum(tf.cast(received, tf.float32), axis=0), tf.float16)
+        return tf.reduce_sum(received, axis=0)

@@ -1,0 +1,168 @@
+"""One replica per process; the processes meet in Horovod's operations."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.arguments import check_bool
+from tfdist.cluster import describe
+from tfdist.engines.processes import Processes
+from tfdist.options import CommonOptions, Options, takes_options
+from tfdist.strategies.horovod.backend import is_installed
+from tfdist.strategies.horovod.engine import HorovodEngine
+from tfdist.strategies.multi_process import MultiProcessStrategy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+HOW_TO_INSTALL = (
+    "build it with `make horovod` in a checkout of tfdist (docs/horovod_install.md): a plain `pip "
+    "install horovod` fails with this TensorFlow"
+)
+
+
+class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
+    """Synchronous training with one process per device, which Horovod connects.
+
+    The processes are started by `horovodrun`, `mpirun` or `tfdist run --strategy horovod`. Keras
+    3's `fit`, `evaluate` and `predict` run unchanged and give what one device gives. Each process
+    trains on the GPU of its local rank or, where there are no GPUs, on its CPU.
+
+    Horovod itself joins buckets that wait at the same time, up to twice `bucket_bytes` unless the
+    environment variable HOROVOD_FUSION_THRESHOLD says otherwise or Horovod was initialized before.
+
+    Args:
+        log_all_ranks: whether other ranks than 0 show progress too.
+        **options: what all strategies take, by keyword; see `tfdist.Options`.
+
+    Raises:
+        ImportError: when Horovod is not installed or was built for another TensorFlow.
+        ValueError: for options out of range, and where a launcher that Horovod does not know
+            started several processes.
+
+    Example:
+
+    >>> import tfdist
+    >>> tfdist.Strategy("horovod").num_replicas_in_sync  # not started by horovodrun: alone
+    1
+    """
+
+    @takes_options
+    def __init__(self, *, log_all_ranks: bool = False, **options: Unpack[CommonOptions]):
+        common = Options(**options)  # type: ignore[arg-type]
+        check_bool("log_all_ranks", log_all_ranks)
+        hvd = _horovod()
+        # Room for two buckets. Horovod's default is so much that it would copy large gradients, to
+        # join them.
+        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(2 * common.bucket_bytes))
+        hvd.init()
+        _check_size(hvd)
+        compat.install_collectives()
+        compat.separate_collectives(self)
+        engine = HorovodEngine(hvd, _Ranks(hvd))
+        super().__init__(HorovodExtended(self, _device(hvd), engine))
+        self._init_processes(common, engine, log_all_ranks)
+
+
+class HorovodExtended(compat.OneReplicaExtended):
+    """What `tf.distribute` asks of a strategy, done by the engine.
+
+    Args:
+        strategy: the strategy.
+        device: the device of this process.
+        engine: what connects the processes.
+    """
+
+    def __init__(self, strategy: HorovodStrategy, device: str, engine: HorovodEngine):
+        self._engine = engine
+        super().__init__(strategy, device, engine.processes.rank, engine.processes.size)
+
+    def all_reduce(self, values: list) -> list:
+        """The sums over the ranks."""
+        return self._engine.all_reduce(values)
+
+    def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The ranks' tensors, one after the other."""
+        return self._engine.all_gather(tensor)
+
+    def broadcast(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Rank 0's tensor."""
+        return self._engine.broadcast(tensor)
+
+
+class _Ranks(Processes):
+    """Horovod's processes."""
+
+    def __init__(self, hvd: ModuleType):
+        super().__init__(hvd.rank(), hvd.size())
+        self._hvd = hvd
+
+    def lost(self, error: tf.errors.OpError) -> list[int] | None:
+        """No rank: Horovod knows that a peer is gone, but not which one."""
+        gone = isinstance(error, (tf.errors.UnknownError, tf.errors.AbortedError))
+        return [] if gone and "Horovod" in error.message else None
+
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        return self._hvd.allreduce(value, op=self._hvd.Sum)
+
+    def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
+        return self._hvd.broadcast(tf.constant(data), root_rank=root).numpy()
+
+
+def _horovod() -> ModuleType:
+    if not is_installed():
+        raise ImportError(
+            "The strategy 'horovod' needs Horovod 0.28.1, which is not installed: "
+            f"{HOW_TO_INSTALL}."
+        )
+    try:
+        import horovod.tensorflow as hvd
+    except (ImportError, tf.errors.NotFoundError) as error:
+        raise ImportError(
+            f"Horovod is installed, but does not work with TensorFlow {tf.__version__}: "
+            f"{HOW_TO_INSTALL}. The error was: {str(error).splitlines()[0]}"
+        ) from error
+    return hvd
+
+
+def _check_size(hvd: ModuleType) -> None:
+    launch = describe()
+    if launch.size in (1, hvd.size()):
+        return
+    if launch.launcher in ("Open MPI", "MPI"):
+        why = "it was built without MPI"
+        remedy = (
+            "Build it with `HOROVOD_WITH_MPI=1 make horovod`, or start the script with "
+            "`horovodrun --gloo`"
+        )
+    else:
+        why = f"{launch.launcher} does not tell it of the others"
+        remedy = (
+            "Start the script with `horovodrun`, `mpirun` or `tfdist run --strategy horovod`, or "
+            "use `tfdist.Strategy('multi_worker')`"
+        )
+    raise ValueError(
+        f"{launch.launcher} started this process as one of {launch.size}, of which Horovod knows "
+        f"{hvd.size()}: {why}, so they would train apart. {remedy}. "
+        f"Received: {dict(launch.variables)}"
+    )
+
+
+def _device(hvd: Any) -> str:
+    """The device of this process: the GPU of its local rank, or the CPU."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return "CPU:0"
+    if hvd.local_rank() >= len(gpus):
+        raise ValueError(
+            "Each process on a machine needs a GPU of its own. Start no more processes than there "
+            f"are GPUs. Received: local rank {hvd.local_rank()} with {len(gpus)} GPU(s)"
+        )
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    return "GPU:0"

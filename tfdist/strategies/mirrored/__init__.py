@@ -1,0 +1,1 @@
+"""The backend `mirrored`: several devices of one process."""

@@ -1,0 +1,10 @@
+"""What is known of `mirrored` without TensorFlow."""
+
+from tfdist.strategies.backend import Backend
+
+MIRRORED = Backend(
+    name="mirrored",
+    strategy="tfdist.strategies.mirrored.strategy:MirroredStrategy",
+    engine="the devices of one machine",
+    obstacle=lambda found: found.tensorflow,
+)

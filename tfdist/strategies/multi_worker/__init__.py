@@ -1,0 +1,1 @@
+"""The backend `multi_worker`: processes that TensorFlow's collective operations connect."""

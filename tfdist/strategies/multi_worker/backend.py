@@ -1,0 +1,12 @@
+"""What is known of `multi_worker` without TensorFlow."""
+
+from tfdist.cluster.places import clustered
+from tfdist.strategies.backend import Backend, Launch
+
+MULTI_WORKER = Backend(
+    name="multi_worker",
+    strategy="tfdist.strategies.multi_worker.strategy:MultiWorkerMirroredStrategy",
+    engine="TensorFlow's collective operations",
+    obstacle=lambda found: found.tensorflow or found.launch or found.peers_port,
+    launch=Launch(clustered),
+)

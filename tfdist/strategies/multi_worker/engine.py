@@ -1,0 +1,23 @@
+"""The engine of several processes that TensorFlow's collective operations connect."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfdist.compat.exchange_of_rows import all_to_all
+from tfdist.engines.replica_context import ReplicaContextEngine, static_id
+
+
+class CollectivesEngine(ReplicaContextEngine):
+    """TensorFlow's collective operations over gRPC or NCCL.
+
+    TensorFlow has `CollectiveReduceScatterV2` too, which fails on CPUs (TensorFlow 2.21), so the
+    reduction is the one of all engines: each replica gets its part from the others, and adds.
+    """
+
+    def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows for this replica, in one operation."""
+        if self.replicas == 1:
+            return rows
+        strategy = tf.distribute.get_strategy()
+        return tf.ensure_shape(all_to_all(strategy, static_id(), rows), rows.shape)
