@@ -107,7 +107,7 @@ def killed_everywhere(prepare, act, check, tmp_path, monkeypatch):
                     pass
             BackupFolder(path).recover()
             check(path)
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)  # removed by `act`, perhaps
         check(path)
         if ended:
             return
@@ -172,7 +172,6 @@ def test_removing_backups_leaves_other_files(tmp_path):
         (tmp_path / name).write_text("")
     folder.delete()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    assert not folder.is_empty()
 
 
 def _truncate(path):

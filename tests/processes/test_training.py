@@ -1,6 +1,7 @@
 """Training in one process writes whole files only, and goes on from a whole backup."""
 
 import contextlib
+import json
 import os
 import pathlib
 import resource
@@ -166,6 +167,16 @@ def test_a_backup_is_there_when_another_callback_fails(tmp_path, at, frequency, 
         assert_weights(model, expected)
 
 
+def test_a_backup_in_an_epoch_that_was_resumed_has_its_number(tmp_path):
+    """Keras alone writes 0 until the first epoch ends; a second start would begin anew."""
+    with pytest.raises(RuntimeError, match="stopped"):
+        fit(make(), 4, backup(tmp_path, save_freq=3), Stop(20))  # in the third epoch
+    with pytest.raises(RuntimeError, match="stopped"):
+        fit(make(), 4, backup(tmp_path, save_freq=3), Stop(4))  # in the same one
+    assert json.loads((tmp_path / "training_metadata.json").read_text())["epoch"] == 2
+    assert fit(make(), 4, backup(tmp_path)) == [2, 3]
+
+
 def test_backups_are_removed_at_the_end_and_other_files_stay(tmp_path):
     callback = backup(tmp_path / "alone", delete_checkpoint=True)
     fit(make(), 2, callback)
@@ -176,6 +187,18 @@ def test_backups_are_removed_at_the_end_and_other_files_stay(tmp_path):
     fit(make(), 2, shared)
     assert files(tmp_path) == ["shared/notes.txt"]
     assert shared.delete_checkpoint is True
+
+
+def test_the_end_of_training_leaves_a_link_to_the_folder(tmp_path):
+    """Python's `rmtree` refuses links (and mounted folders): an error after all was removed."""
+    (tmp_path / "far").mkdir()
+    link = tmp_path / "backup"
+    link.symlink_to(tmp_path / "far")
+    callback = backup(link, delete_checkpoint=True)
+    assert fit(make(), 2, callback) == [0, 1]
+    assert link.is_symlink()
+    assert files(tmp_path) == []
+    assert callback.delete_checkpoint is True
 
 
 def test_one_callback_for_two_trainings(tmp_path):
@@ -216,6 +239,22 @@ def test_a_full_disk_leaves_the_file_before(tmp_path, name):
     with full_disk(8000), pytest.raises(OSError, match="(?i)file too large"):
         model.save_weights(path)
     assert files(tmp_path) == [f"old/{name}"]
+
+
+@pytest.mark.parametrize("compression", [None, tfdist.compression.TopK(0.1, min_bytes=0)])
+def test_room_is_asked_for_for_what_replicas_keep(tmp_path, compression):
+    """HDF5 would end the process where the disk is full before the file is whole."""
+    options = {"compression": compression, "accumulation_steps": 3}
+    model = make(units=500, strategy=tfdist.MirroredStrategy(DEVICES[:2], **options))
+    fit(model, 1)  # eight batches: two wait
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    size = path.stat().st_size
+    with full_disk(size - 1), pytest.raises(OSError, match=r"\d+ bytes are needed"):
+        model.save_weights(tmp_path / "other.weights.h5")
+    assert files(tmp_path) == ["model.weights.h5"]
+    with full_disk(size * 2):
+        model.save_weights(path)
 
 
 def test_a_link_to_a_file_stays_one(tmp_path):

@@ -248,7 +248,7 @@ def test_what_is_compressed_is_not_sent_a_second_time():
             gradients = [tf.ones(spec.shape) for spec in SPECS]
             packing = totals.packing(gradients, accumulates=False)
             number = tf.constant(0, tf.int64)
-            return totals.sum(packing, packing.pack(gradients), number, None)
+            return totals.sum(packing, packing.pack(gradients), number)
 
         return strategy.run(of_replica)
 

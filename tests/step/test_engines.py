@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.conftest import DEVICES
+from tests.devices import DEVICES
 from tests.step.engines import DTYPES, assert_equal, given, of_replicas, results
 from tfdist.engines.contract import Engine
 from tfdist.engines.current import current

@@ -74,7 +74,7 @@ def test_sums_begin_with_the_last_gradients(monkeypatch):
     packing = exchange.Packing(gradients, specs, 40)
     summed = []
 
-    def all_reduce(values, largest):
+    def all_reduce(values):
         summed.extend(values)
         return [2 * value for value in values if value is not sparse] or [sparse]
 
@@ -143,7 +143,7 @@ def test_a_model_that_one_bucket_could_hold_travels_in_several(
         sparse = tf.IndexedSlices(tf.ones((1, 1)), tf.constant([0]), tf.constant([1000, 1]))
         gradients = [sparse, *[tf.ones(spec.shape) for spec in specs[1:]]]
         packing = summed.packing(gradients, accumulates=False)
-        return summed.sum(packing, packing.pack(gradients), tf.constant(0, tf.int64), None)
+        return summed.sum(packing, packing.pack(gradients), tf.constant(0, tf.int64))
 
     @tf.function
     def step():

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tfdist.step import update
+from tfdist.step.update import WholeVariables
 
 
 def test_each_operation_of_an_update_waits_for_one_other():
@@ -14,7 +14,7 @@ def test_each_operation_of_an_update_waits_for_one_other():
     @tf.function(autograph=False)
     def step(gradient):
         backward = [tf.multiply(gradient, factor, "backward") for factor in range(5)]
-        update.apply_reduced(optimizer, [gradient] * 3, variables, after=backward)
+        WholeVariables(optimizer).apply([gradient] * 3, variables, after=backward)
 
     graph = step.get_concrete_function(tf.ones([2])).graph
     waiting = [op for op in graph.get_operations() if _waits_for(op, "backward")]

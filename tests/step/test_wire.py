@@ -37,7 +37,8 @@ def _payload(replica):
 
 @pytest.mark.parametrize("largest", [None, 8])
 def test_everything_is_gathered_bit_by_bit(strategy, largest):
-    found = _run(strategy, lambda replica: wire.gather_from_replicas(_payload(replica), largest))
+    strategy.engine.largest_message = largest
+    found = _run(strategy, lambda replica: wire.gather_from_replicas(_payload(replica)))
     sent = [_payload(tf.constant(r)) for r in range(strategy.num_replicas_in_sync)]
     assert [len(replica) for replica in found] == [3 * len(DTYPES)] * len(sent)
     for replica in found:
@@ -52,7 +53,7 @@ def test_sums_of_half_precision_are_as_exact_as_the_engine_allows(strategy, dtyp
     value = 1.0 + 1.0 / 128  # few bits
     found = _run(
         strategy,
-        lambda replica: wire.sum_over_replicas([tf.fill([5], tf.cast(value, dtype))], 100, None),
+        lambda replica: wire.sum_over_replicas([tf.fill([5], tf.cast(value, dtype))], 100),
     )
     replicas = strategy.num_replicas_in_sync
     assert len(found) == replicas
@@ -70,7 +71,7 @@ def test_sums_share_buckets(strategy):
     @tf.function
     def step():
         return strategy.run(
-            lambda: wire.sum_over_replicas([tf.ones(shape) for shape in tensors], 1000, None)
+            lambda: wire.sum_over_replicas([tf.ones(shape) for shape in tensors], 1000)
         )
 
     for value, shape in zip(step(), tensors):
@@ -87,7 +88,7 @@ def test_much_travels_in_several_operations(two_replicas, monkeypatch, dtype):
     @tf.function
     def step():
         def of_replica():
-            return wire.sum_over_replicas([tf.ones([4], dtype)] * 24, 1000, None)
+            return wire.sum_over_replicas([tf.ones([4], dtype)] * 24, 1000)
 
         return two_replicas.run(of_replica)
 
@@ -100,4 +101,4 @@ def test_much_travels_in_several_operations(two_replicas, monkeypatch, dtype):
 
 def test_nothing_is_no_operation(strategy):
     assert wire.gather_from_replicas([]) == []
-    assert _run(strategy, lambda _: [tf.constant(len(wire.sum_over_replicas([], 9, None)))])
+    assert _run(strategy, lambda _: [tf.constant(len(wire.sum_over_replicas([], 9)))])

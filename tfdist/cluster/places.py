@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from tfdist.cluster.addresses import reserved_ports, without_proxy
 from tfdist.cluster.config import Cluster
 
+LOOPBACK = "127.0.0.1"
+"""Where the tasks of one machine find each other."""
+
 
 @contextlib.contextmanager
 def clustered(
@@ -27,7 +30,7 @@ def clustered(
         OSError: when there are not enough free ports.
     """
     with reserved_ports(len(tasks)) as ports:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
+        addresses = [f"{LOOPBACK}:{port}" for port in ports]
         common = without_proxy(environ, addresses)
         jobs: dict[str, tuple[str, ...]] = {}
         for (kind, _), address in zip(tasks, addresses):

@@ -91,6 +91,7 @@ __all__ = [
     "resource_of",
     "run_after",
     "separate_collectives",
+    "set_backup_epoch",
     "set_initial_epoch",
     "traced_function",
     "unbuilt_parts",
@@ -343,6 +344,16 @@ def initial_epoch(model: keras.Model) -> int:
 def set_initial_epoch(model: keras.Model, epoch: int) -> None:
     """Sets the epoch that `fit` starts with; see `initial_epoch`."""
     model._initial_epoch = epoch or None
+
+
+def set_backup_epoch(callback: keras.callbacks.BackupAndRestore, epoch: int) -> None:
+    """Tells the callback which epoch begins.
+
+    Why: it counts from 0 until an epoch ends, so what it writes in the middle of the first one
+    after a restart would name epoch 0. Keras 3.10-3.15. A callback that noted the epoch that
+    `on_epoch_begin` gives would replace it.
+    """
+    callback._current_epoch = epoch
 
 
 def hook_reduce_per_replica(hook: Callable[[Any, Any, str], Any]) -> None:

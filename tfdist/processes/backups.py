@@ -87,7 +87,7 @@ class BackupFolder:
         self._publish()
 
     def delete(self) -> None:
-        """Removes the backups; other files and the folder stay."""
+        """Removes the backups, and the folder if it holds nothing else and is no link or mount."""
         if self._path.exists():
             # From here on there is no backup, wherever this is killed.
             self._write_sums(self.staging, [])
@@ -98,10 +98,8 @@ class BackupFolder:
             for folder in (self._previous, self._damaged):
                 shutil.rmtree(folder, ignore_errors=True)
             (self._path / _SUMS).unlink()
-
-    def is_empty(self) -> bool:
-        """Whether the folder holds nothing at all, or does not exist."""
-        return not self._path.exists() or not any(self._path.iterdir())
+            with contextlib.suppress(OSError):
+                self._path.rmdir()
 
     def discard_incomplete(self) -> None:
         """Removes what was not whole when training ended."""

@@ -196,7 +196,8 @@ class First(keras.callbacks.Callback):
         self._check_params()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes the state."""
+        """Notes the epoch and the state."""
+        self._shared.files.begin_epoch(epoch)
         self._shared.questions.start_again()
         self._begin("on_epoch_begin")
 

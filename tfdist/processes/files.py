@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from tfdist import compat
 from tfdist.processes.backups import BackupFolder, flush
 
 
@@ -84,6 +85,12 @@ class CallbackFiles:
         for backup in self._backups.values():
             backup.folder.recover()
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Lets backups in the middle of the epoch have its number."""
+        for callback in self._callbacks:
+            if isinstance(callback, keras.callbacks.BackupAndRestore):
+                compat.set_backup_epoch(callback, epoch)
+
     def end_training(self) -> None:
         """Lets callbacks clean up where they wrote; files that are not theirs stay."""
         self.restore()
@@ -130,13 +137,14 @@ class Backup:
     def clean_up(self) -> Callable[[], None]:
         """Removes the backups if the callback was asked to; returns what undoes the rest.
 
-        Keras would remove the whole folder, with what others have written there.
+        Keras would remove the whole folder, with what others have written there, and raise an error
+        where it cannot: a link, or a folder where a disk is mounted.
         """
         callback = self._callback
         if not callback.delete_checkpoint:
             return lambda: None
         self.folder.delete()
-        callback.delete_checkpoint = self.folder.is_empty()
+        callback.delete_checkpoint = False
         return lambda: setattr(callback, "delete_checkpoint", True)
 
 
@@ -157,6 +165,10 @@ class Recover(keras.callbacks.Callback):
         """Mends what a killed process left."""
         self._strategy.callback_files.append(self._files)
         self._files.recover()
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Lets backups in the middle of the epoch have its number."""
+        self._files.begin_epoch(epoch)
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Lets the callbacks clean up where they wrote."""

@@ -76,8 +76,9 @@ def _agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
 
 def _size(model: keras.Model) -> int:
     """About how many bytes a file of `model` has: the values, and what HDF5 notes about them."""
-    variables = all_variables(model)
-    return sum(2048 + int(np.prod(v.shape)) * v.dtype.size for v in variables)
+    values = [int(np.prod(v.shape)) * v.dtype.size for v in all_variables(model)]
+    values += [size for state in replica_states(model) for size in state.sizes()]
+    return sum(2048 + size for size in values)
 
 
 def _save(strategy: Any, model: keras.Model, write: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -193,6 +194,16 @@ class ReplicaState(SaveableState, tf.Module):
         finally:
             for _ in rows:
                 pass  # the other processes go through all of them
+
+    def sizes(self) -> list[int]:
+        """The bytes of each value that a file has."""
+        if not self.has_rows():
+            return []
+        return [
+            math.prod(shape) * entry.variable.dtype.size
+            for entry, _ in self._order(self.saved_as())
+            for _, _, shape in entry.places
+        ]
 
     def _write_sum(self, store: dict, key: str, part: np.ndarray) -> None:
         store[key] = part

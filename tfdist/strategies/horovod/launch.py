@@ -7,8 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-# Where the launcher listens, and nothing but this machine reaches it.
-_HOST = "127.0.0.1"
+from tfdist.cluster.places import LOOPBACK
 
 
 @contextlib.contextmanager
@@ -37,13 +36,13 @@ def environments(
         ) from error
     slots = get_host_assignments(parse_hosts(f"localhost:{len(tasks)}"), len(tasks))
     # `RendezvousServer` of the same module would listen on all interfaces.
-    server = RendezvousHTTPServer((_HOST, 0), RendezvousHandler, verbose=0)
+    server = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, verbose=0)
     server.init(slots)
     common = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": _loopback(),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": _HOST,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
     }
     thread = threading.Thread(target=server.serve_forever, daemon=True)
