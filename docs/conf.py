@@ -18,7 +18,8 @@ html_title = f"tfdist {release}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_preserve_defaults = True
+# Signatures that are set, as those of strategies, have parameters that the source has not.
+autodoc_preserve_defaults = False
 napoleon_numpy_docstring = False
 
 

@@ -27,6 +27,7 @@ _OF_PATH = {
     "cluster/test_slurm.py": "pure graph",
     "compression": "graph",
     "docs": "page",
+    "docs/test_references.py": "pure",
     "equivalence/test_cells.py": "graph",
     "equivalence/test_compression.py": "graph job",
     "equivalence/test_equivalence.py": "graph job",

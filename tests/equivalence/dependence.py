@@ -23,7 +23,7 @@ _NEVER = ("cli", "launcher")
 # The launcher's part in it: the environment in which ranks train.
 _ALWAYS = ("launcher/members.py", "launcher/ranks.py")
 # What no column trains with but the one of parameter servers.
-_PARAMETER_SERVER = ("parameter_server", "replay", "staleness", "strategies/parameter_server.py")
+_PARAMETER_SERVER = ("parameter_server", "replay", "staleness", "strategies/parameter_server")
 _THEME_OF = {feature.name: theme for theme in THEMES for feature in theme.FEATURES}
 
 
