@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 _LONGEST_SHOWN = 200
 
 
-def check_bool(name: str, value: Any) -> None:
+def check_bool(name: str, value: object) -> None:
     """Raises ValueError unless the argument `name` is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={shown(value)}")
 
 
-def check_path(name: str, value: Any) -> None:
+def check_path(name: str, value: object) -> None:
     """Raises TypeError unless the argument `name` is a path."""
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise TypeError(f"`{name}` must be a path. Received: {name}={shown(value)}")
 
 
-def check_callable(name: str, value: Any) -> None:
+def check_callable(name: str, value: object) -> None:
     """Raises TypeError unless the argument `name` can be called."""
     if not callable(value):
         raise TypeError(f"`{name}` must be a function. Received: {name}={shown(value)}")
 
 
-def check_instance(name: str, value: Any, kind: type, called: str) -> None:
+def check_instance(name: str, value: object, kind: type, called: str) -> None:
     """Raises TypeError unless the argument `name` is an instance of `kind`.
 
     Args:
@@ -45,12 +44,12 @@ def check_instance(name: str, value: Any, kind: type, called: str) -> None:
         )
 
 
-def check_environ(environ: Any) -> None:
+def check_environ(environ: object) -> None:
     """Raises TypeError unless the argument `environ` is a mapping, as `os.environ` is."""
     check_instance("environ", environ, Mapping, "mapping of environment variables")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """`value` in one line of a length that can be read.
 
     Example:

@@ -14,7 +14,7 @@ from tfdist.arguments import check_instance, shown
 from tfdist.limits import FLOAT32_MAX, FLOAT32_SMALLEST, INT32_MAX, MOST_SECONDS
 
 
-def check_inner_optimizer(optimizer: Any, wrapper: type) -> keras.optimizers.Optimizer:
+def check_inner_optimizer(optimizer: object, wrapper: type) -> keras.optimizers.Optimizer:
     """The Keras optimizer that `wrapper` may wrap.
 
     Args:
@@ -77,7 +77,7 @@ def check_not_horovods(optimizer: Any) -> None:
         )
 
 
-def check_not_legacy(thing: Any) -> None:
+def check_not_legacy(thing: object) -> None:
     """Raises TypeError for an object, class or function of the legacy `tf_keras` package."""
     module = getattr(thing, "__module__", None) or type(thing).__module__
     if module.split(".")[0] == "tf_keras":
@@ -186,7 +186,7 @@ def check_no_synchronized_layers(layers: list[keras.layers.Layer]) -> None:
         )
 
 
-def check_not_empty(dataset: Any) -> None:
+def check_not_empty(dataset: object) -> None:
     """Raises ValueError for a data set that is known to have no batches."""
     if isinstance(dataset, tf.data.Dataset) and int(dataset.cardinality()) == 0:
         raise ValueError(
@@ -195,7 +195,7 @@ def check_not_empty(dataset: Any) -> None:
         )
 
 
-def check_exchangeable(dtype: Any, name: str | None) -> None:
+def check_exchangeable(dtype: object, name: str | None) -> None:
     """Raises ValueError for a variable whose values and gradients processes cannot exchange.
 
     Args:
@@ -264,7 +264,7 @@ def check_number(
     raise ValueError(f"`{name}` must be a number {allowed}. Received: {name}={shown(value)}")
 
 
-def check_seconds(name: str, value: Any, minimum: float = 0.0) -> None:
+def check_seconds(name: str, value: object, minimum: float = 0.0) -> None:
     """Raises ValueError unless the argument `name` is a time that can be waited for.
 
     Args:
@@ -275,7 +275,7 @@ def check_seconds(name: str, value: Any, minimum: float = 0.0) -> None:
     check_number(name, value, minimum, exclusive=not minimum, maximum=MOST_SECONDS)
 
 
-def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
     """Raises ValueError unless the argument `name` is one of the `allowed` values.
 
     Args:
@@ -289,7 +289,7 @@ def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
         )
 
 
-def check_resolver(resolver: Any) -> None:
+def check_resolver(resolver: object) -> None:
     """Raises TypeError unless the argument `cluster_resolver` is one, or None."""
     if resolver is not None:
         check_instance(

@@ -155,7 +155,7 @@ class CompressionMonitor(keras.callbacks.Callback):
         self.model.train_function = None
 
 
-def _sum_over_processes(strategy: Any, values: np.ndarray) -> np.ndarray:
+def _sum_over_processes(strategy: tf.distribute.Strategy, values: np.ndarray) -> np.ndarray:
     """The sum of float64 `values` over the processes, the same bits in each."""
     rows = strategy.processes.all_gather(values.view(np.int64).tolist())
     return np.ascontiguousarray(rows).view(np.float64).sum(axis=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
@@ -183,7 +181,7 @@ class _Momentum:
                         part.assign(part * tf.cast(factor, part.dtype))
 
 
-def _innermost(optimizer: Any) -> keras.optimizers.Optimizer:
+def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """The optimizer below tfdist's wrapper and Keras' loss scaling."""
     inner = getattr(optimizer, "inner_optimizer", None) or optimizer
     return inner.unwrap() if hasattr(inner, "unwrap") else inner

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import keras
 import numpy as np
@@ -57,7 +56,7 @@ class MetricAverage(keras.callbacks.Callback):
                 logs[name] = mean if mean.shape else float(mean)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Whether `value` is a number or an array of numbers."""
     known = isinstance(value, (int, float, np.generic, np.ndarray)) or tf.is_tensor(value)
     return known and np.asarray(value).dtype.kind in "iuf"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tfdist.structures import Gradient
 
 
 class _GradientMonitor:
@@ -42,7 +42,7 @@ class _GradientMonitor:
         self.first_steps.assign(tf.where(found, self.step.read_value(), first))
 
 
-def _is_finite(gradient: Any) -> tf.Tensor:
+def _is_finite(gradient: Gradient) -> tf.Tensor:
     if gradient is None:
         return tf.constant(True)
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -127,13 +127,13 @@ def _task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> tuple[str, 
     return job, index
 
 
-def _mistake(problem: str, field: str | None, value: Any) -> ValueError:
+def _mistake(problem: str, field: str | None, value: object) -> ValueError:
     received = _shown(value) if field is None else f"{field}={_shown(value)}"
     separator = " " if problem.startswith(("is ", "has ", "must ")) else ": "
     return ValueError(f"TF_CONFIG{separator}{problem}. Received: {received}")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """`value` in one line of a length that can be read."""
     try:
         text = repr(value)

@@ -24,7 +24,7 @@ class Choice:
     rules: tuple[tuple[str, Compressor | None], ...]
 
     @classmethod
-    def of(cls, compression: Any) -> Choice | None:
+    def of(cls, compression: str | Compressor | Mapping[str, Any] | Choice | None) -> Choice | None:
         """What the option `compression` means; None for no compression at all.
 
         Args:

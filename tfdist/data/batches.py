@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
+from tfdist.structures import Structure
 
-def is_distributed(data: Any) -> bool:
+
+def is_distributed(data: Structure) -> bool:
     """Whether `data` holds a value per replica anywhere."""
     return any(_per_replica(leaf) for leaf in tf.nest.flatten(data))
 
 
-def _per_replica(leaf: Any) -> bool:
+def _per_replica(leaf: Structure) -> bool:
     return isinstance(leaf, tf.distribute.DistributedValues) and not isinstance(leaf, tf.Variable)
 
 
-def local_parts(data: Any, strategy: tf.distribute.Strategy) -> list[list]:
+def local_parts(data: Structure, strategy: tf.distribute.Strategy) -> list[list]:
     """The distributed leaves of `data`, one list of them per local replica."""
     leaves = [leaf for leaf in tf.nest.flatten(data) if _per_replica(leaf)]
     per_leaf = [strategy.experimental_local_results(leaf) for leaf in leaves]
@@ -25,11 +25,11 @@ def local_parts(data: Any, strategy: tf.distribute.Strategy) -> list[list]:
     return [[values[i] for values in per_leaf] for i in range(replicas)]
 
 
-def _as_tensor(leaf: Any) -> Any:
+def _as_tensor(leaf: Structure) -> Structure:
     return tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
-def part(data: Any, size: int | tf.Tensor, replica_id: int, replicas: int) -> Any:
+def part(data: Structure, size: int | tf.Tensor, replica_id: int, replicas: int) -> Structure:
     """One replica's part of a global batch, as a distributed data set cuts it.
 
     Args:
@@ -46,7 +46,7 @@ def part(data: Any, size: int | tf.Tensor, replica_id: int, replicas: int) -> An
     start = tf.minimum(replica_id * length, size)
     stop = tf.minimum((replica_id + 1) * length, size)
 
-    def cut(leaf: Any) -> Any:
+    def cut(leaf: Structure) -> Structure:
         if isinstance(leaf, tf.SparseTensor):
             rest = leaf.dense_shape[1:]
             begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
@@ -58,12 +58,12 @@ def part(data: Any, size: int | tf.Tensor, replica_id: int, replicas: int) -> An
     return tf.nest.map_structure(cut, data)
 
 
-def as_tensors(data: Any) -> Any:
+def as_tensors(data: Structure) -> Structure:
     """`data` with tensors in place of NumPy arrays."""
     return tf.nest.map_structure(_as_tensor, data)
 
 
-def without_static_sizes(data: Any) -> Any:
+def without_static_sizes(data: Structure) -> Structure:
     """`data` with batches of unknown size in place of those whose size is known statically.
 
     A replica gets no sample of a batch with fewer samples than replicas. Where that is known when
@@ -74,7 +74,7 @@ def without_static_sizes(data: Any) -> Any:
         data: a structure of tensors whose first dimension is the batch.
     """
 
-    def hidden(leaf: Any) -> Any:
+    def hidden(leaf: Structure) -> Structure:
         if not isinstance(leaf, tf.Tensor) or leaf.shape.rank in (None, 0):
             return leaf
         return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
@@ -82,14 +82,14 @@ def without_static_sizes(data: Any) -> Any:
     return data if tf.executing_eagerly() else tf.nest.map_structure(hidden, data)
 
 
-def spec(data: Any) -> Any:
+def spec(data: Structure) -> Structure:
     """The type specs of batches like `data`, of any size.
 
     Args:
         data: a structure of tensors and arrays; other values are returned as they are.
     """
 
-    def spec_of(leaf: Any) -> Any:
+    def spec_of(leaf: Structure) -> Structure:
         if not (tf.is_tensor(leaf) or isinstance(leaf, np.ndarray)):
             return leaf
         if leaf.shape == () or not isinstance(leaf, (tf.Tensor, np.ndarray)):
@@ -99,7 +99,7 @@ def spec(data: Any) -> Any:
     return tf.nest.map_structure(spec_of, data)
 
 
-def split(data: Any, size: int | tf.Tensor, strategy: tf.distribute.Strategy) -> Any:
+def split(data: Structure, size: int | tf.Tensor, strategy: tf.distribute.Strategy) -> Structure:
     """Splits one global batch over the replicas the way a distributed data set does.
 
     Args:
@@ -111,7 +111,7 @@ def split(data: Any, size: int | tf.Tensor, strategy: tf.distribute.Strategy) ->
         The structure with a value per replica.
     """
 
-    def distribute(leaf: Any) -> Any:
+    def distribute(leaf: Structure) -> Structure:
         if not hasattr(leaf, "shape"):
             return leaf
         return strategy.experimental_distribute_values_from_function(
@@ -123,7 +123,7 @@ def split(data: Any, size: int | tf.Tensor, strategy: tf.distribute.Strategy) ->
     return tf.nest.map_structure(distribute, data)
 
 
-def has_sparse_tensors(spec: Any) -> bool:
+def has_sparse_tensors(spec: Structure) -> bool:
     """Whether batches of the type `spec` hold sparse tensors.
 
     TensorFlow fails to split them where a replica gets no sample, or where the indices are not in

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.data import batches
 from tfdist.step.weighting import batch_size
+from tfdist.structures import Structure
 
 
 def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
@@ -38,7 +39,7 @@ def of_global_batches(
     """
     is_tuple = isinstance(dataset.element_spec, tuple)
 
-    def part_of(batch: Any, index: int = 0) -> Any:
+    def part_of(batch: Structure, index: int = 0) -> Structure:
         size = batch_size(batch)
         if size is None:
             return batch
@@ -47,7 +48,7 @@ def of_global_batches(
     if local_replicas == 1:
         return map_batches(dataset, part_of).prefetch(tf.data.AUTOTUNE)
 
-    def parts(*components: Any) -> tf.data.Dataset:
+    def parts(*components: Structure) -> tf.data.Dataset:
         """The parts of one batch in turn; with static shapes where the batch has them."""
         batch = components if is_tuple else components[0]
         each = [tf.data.Dataset.from_tensors(part_of(batch, n)) for n in range(local_replicas)]
@@ -56,7 +57,7 @@ def of_global_batches(
     return map_batches(dataset, lambda batch: batch).flat_map(parts).prefetch(local_replicas)
 
 
-def static_batch_size(spec: Any) -> int | None:
+def static_batch_size(spec: Structure) -> int | None:
     """The number of samples in every batch of the type `spec`, None where it may vary."""
     for leaf in tf.nest.flatten(spec):
         if leaf.shape.rank != 0:
@@ -77,10 +78,10 @@ def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
     return dataset.concatenate(empty.repeat(-1 if length < 0 else length - own))
 
 
-def _empty(spec: Any, size: int = 0) -> Any:
+def _empty(spec: Structure, size: int = 0) -> Structure:
     """A batch of `size` zeros of the type `spec`; other unknown dimensions are 0."""
 
-    def empty(leaf: Any) -> Any:
+    def empty(leaf: Structure) -> Structure:
         if leaf.shape.rank is None:
             raise ValueError(
                 "Processes share batches whose number of dimensions is known: give the tensors "

@@ -6,16 +6,15 @@ The keys are numbers as text, as functions of TensorFlow want them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfdist.compression.base import State
 from tfdist.step import loss_scale
 from tfdist.step.weighting import weigh
-from tfdist.structures import Structure
+from tfdist.structures import Gradient, Structure
 
-Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 Gradients = dict[str, dict[str, Gradient]]
 """By the number of the application among the step's `optimizers`, then by the number of the
 variable, or part of one, that the optimizer was built for."""

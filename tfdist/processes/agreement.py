@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -12,6 +11,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.checksum import checksum
+from tfdist.processes.contracts import Coordinated
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.replica_state import ReplicaState
 
@@ -104,12 +104,12 @@ class Agreement:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
 
 
-def checksum_of(strategy: Any, variable: tf.Variable) -> int:
+def checksum_of(strategy: Coordinated, variable: tf.Variable) -> int:
     """A checksum of what this process' first replica has of `variable`."""
     return checksum(strategy.experimental_local_results(variable)[0])
 
 
-def broadcast_variables(strategy: Any, variables: list[tf.Variable], root: int) -> None:
+def broadcast_variables(strategy: Coordinated, variables: list[tf.Variable], root: int) -> None:
     """Sets `variables` on all replicas to their values in process `root`; called by all."""
     for variable in variables:
         (value,) = strategy.processes.broadcast([_local(strategy, variable)], root)
@@ -117,7 +117,7 @@ def broadcast_variables(strategy: Any, variables: list[tf.Variable], root: int) 
             part.assign(value)
 
 
-def _local(strategy: Any, variable: tf.Variable) -> np.ndarray:
+def _local(strategy: Coordinated, variable: tf.Variable) -> np.ndarray:
     return np.asarray(strategy.experimental_local_results(variable)[0].numpy())
 
 
@@ -156,7 +156,7 @@ def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
 
 
-def _is_common(variable: Any) -> bool:
+def _is_common(variable: keras.Variable) -> bool:
     """Whether a variable must be equal in all processes: not sums that each replica gathers."""
     return (
         variable.synchronization != tf.VariableSynchronization.ON_READ

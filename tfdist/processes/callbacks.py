@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
 
 import keras
+import numpy as np
 
 from tfdist.processes import meeting, runs
 from tfdist.processes.agreement import Agreement, all_variables, learning_rates, replica_states
@@ -17,13 +17,14 @@ from tfdist.processes.callback_kinds import (
     defines,
     may_save_alone,
 )
+from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import CallbackFiles
 
 # When the processes agree on what callbacks did.
 _PHASES = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
 
 
-def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
+def coordinate(strategy: Coordinated, callback_list: keras.callbacks.CallbackList) -> None:
     """Puts the two callbacks around those of the list; progress is shown by the chief only.
 
     Args:
@@ -44,7 +45,7 @@ def coordinate(strategy: Any, callback_list: keras.callbacks.CallbackList) -> No
 class _Shared:
     """What the first and the last callback know in common."""
 
-    def __init__(self, strategy: Any, callbacks: list[keras.callbacks.Callback]):
+    def __init__(self, strategy: Coordinated, callbacks: list[keras.callbacks.Callback]):
         self.strategy = strategy
         self.callbacks = callbacks
         self.questions = runs.Questions(strategy.processes)
@@ -89,7 +90,7 @@ class _Shared:
                 f"Received by rank, whether one saves in batches: {rows[:, 2].tolist()}; here "
                 f"{names or 'no such callback'}"
             )
-        alone = dict(zip(_PHASES, rows[:, 3 + len(SAVING) :].any(axis=0)))
+        alone = dict(zip(_PHASES, np.any(rows[:, 3 + len(SAVING) :], axis=0).tolist()))
         alone["on_epoch_end"] |= differ
         self.may_save_alone = frozenset(phase for phase in _PHASES if alone[phase])
 

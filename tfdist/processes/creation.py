@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdist.engines.processes import Processes
 from tfdist.processes.meeting import digest, meet
+from tfdist.structures import Structure
 
 _UNKNOWN = "unknown"
 
@@ -52,7 +53,7 @@ def before_creating(processes: Processes, arguments: dict[str, Any]) -> tuple[di
     return {**arguments, "initial_value": value}, len(set(known)) == 1
 
 
-def _value(given: Any, dtype: Any) -> tf.Tensor | None:
+def _value(given: Structure, dtype: tf.DType | str | None) -> tf.Tensor | None:
     """The initial value; None where it is not known, as in a function that is being traced."""
     if not tf.executing_eagerly():
         return None

@@ -11,7 +11,7 @@ import functools
 import marshal
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -29,7 +29,7 @@ _OFTEN_INCOMPLETE = (
 )
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain(value: object, depth: int = 0) -> Any:
     """`value` as dicts, lists, strings, numbers and None.
 
     Layers and models are described by their class only: they are compared as a whole elsewhere.
@@ -66,7 +66,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     return _object(value, below)
 
 
-def _object(value: Any, below: Any) -> Any:
+def _object(value: object, below: Callable[[object], Any]) -> Any:
     if isinstance(value, keras.layers.Layer) or not hasattr(value, "get_config"):
         return _class_of(value)
     try:
@@ -76,7 +76,7 @@ def _object(value: Any, below: Any) -> Any:
     return {"class": _class_of(value), **below(config), **_left_out(value, below)}
 
 
-def _left_out(value: Any, below: Any) -> dict[str, Any]:
+def _left_out(value: object, below: Callable[[object], Any]) -> dict[str, Any]:
     """Numbers and functions that a configuration need not contain, such as Huber's `delta`."""
     if not isinstance(value, _OFTEN_INCOMPLETE):
         return {}
@@ -85,7 +85,7 @@ def _left_out(value: Any, below: Any) -> dict[str, Any]:
     return {name: below(item) for name, item in attributes.items() if isinstance(item, kinds)}
 
 
-def _class_of(value: Any) -> str:
+def _class_of(value: object) -> str:
     name = getattr(value, "__name__", None)  # of built-in functions and wrappers of functions
     return name if isinstance(name, str) else type(value).__qualname__
 
@@ -99,14 +99,14 @@ def _numbers(array: np.ndarray) -> Any:
     return [str(array.dtype), list(array.shape), f"content {content & 0xFFFFFFFF:08x}"]
 
 
-def _value_of(value: Any) -> Any:
+def _value_of(value: tf.Tensor | tf.Variable) -> Any:
     try:
         return _numbers(np.asarray(value.numpy()))
     except Exception:  # a tensor of a graph, or of a kind without numbers
         return str(value.shape)
 
 
-def _function(function: types.FunctionType, below: Any) -> Any:
+def _function(function: types.FunctionType, below: Callable[[object], Any]) -> Any:
     closure = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     captured = [below(item) for item in closure if isinstance(item, (bool, int, float, str))]
     return {
@@ -140,11 +140,11 @@ def _code(code: types.CodeType) -> int:
     return digest(code.co_code + text.encode()) & 0xFFFFFFFF
 
 
-def _constant(item: Any) -> str:
+def _constant(item: object) -> str:
     return repr(sorted(item, key=repr)) if isinstance(item, frozenset) else repr(item)
 
 
-def with_names_by_order(tree: Any) -> Any:
+def with_names_by_order(tree: object) -> Any:
     """Plain data of a configuration, in which names say in which order they come.
 
     Keras counts the layers of a process to name them, so that a rank which made another model
@@ -160,7 +160,7 @@ def with_names_by_order(tree: Any) -> Any:
     return _renamed(tree, names)
 
 
-def _names(tree: Any) -> Any:
+def _names(tree: object) -> Any:
     if isinstance(tree, dict):
         for key, item in tree.items():
             if key == "name" and isinstance(item, str):

@@ -106,7 +106,7 @@ def of_model(model: keras.Model) -> dict[str, Any]:
     return _common(found)
 
 
-def _common(tree: Any) -> Any:
+def _common(tree: object) -> Any:
     """Plain data of a configuration without what may differ between ranks."""
     if isinstance(tree, list):
         return [_common(item) for item in tree]
@@ -161,7 +161,7 @@ def _callbacks(arguments: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _data(value: Any) -> Any:
+def _data(value: object) -> Any:
     """The kind of data, and the shapes of arrays; data sets are compared when distributed."""
     if value is None or isinstance(value, str):
         return value

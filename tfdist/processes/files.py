@@ -16,6 +16,7 @@ import keras
 
 from tfdist import compat
 from tfdist.processes.backups import BackupFolder, flush
+from tfdist.processes.contracts import KerasRunner
 
 
 class CallbackFiles:
@@ -156,7 +157,7 @@ class Recover(keras.callbacks.Callback):
         files: where the callbacks write.
     """
 
-    def __init__(self, strategy: Any, files: CallbackFiles):
+    def __init__(self, strategy: KerasRunner, files: CallbackFiles):
         super().__init__()
         self._strategy = strategy
         self._files = files
@@ -199,7 +200,7 @@ class Commit(keras.callbacks.Callback):
         self._backup.folder.commit()
 
 
-def protect(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
+def protect(strategy: KerasRunner, callback_list: keras.callbacks.CallbackList) -> None:
     """Lets the callbacks of a `fit` in one process write whole backups.
 
     Args:
@@ -214,7 +215,7 @@ def protect(strategy: Any, callback_list: keras.callbacks.CallbackList) -> None:
 
 
 @contextlib.contextmanager
-def restored(strategy: Any) -> Iterator[None]:
+def restored(strategy: KerasRunner) -> Iterator[None]:
     """Gives callbacks their own paths back when a run of `strategy` ends, also with an error."""
     before = len(strategy.callback_files)
     try:

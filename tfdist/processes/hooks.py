@@ -14,14 +14,15 @@ from tfdist import compat
 from tfdist.processes import digest, meeting, runs
 from tfdist.processes.agreement import all_variables, broadcast_variables, replica_states
 from tfdist.processes.callbacks import coordinate
+from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import protect, restored, whole_file
 from tfdist.processes.saving import write_together
 
 
-def install(strategy_class: Any) -> None:
+def install(strategy_class: type) -> None:
     """Installs the hooks for models of strategies of `strategy_class`; others are left alone."""
 
-    def strategy_of(model: Any) -> Any:
+    def strategy_of(model: keras.Model) -> Any:
         strategy = getattr(model, "distribute_strategy", None)
         return strategy if isinstance(strategy, strategy_class) else None
 
@@ -81,7 +82,7 @@ def _size(model: keras.Model) -> int:
     return sum(2048 + size for size in values)
 
 
-def _save(strategy: Any, model: keras.Model, write: Callable[[], Any]) -> Any:
+def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -> Any:
     """Writes in the chief; the others give it what only they have."""
     states = [state for state in replica_states(model) if state.has_rows()]
     if not all(state.is_held for state in states):
@@ -89,7 +90,7 @@ def _save(strategy: Any, model: keras.Model, write: Callable[[], Any]) -> Any:
     return write() if strategy.is_chief else None
 
 
-def _load(strategy: Any, model: keras.Model, read: Callable[[], None]) -> None:
+def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -> None:
     """Reads in the chief, whose file counts, and gives the others what it read.
 
     While callbacks run nothing is sent: what they change is agreed on after them.

@@ -139,6 +139,6 @@ def names_of(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = value if value == _NOTHING else repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

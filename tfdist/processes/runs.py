@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 from tfdist.engines.processes import Processes
 from tfdist.processes import files
+from tfdist.processes.contracts import Coordinated
 
 # About how often, in seconds, the processes ask each other whether someone pressed Ctrl-C.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
@@ -24,7 +24,7 @@ class _Interruption:
 
 
 @contextlib.contextmanager
-def coordinated(strategy: Any, agree: Callable[[], None]) -> Iterator[None]:
+def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[None]:
     """Surrounds a run of several processes.
 
     Before the outermost of nested runs, the processes `agree` that they do the same.

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfdist.engines.processes import Processes
 from tfdist.processes.meeting import names_of
 from tfdist.step.weighting import batch_size
+from tfdist.structures import Structure
 
 # So many batches back, the first one that differs can be named.
 REMEMBERED = 4096
@@ -89,7 +90,7 @@ class Watch:
         """
 
         @tf.autograph.experimental.do_not_convert
-        def note(row: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
+        def note(row: tf.Tensor, batch: Structure) -> tuple[tf.Tensor, Any]:
             return self._noted(row * _FACTORS + _news(batch)), function(batch)
 
         @tf.autograph.experimental.do_not_convert
@@ -124,7 +125,7 @@ class Watch:
         return rows[tf.argmax(rows[:, 0] * _MORE_THAN_BATCHES + rows[:, 1])]
 
 
-def _news(batch: Any) -> tf.Tensor:
+def _news(batch: Structure) -> tf.Tensor:
     """What one more batch adds to a `Read`, int64."""
     size = batch_size(batch)
     if isinstance(batch, tuple) and len(batch) <= 3:
@@ -143,7 +144,7 @@ def _news(batch: Any) -> tf.Tensor:
     return tf.stack(list(news))
 
 
-def _checksum(data: Any, of_each: int) -> tf.Tensor:
+def _checksum(data: Structure, of_each: int) -> tf.Tensor:
     """An int64 that depends on about `of_each` numbers of each sample of the tensors in `data`."""
     leaves = tf.nest.flatten(data, expand_composites=True)
     parts = [tf.io.serialize_tensor(_some(x, of_each)) for x in leaves if tf.is_tensor(x)]

@@ -58,7 +58,7 @@ class StalenessPolicy:
         """State for one variable, made in the strategy's scope; None for none."""
         del variable
 
-    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: Any) -> tf.Tensor:
+    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
         """A variable's gradient as it is applied.
 
         Args:
@@ -152,7 +152,7 @@ class Policies(StalenessPolicy):
         """Theirs, in a list."""
         return [policy.init(variable) for policy in self.policies]
 
-    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: Any) -> tf.Tensor:
+    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
         """One after the other."""
         for policy, own in zip(self.policies, state):
             gradient = policy.compensate(gradient, moved, own)

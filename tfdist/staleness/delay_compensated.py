@@ -57,7 +57,7 @@ class DelayCompensated(StalenessPolicy):
         with tf.device(variable.device):
             return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
 
-    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: Any) -> tf.Tensor:
+    def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
         """The corrected gradient."""
         square = tf.square(gradient)
         lam = tf.cast(self.lam, gradient.dtype)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.structures import Gradient
 
 # What may come between the operation that computes a gradient and the gradient.
 _OTHER_FORMS = {"Cast", "Identity", "Mul", "Reshape", "Transpose"}
@@ -37,7 +38,7 @@ def compute_first(gradients: Sequence[Any], at_least: int) -> None:
             order.put_first(_computing(gradient.op))
 
 
-def _is_of(graph: tf.Graph, gradient: Any) -> bool:
+def _is_of(graph: tf.Graph, gradient: Gradient) -> bool:
     is_tensor = isinstance(gradient, tf.Tensor) and tf.is_symbolic_tensor(gradient)
     return is_tensor and gradient.graph is graph
 

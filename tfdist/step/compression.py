@@ -24,6 +24,7 @@ from tfdist.step.compression_units import (
     starts_of_stages,
     warn_of_traffic,
 )
+from tfdist.structures import Structure
 
 
 class CompressedExchange:
@@ -87,7 +88,13 @@ class CompressedExchange:
         by_stage = functools.partial(self._by_stage, starts)
         return tf.distribute.get_replica_context().merge_call(by_stage, args=(dense, number))
 
-    def _by_stage(self, starts: list[int], strategy: Any, dense: Any, number: Any) -> Any:
+    def _by_stage(
+        self,
+        starts: list[int],
+        strategy: tf.distribute.Strategy,
+        dense: Structure,
+        number: tf.Tensor,
+    ) -> Structure:
         """Chooses by the number of updates; in cross-replica context, where that is allowed."""
         now = strategy.experimental_local_results(number)[0]
         stage = tf.reduce_sum([tf.cast(now >= start, tf.int32) for start in starts]) - 1

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compression.base import Compressor, Payload, Result, State, Step
 from tfdist.step.compression_state import residual
 from tfdist.step.compression_units import Unit
+from tfdist.structures import Gradient, Structure
 
 
-def is_compressed(gradient: Any, compressor: Compressor) -> bool:
+def is_compressed(gradient: Gradient, compressor: Compressor) -> bool:
     """Sparse gradients travel as they are, unless they have a momentum, which is dense."""
     if isinstance(gradient, tf.IndexedSlices):
         return compressor.keeps_momentum
@@ -180,7 +180,7 @@ class UnitStep:
             )
 
 
-def _nbytes(tensor: Any) -> int:
+def _nbytes(tensor: Structure) -> int:
     if not tensor.shape.is_fully_defined():
         raise ValueError(
             "A payload's tensors must have static shapes, as all replicas send equally many bytes. "

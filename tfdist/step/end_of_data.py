@@ -18,13 +18,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.structures import Structure
+
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
 _runs = threading.local()
 _advances: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def nothing_without(batch: Any) -> contextlib.AbstractContextManager:
+def nothing_without(batch: Structure) -> contextlib.AbstractContextManager:
     """In this context, what is traced runs only after the tensors of `batch` exist."""
     if tf.executing_eagerly():
         return contextlib.nullcontext()

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.engines.current import current
+from tfdist.structures import Structure
 
 # An operation of fewer bytes takes as long.
 SMALL_BYTES = 256 * 1024
@@ -175,7 +176,7 @@ def all_reduce(values: list) -> list:
     return [_joined([next(sums) for _ in cut]) for cut in cuts]
 
 
-def _cut(value: Any, largest: int | None) -> list:
+def _cut(value: Structure, largest: int | None) -> list:
     """`value` in pieces of at most `largest` bytes."""
     if largest is None or isinstance(value, tf.IndexedSlices) or value.shape.rank != 1:
         return [value]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tfdist.step import replica
+from tfdist.structures import Gradient, Structure
 
 LOSS = "the mean of a Keras loss"
 ADDED = "one of model.losses"
@@ -21,7 +22,7 @@ UNWEIGHTED = "a gradient without the share"
 _ATTRIBUTE = "_tfdist_tag"
 
 
-def tag(value: Any, kind: str) -> Any:
+def tag(value: Structure, kind: str) -> Any:
     """Notes `kind` at `value`, which it returns, in a step of a strategy.
 
     What is computed of the value has no tag.
@@ -33,14 +34,14 @@ def tag(value: Any, kind: str) -> Any:
     return value
 
 
-def mark_unweighted(gradient: Any) -> Any:
+def mark_unweighted(gradient: Gradient) -> Any:
     """Notes that `gradient`, which it returns, does not have the replica's share."""
     if gradient is not None:
         setattr(gradient, _ATTRIBUTE, UNWEIGHTED)
     return gradient
 
 
-def tag_of(value: Any) -> str | None:
+def tag_of(value: Structure) -> str | None:
     """The kind that `value` was tagged with, None for none."""
     return getattr(value, _ATTRIBUTE, None)
 

@@ -16,6 +16,7 @@ from tfdist import compat
 from tfdist.step.loss_tags import ADDED, LOSS, PART, SCALED, tag_of
 from tfdist.step.loss_terms import CONSTANT, MEAN, SUM, UNKNOWN, Term, terms_of
 from tfdist.step.replica import ReplicaStep
+from tfdist.structures import Gradient, Structure
 
 _VARIABLES = (tf.Variable, keras.Variable)
 _CHOICES = (
@@ -56,12 +57,12 @@ def weigh_targets(
     return [target for target, _ in found], [gradient for _, gradient in found]
 
 
-def _is_loss(value: Any) -> bool:
+def _is_loss(value: Structure) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank == 0
 
 
 def _weighted_terms(
-    step: ReplicaStep, target: tf.Tensor, gradient: Any, variables: list
+    step: ReplicaStep, target: tf.Tensor, gradient: Gradient, variables: list
 ) -> list[tuple[Any, Any]]:
     if step.is_eager and variables:
         raise ValueError(
@@ -129,7 +130,7 @@ def _named(terms: list[Term], loss: tf.Tensor) -> str:
     return f"{loss.name}, with {unknown.name}, the result of {unknown.op.type}"
 
 
-def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Any) -> Any:
+def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Gradient) -> Any:
     """The factor of a target's gradient where no graph tells how the target was made."""
     kind = tag_of(target)
     kinds = {kind} if kind else step.seen - {ADDED}
@@ -149,7 +150,7 @@ def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Any) -> An
     return share if gradient is None else share * tf.cast(gradient, share.dtype)
 
 
-def weigh_returned(step: ReplicaStep, result: Any) -> Any:
+def weigh_returned(step: ReplicaStep, result: Structure) -> Any:
     """What a step returns, with its Keras losses as parts of the global one.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.engines.current import current
+from tfdist.structures import Structure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ def share_of(samples: tf.Tensor, all_samples: tf.Tensor) -> Share:
     return Share(fraction=fraction, nonempty=tf.cast(samples > 0, tf.float32))
 
 
-def batch_size(data: Any) -> int | tf.Tensor | None:
+def batch_size(data: Structure) -> int | tf.Tensor | None:
     """The number of samples in a local batch: the first dimension of its first tensor.
 
     Args:

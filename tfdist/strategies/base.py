@@ -21,6 +21,7 @@ from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.strategies import wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
+from tfdist.structures import Structure
 from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
 
 
@@ -124,7 +125,7 @@ class SynchronousStrategy(KerasStrategy):
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
         state_of_thread = compat.StateOfThread(self)
 
-        def step_of_replica(*args: Any, **kwargs: Any) -> Any:
+        def step_of_replica(*args: Structure, **kwargs: Any) -> Any:
             replica_id = static_id()
             step = replica.ReplicaStep(
                 replica_id=replica_id,
@@ -145,7 +146,7 @@ class SynchronousStrategy(KerasStrategy):
 
         return super().run(step_of_replica, args, kwargs, options)
 
-    def _knows_of_an_empty_part(self, args: Any, global_size: int | tf.Tensor | None) -> bool:
+    def _knows_of_an_empty_part(self, args: Structure, global_size: int | tf.Tensor | None) -> bool:
         """Whether the sizes that are known statically leave a replica without a sample.
 
         All replicas must answer alike, so that they trace the same operations. A process does not
@@ -164,7 +165,7 @@ class SynchronousStrategy(KerasStrategy):
         return any(isinstance(size, int) and size == 0 for size in sizes)
 
     def _shares(
-        self, args: Any, global_size: int | tf.Tensor | None, keras_step: str | None
+        self, args: Structure, global_size: int | tf.Tensor | None, keras_step: str | None
     ) -> Callable[[int], weighting.Share]:
         """The share of each local replica by its number; to be called once in each replica.
 
@@ -199,14 +200,22 @@ class SynchronousStrategy(KerasStrategy):
         total = tf.add_n(sizes)
         return lambda index: weighting.share_of(sizes[index], total)
 
-    def _run_function(self, fn: Any, args: tuple, kwargs: dict | None, options: Any) -> Any:
+    def _run_function(
+        self,
+        fn: tf.types.experimental.PolymorphicFunction,
+        args: tuple,
+        kwargs: dict | None,
+        options: tf.distribute.RunOptions | None,
+    ) -> Any:
         """Runs a `tf.function`, which has to be traced around the replicas, not inside each."""
         if fn not in self._functions:
             run = functools.partial(self.run, fn.python_function, options=options)
             self._functions[fn] = tf.function(lambda args, kwargs: run(args=args, kwargs=kwargs))
         return self._functions[fn](args, kwargs or {})
 
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> Any:
         """Splits each global batch over the replicas; see `tf.distribute.Strategy`.
 
         Raises:
@@ -222,7 +231,9 @@ class SynchronousStrategy(KerasStrategy):
         self._batch_specs[distributed] = dataset.element_spec
         return distributed
 
-    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable, options: tf.distribute.InputOptions | None = None
+    ) -> Any:
         """Distributes data sets that already are the workers' own; see `tf.distribute.Strategy`."""
         specs = []
 

@@ -15,6 +15,7 @@ from tfdist.data import batches
 from tfdist.step import collection, end_of_data, replica
 from tfdist.step.weighting import Share
 from tfdist.strategies import wrapping
+from tfdist.structures import Structure
 
 _STEPS = ("train_step", "test_step")
 
@@ -42,7 +43,7 @@ class _UnchangedVariables(keras.StatelessScope):
             self._asks_variable = False
 
 
-def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: Any) -> bool:
+def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: Structure) -> bool:
     """Traces a model's own step, for the variables that it makes.
 
     The model may have no `call`, or one that the step does not use. Without the trace the variables
@@ -83,7 +84,7 @@ def _unbuilt(model: keras.Model) -> set[Any]:
     return {*compat.unbuilt_parts(model), *([optimizer] if scales else [])}
 
 
-def _step_that_builds(model: keras.Model, spec: Any) -> Callable | None:
+def _step_that_builds(model: keras.Model, spec: Structure) -> Callable | None:
     """The step that the present run of `model` takes, where Keras' own building cannot do.
 
     That is a step of the model's own, one whose loss is the model's own and may call more layers,
@@ -100,7 +101,7 @@ def _step_that_builds(model: keras.Model, spec: Any) -> Callable | None:
 
 
 def _trace_until_built(
-    strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Any
+    strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Structure
 ) -> None:
     """Traces until it succeeds: there is no gradient by a variable that does not exist yet."""
     state_of_thread = compat.StateOfThread(strategy)
@@ -124,11 +125,11 @@ def _trace_until_built(
                 model.optimizer.build(model.trainable_variables)
 
 
-def _trace(strategy: tf.distribute.Strategy, step: Callable, spec: Any) -> None:
+def _trace(strategy: tf.distribute.Strategy, step: Callable, spec: Structure) -> None:
     running = replica.ReplicaStep(0, 1, Share(1.0), own_loop=False, exchanges=False)
     unbuilt: list[tuple[keras.optimizers.Optimizer, list]] = []
 
-    def trace(batch: Any) -> None:
+    def trace(batch: Structure) -> None:
         with collection.collect(builds_later=True) as collected, replica.publish(running):
             step(batch)
         unbuilt.extend(collected.unbuilt)

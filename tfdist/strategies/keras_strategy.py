@@ -19,6 +19,7 @@ from tfdist.processes.files import CallbackFiles
 from tfdist.step import end_of_data
 from tfdist.strategies import wrapping
 from tfdist.strategies.building import build_by_step
+from tfdist.structures import Structure
 
 
 class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -73,11 +74,11 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
                 f"{self.num_replicas_in_sync} replicas"
             )
 
-    def batch_spec(self, dataset: Any) -> Any:
+    def batch_spec(self, dataset: tf.data.Dataset) -> Structure:
         """The type specs of a batch of `dataset`, if this strategy distributed it; else None."""
         return self._batch_specs.get(dataset)
 
-    def reduce_per_replica(self, values: Any, reduction: str) -> Any:
+    def reduce_per_replica(self, values: Structure, reduction: str) -> Any:
         """What Keras' trainer gets of a step's results `values`; None for Keras' own reduction.
 
         Args:
@@ -87,11 +88,11 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         return None
 
 
-def _is_ours(strategy: Any) -> bool:
+def _is_ours(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, KerasStrategy)
 
 
-def _reduce_per_replica(strategy: Any, values: Any, reduction: str) -> Any:
+def _reduce_per_replica(strategy: tf.distribute.Strategy, values: Structure, reduction: str) -> Any:
     return strategy.reduce_per_replica(values, reduction) if _is_ours(strategy) else None
 
 

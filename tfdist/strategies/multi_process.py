@@ -19,6 +19,7 @@ from tfdist.processes import creation, digest, meeting, watching
 from tfdist.step import exchange, keras_steps, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.strategies.base import SynchronousStrategy
+from tfdist.structures import Structure
 from tfdist.validation import check_not_empty
 
 _UNKNOWN = int(tf.data.UNKNOWN_CARDINALITY)
@@ -103,7 +104,9 @@ class MultiProcessStrategy(SynchronousStrategy):
 
     # Data
 
-    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> Any:
         """Distributes a data set of global batches; see `tf.distribute.Strategy`.
 
         Every process reads the whole data set and keeps its replicas' parts of each batch, so the
@@ -136,7 +139,9 @@ class MultiProcessStrategy(SynchronousStrategy):
             parts = shards.with_unknown_sizes(parts)
         return self._distribute(parts, options, length, dataset_spec)
 
-    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable, options: tf.distribute.InputOptions | None = None
+    ) -> Any:
         """Distributes data that the user divides; see `tf.distribute.Strategy`.
 
         Args:
@@ -156,7 +161,13 @@ class MultiProcessStrategy(SynchronousStrategy):
         data = shards.with_unknown_sizes(shards.padded(dataset, length))
         return self._distribute(data, options, length, dataset.element_spec)
 
-    def _distribute(self, data: tf.data.Dataset, options: Any, length: int, spec: Any) -> Any:
+    def _distribute(
+        self,
+        data: tf.data.Dataset,
+        options: tf.distribute.InputOptions | None,
+        length: int,
+        spec: Structure,
+    ) -> Any:
         """Distributes this process' `data`, one element per local replica and step.
 
         Args:
@@ -220,7 +231,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         whole_batch = not batches.is_distributed(args)
         own_logs = False
 
-        def finish_logs(logs: Any, running: replica.ReplicaStep) -> Any:
+        def finish_logs(logs: Structure, running: replica.ReplicaStep) -> Any:
             nonlocal own_logs
             own_logs = not isinstance(logs, dict) or set(logs) != set(model.get_metrics_result())
             return step_logs.averaged(logs, running) if own_logs else logs
@@ -231,7 +242,7 @@ class MultiProcessStrategy(SynchronousStrategy):
             return step_logs.with_global_metrics(logs, model, name)
         return logs
 
-    def reduce_per_replica(self, values: Any, reduction: str) -> Any:
+    def reduce_per_replica(self, values: Structure, reduction: str) -> Any:
         """Reduces what Keras gets of a step: logs over the local replicas, predictions over all.
 
         Logs are global already, or are those of metrics, of which Keras reads the global result at
@@ -245,10 +256,10 @@ class MultiProcessStrategy(SynchronousStrategy):
         reduce = self._all_predictions if reduction == "concat" else self._first
         return tf.nest.map_structure(reduce, values)
 
-    def _first(self, value: Any) -> Any:
+    def _first(self, value: Structure) -> Any:
         return self.experimental_local_results(value)[0]
 
-    def _all_predictions(self, value: Any) -> tf.Tensor:
+    def _all_predictions(self, value: Structure) -> tf.Tensor:
         parts = self.experimental_local_results(value)
         for part in parts:
             if not isinstance(part, tf.Tensor) or part.dtype not in _EXCHANGED_AS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -154,7 +154,7 @@ def _check_size(hvd: ModuleType) -> None:
     )
 
 
-def _device(hvd: Any) -> str:
+def _device(hvd: ModuleType) -> str:
     """The device of this process: the GPU of its local rank, or the CPU."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:

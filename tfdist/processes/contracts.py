@@ -1,0 +1,55 @@
+"""What the strategies of several processes are to the code that keeps the processes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+import tensorflow as tf
+
+from tfdist.engines.processes import Processes
+
+if TYPE_CHECKING:
+    from tfdist.processes.files import CallbackFiles
+    from tfdist.processes.watching import Comparison
+
+
+class KerasRunner(Protocol):
+    """A strategy under which Keras' own methods run.
+
+    Attributes:
+        callback_files: where the callbacks of the present runs write.
+    """
+
+    callback_files: list[CallbackFiles]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files and progress."""
+
+    @property
+    def is_multi_process(self) -> bool:
+        """Whether there are other processes to agree with."""
+
+
+class Coordinated(KerasRunner, Protocol):
+    """A strategy whose replicas live in several processes.
+
+    Attributes:
+        processes: the processes.
+        log_all_ranks: whether other processes than the chief show progress too.
+        callbacks_run: whether Keras runs its callbacks, after which the processes agree.
+        data: what the processes have read of global batches, which they compare.
+    """
+
+    processes: Processes
+    log_all_ranks: bool
+    callbacks_run: bool
+    data: Comparison
+
+    def experimental_local_results(self, value: tf.Tensor) -> tuple:
+        """A value's parts on the local replicas; see `tf.distribute.Strategy`."""
+
+    def scope(self) -> AbstractContextManager[Iterator[tf.distribute.Strategy]]:
+        """A context in which variables are made for this strategy."""
