@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator
 
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.step import weighting
 from tfdist.step.loss_tags import PART
 from tfdist.step.loss_terms import SUM, Term, elementwise_beneath, terms_of
@@ -89,6 +88,3 @@ def term_factors(
     for term, is_sum in terms_with_sums(step, loss, sources):
         if term.has_gradient:
             yield term.tensor, factor(step, term, is_sum)
-
-
-compat.hook_sums(term_factors, as_mean)
