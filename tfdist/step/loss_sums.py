@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator
 
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.engines.current import current
 from tfdist.step import loss_tags, weighting
 from tfdist.step.loss_reductions import RATIO, SELECTION, kind_of, parts_of_quotient
@@ -163,6 +162,3 @@ def _warn(term: Term) -> None:
         f"of the operation {term.tensor.op.type}",
         stacklevel=2,
     )
-
-
-compat.hook_sums(term_factors, as_mean)

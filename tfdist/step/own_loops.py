@@ -205,6 +205,3 @@ def is_part_of_sum(step: ReplicaStep, value: tf.Tensor) -> bool:
         )
     kinds = {term.kind for term in terms}
     return bool(kinds & {PART, SUM, SCALED}) and not kinds & {LOSS, MEAN, UNKNOWN}
-
-
-compat.hook_own_loops(weigh_targets, is_part_of_sum)

@@ -16,7 +16,7 @@ from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.processes import hooks
 from tfdist.processes.files import CallbackFiles
-from tfdist.step import end_of_data
+from tfdist.step import end_of_data, inside_keras
 from tfdist.strategies import wrapping
 from tfdist.strategies.building import build_by_step
 from tfdist.structures import Structure
@@ -97,10 +97,10 @@ def _reduce_per_replica(strategy: tf.distribute.Strategy, values: Structure, red
 
 
 compat.install()
+inside_keras.install(check_plain=wrapping.refuse_unwrapped)
 compat.hook_reduce_per_replica(_reduce_per_replica)
 compat.hook_runs(end_of_data.of_run)
 compat.hook_end_of_data(end_of_data.advance)
-compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
 compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
 compat.hook_symbolic_build(
     lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None,

@@ -1,0 +1,118 @@
+"""The coordinator of TensorFlow's parameter servers, and its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator
+
+from tfdist.compat.registry import READ, TENSORFLOW, WRITTEN, overrides, touch
+
+_COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
+_CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
+_SCHEDULING: dict[str, str] = {
+    "why": "`ClusterCoordinator.schedule` takes TensorFlow functions only, and does not tell which "
+    "worker runs them",
+    "versions": TENSORFLOW,
+    "instead": "scheduling on a worker of one's choice",
+}
+_CLUSTER = touch(f"{_COORDINATOR}:ClusterCoordinator", "_cluster", READ, **_SCHEDULING)
+_SCHEDULE = touch(
+    *(f"{_COORDINATOR}:Cluster", "schedule", READ, "self", "function", "args", "kwargs"),
+    **_SCHEDULING,
+)
+_DISPATCH = touch(_CONTEXT, "get_current_dispatch_context", READ, **_SCHEDULING)
+_WORKER = touch(f"{_CONTEXT}:DispatchContext", "worker", READ, **_SCHEDULING)
+_EXECUTOR, _INDEX, _DEVICE = (
+    touch(f"{_COORDINATOR}:Worker", name, READ, **_SCHEDULING)
+    for name in ("executor", "worker_index", "device_name")
+)
+
+
+def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times: int) -> None:
+    """Calls `function(index, device)` of a worker `times` times, in the threads of free workers.
+
+    What it does under `device` runs on that worker. Where that fails because the worker is lost,
+    the function is called again in another worker's thread, and the thread of the lost one waits
+    until it is back; other errors are kept for `coordinator.join`.
+    """
+
+    def on_worker() -> None:
+        worker = _WORKER.of(_DISPATCH.get()())
+        # What came to nothing when it was lost, as tensors were freed there, would fail again.
+        _EXECUTOR.of(worker).clear_error()
+        function(_INDEX.of(worker), _DEVICE.of(worker))
+
+    for _ in range(times):
+        _SCHEDULE.of(_CLUSTER.of(coordinator))(on_worker, (), {})
+
+
+@overrides(
+    "__del__",
+    why="TensorFlow's coordinator stops its threads when it is collected as garbage, and waits for "
+    "locks: one that the very thread may hold in which garbage is collected, or one that is held "
+    "while a lost worker is waited for, so that Python does not end",
+    versions=TENSORFLOW,
+    instead="a public way to stop it",
+)
+class Coordinator(ClusterCoordinator):
+    """A `ClusterCoordinator` that stays until the process ends."""
+
+    def __del__(self) -> None:
+        """Leaves the threads, which end with the process."""
+
+
+_WITH_CONTEXT = touch(
+    *(_CONTEXT, "with_dispatch_context", READ, "worker_obj"),
+    why="`tf.distribute.coordinator.experimental_get_current_worker_index` in a step must answer "
+    "as in the run that is replayed",
+    versions=TENSORFLOW,
+    instead="a public context",
+)
+
+
+@contextlib.contextmanager
+def as_worker(index: int) -> Iterator[None]:
+    """Lets a step find itself on worker `index`, in a thread that is none of the coordinator's."""
+    with _WITH_CONTEXT.get()(types.SimpleNamespace(worker_index=index)):
+        yield
+
+
+_IS_LOST_WORKER, _IS_LOST_PS = (
+    touch(
+        *(_COORDINATOR, name, READ),
+        why="training goes on without a lost worker, and ends with an error that names a lost "
+        "parameter server; TensorFlow knows which error means what",
+        versions=TENSORFLOW,
+        instead="errors of a kind of their own",
+    )
+    for name in ("_is_worker_failure", "_is_ps_failure")
+)
+
+
+def is_lost_worker(error: Exception) -> bool:
+    """Whether TensorFlow takes `error` for the loss of a worker, after which it goes on."""
+    return _IS_LOST_WORKER.get()(error)
+
+
+def is_lost_ps(error: Exception) -> bool:
+    """Whether TensorFlow takes `error` for the loss of a parameter server; see `is_lost_worker`."""
+    return _IS_LOST_PS.get()(error)
+
+
+_ALLOW = touch(
+    "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
+    *("_allow_run_without_coordinator", WRITTEN),
+    why="the coordinator itself runs the updates, on the parameter servers, without a warning",
+    versions=TENSORFLOW,
+    instead="a public option",
+)
+
+
+def allow_functions_of_coordinator(strategy: tf.distribute.Strategy) -> None:
+    """Lets the coordinator itself run functions with `strategy.run`, without a warning."""
+    _ALLOW.write(strategy.extended, True)
