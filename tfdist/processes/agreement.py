@@ -117,6 +117,22 @@ def broadcast_variables(strategy: Coordinated, variables: list[tf.Variable], roo
             part.assign(value)
 
 
+def share_variables(model: keras.Model, strategy: Coordinated, root: int) -> None:
+    """Gives all processes the variables of process `root`; called by all.
+
+    Only variables that differ travel, and none that each replica has for itself.
+    """
+    common = [
+        variable
+        for variable in all_variables(model)
+        if variable.synchronization != tf.VariableSynchronization.ON_READ
+    ]
+    checksums = strategy.processes.all_gather([checksum_of(strategy, v) for v in common])
+    differ = (checksums != checksums[0]).any(axis=0)
+    different = [variable for variable, differs in zip(common, differ) if differs]
+    broadcast_variables(strategy, different, root)
+
+
 def _local(strategy: Coordinated, variable: tf.Variable) -> np.ndarray:
     return np.asarray(strategy.experimental_local_results(variable)[0].numpy())
 
