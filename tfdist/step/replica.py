@@ -26,7 +26,7 @@ class ReplicaStep:
         replicas: the number of all replicas.
         share: this replica's share of the global batch.
         own_loop: True in a step of a user's own loop, where the share is applied as gradients are
-            taken (`strategies/own_loops.py`); False in Keras' own steps, where the optimizer
+            taken (`step/own_loops.py`); False in Keras' own steps, where the optimizer
             applies the share.
         samples: how many samples this replica has; None where that is not static.
         is_eager: whether the strategy's `run` was called eagerly.
