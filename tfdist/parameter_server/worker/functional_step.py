@@ -16,10 +16,10 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.parameter_server import partitions
-from tfdist.parameter_server.gradients import Changes, Gradient, Outcome
+from tfdist.parameter_server.gradients import Changes, Outcome
 from tfdist.parameter_server.worker.step_scope import StepScope
 from tfdist.step import collection, loss_scale, replica
-from tfdist.structures import Structure
+from tfdist.structures import Gradient, Structure
 
 
 class FunctionalStep:
