@@ -141,7 +141,7 @@ class FunctionalStep:
         warnings.warn(message, stacklevel=2)
 
     def _count_draws(self, running: replica.ReplicaStep) -> None:
-        drawn = [id(seed) for seed in running.drawn]
+        drawn = [id(seed) for seed in running.notes.drawn]
         self.draws = [drawn.count(id(seed)) for seed in self.seeds]
 
     def _key(self, variable: keras.Variable) -> str:
