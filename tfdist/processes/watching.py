@@ -90,13 +90,17 @@ class Watch:
         """
 
         @tf.autograph.experimental.do_not_convert
-        def note(row: tf.Tensor, batch: Structure) -> tuple[tf.Tensor, Any]:
-            return self._noted(row * _FACTORS + _news(batch)), function(batch)
+        def begin(zero: tf.Tensor) -> tf.data.Dataset:
+            begun = self._latest()[0] * list(Read(number=1)) + list(Read(number=1))
+            return tf.data.Dataset.from_tensors(self._noted(begun)).repeat()
 
         @tf.autograph.experimental.do_not_convert
-        def note_pass(zero: tf.Tensor) -> tf.data.Dataset:
-            begun = self._latest()[0] * list(Read(number=1)) + list(Read(number=1))
-            return dataset.scan(self._noted(begun), note)
+        def note(
+            row: tf.Tensor, element: tuple[tf.Tensor, Structure]
+        ) -> tuple[tf.Tensor, Structure]:
+            begun, batch = element
+            row = tf.where(row[0] == 0, begun, row)
+            return self._noted(row * _FACTORS + _news(batch)), function(batch)
 
         @tf.autograph.experimental.do_not_convert
         def note_end(zero: tf.Tensor) -> tf.data.Dataset:
@@ -104,7 +108,11 @@ class Watch:
                 return dataset.take(tf.identity(zero)).scan(zero, lambda n, b: (n, function(b)))
 
         zero = tf.data.Dataset.from_tensors(tf.zeros([], tf.int64))
-        noted = zero.flat_map(note_pass)
+        # `dataset` is not in a function of `flat_map`, which begins with it when the first batch is
+        # asked for. Keras makes iterators that it never asks for one, and `shuffle` counts them.
+        passes = tf.data.Dataset.zip((zero.flat_map(begin), dataset))
+        unbegun = tf.constant(list(Read()), tf.int64)
+        noted = passes.scan(unbegun, note)
         return noted if length_is_known else noted.concatenate(zero.flat_map(note_end))
 
     def latest(self) -> list[int]:
