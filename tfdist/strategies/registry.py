@@ -1,6 +1,6 @@
-"""The backends, by name: `tfdist.Strategy`, `tfdist run`, `tfdist doctor`, docs and tests read it.
+"""The table of backends by name.
 
-Needs no TensorFlow.
+`tfdist.Strategy`, `tfdist run`, `tfdist doctor`, docs and tests read it. Needs no TensorFlow.
 """
 
 from __future__ import annotations
