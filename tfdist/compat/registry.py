@@ -111,7 +111,7 @@ class Touch:
 
 
 TOUCHES: list[Touch] = []
-"""All that were declared."""
+"""All declared touches."""
 
 _ABSENT = object()
 

@@ -151,7 +151,7 @@ class DistributedOptimizer(OptimizerWrapper):
         """
         step = replica.current()
         if step is not None and not step.own_loop:
-            step.scaled_losses.add(id(self))
+            step.notes.scaled_losses.add(id(self))
             loss = loss_sums.as_mean(step, loss, warns=True)
             loss = loss * tf.cast(step.share.fraction, loss.dtype)
         return tag(self.unwrap().scale_loss(loss), LOSS)
@@ -250,21 +250,21 @@ class DistributedOptimizer(OptimizerWrapper):
         inner = self.unwrap()
         for optimizer in (inner, *getattr(inner, "optimizers", ())):  # a MultiOptimizer has several
             if optimizer.built:
-                step.advances.append(functools.partial(optimizer.iterations.assign_add, 1))
+                step.notes.advances.append(functools.partial(optimizer.iterations.assign_add, 1))
 
     def _check_applied_once(self) -> None:
         """Raises ValueError at a second call in one step: each call counts as a micro-batch."""
         step = replica.current()
         if step is None:
             return
-        if id(self) in step.applied:
+        if id(self) in step.notes.applied:
             raise ValueError(
                 "With gradient accumulation an optimizer can be applied once per step, as each "
                 "time counts as a micro-batch. Apply all gradients at once, use an optimizer for "
                 "each group of variables, or `accumulation_steps=1`. Received: a second apply of "
                 f"{self.name} with accumulation_steps={self.options.accumulation_steps}"
             )
-        step.applied.add(id(self))
+        step.notes.applied.add(id(self))
 
     def _build_in_scope(self, strategy: tf.distribute.Strategy, variables: list) -> None:
         with tf.init_scope(), strategy.scope():

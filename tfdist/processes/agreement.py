@@ -13,6 +13,7 @@ from tfdist import compat
 from tfdist.checksum import checksum
 from tfdist.processes.contracts import Coordinated
 from tfdist.step.accumulation import GradientAccumulator
+from tfdist.step.model_optimizers import optimizers_of
 from tfdist.step.replica_state import ReplicaState
 
 
@@ -140,7 +141,7 @@ def _local(strategy: Coordinated, variable: tf.Variable) -> np.ndarray:
 def all_variables(model: keras.Model) -> list[tf.Variable]:
     """The variables of `model` and of its optimizers, without state that each replica owns."""
     found: dict[int, tf.Variable] = {}
-    for owner in [model, *_optimizers(model)]:
+    for owner in [model, *optimizers_of(model).values()]:
         for variable in owner.variables:
             found.setdefault(id(variable.value), variable.value)
     for accumulator in _accumulators(model):
@@ -150,7 +151,7 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
 
 def learning_rates(model: keras.Model) -> list[tf.Variable]:
     """The learning rates that can be set; a schedule's learning rate cannot."""
-    rates = [optimizer.learning_rate for optimizer in _optimizers(model)]
+    rates = [optimizer.learning_rate for optimizer in optimizers_of(model).values()]
     return [rate.value for rate in rates if isinstance(rate, keras.Variable)]
 
 
@@ -158,7 +159,7 @@ def replica_states(model: keras.Model) -> list[ReplicaState]:
     """The state that each replica owns: accumulated gradients, and what compressors keep."""
     found = [
         getattr(optimizer, name, None)
-        for optimizer in _optimizers(model)
+        for optimizer in optimizers_of(model).values()
         for name in ("accumulator", "compression_state")
     ]
     return [state for state in found if state is not None]
@@ -166,10 +167,6 @@ def replica_states(model: keras.Model) -> list[ReplicaState]:
 
 def _accumulators(model: keras.Model) -> list[GradientAccumulator]:
     return [state for state in replica_states(model) if isinstance(state, GradientAccumulator)]
-
-
-def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    return [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
 
 
 def _is_common(variable: keras.Variable) -> bool:

@@ -14,7 +14,7 @@ from tfdist.step.replica_rows import NOTHING, PER_REPLICA, SUM, Entry, places, t
 from tfdist.step.replica_state import ReplicaState
 
 residual = "residual"
-"""The name of what error feedback keeps."""
+"""The key of what error feedback keeps."""
 
 
 class CompressionState(ReplicaState):

@@ -22,10 +22,10 @@ def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tens
     weight: float | tf.Tensor | None = None
     step = replica.current()
     if step is not None:
-        scaled = step.own_loop or id(optimizer) in step.scaled_losses
-        step.weighted_gradients |= not scaled
+        scaled = step.own_loop or id(optimizer) in step.notes.scaled_losses
+        step.notes.weighted_gradients |= not scaled
         weight = step.share.nonempty if scaled else step.share.fraction
-        weight = None if step.empty_counts else weight
+        weight = None if step.notes.empty_counts else weight
     unscale = loss_scale.inverse()
     if unscale is not None:
         weight = unscale if weight is None else unscale * weight

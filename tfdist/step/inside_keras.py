@@ -59,7 +59,7 @@ def _plain_gradients(
     check_plain(optimizer)
     grads = list(grads)
     loss_tags.refuse_unweighted(grads)
-    if step.own_loop and not step.empty_counts:
+    if step.own_loop and not step.notes.empty_counts:
         return weighting.of_samples(grads, step.share)
     return grads
 
@@ -69,8 +69,8 @@ def _seed_of_replica(generator: Any, draw: Callable[[], Any], seed: Any) -> Any:
     step = replica.current()
     if step is None:
         return seed
-    step.advances.append(draw)
-    step.drawn.append(generator.state)
+    step.notes.advances.append(draw)
+    step.notes.drawn.append(generator.state)
     replica_id = tf.cast(step.replica_id, seed.dtype)
     offset = replica_id * tf.constant(_GOLDEN_RATIO, seed.dtype)
     return seed + tf.stack([offset, tf.zeros_like(offset)])

@@ -29,14 +29,14 @@ def complete(
         running = replica.current()
         if running is None:
             return logs
-        end_of_data.note(model, name, running.advances)
+        end_of_data.note(model, name, running.notes.advances)
         if name == "predict_step":
             return logs
         if name == "train_step":
             statistics = moving_statistics.local_statistics(model)
             if statistics:
                 moving_statistics.average(statistics, running.share)
-            if running.weighted_gradients and running.share.nonempty is not None:
+            if running.notes.weighted_gradients and running.share.nonempty is not None:
                 _warn_of_gradients_across_replicas(model)
         return finish_logs(logs, running)
 

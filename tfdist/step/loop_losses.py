@@ -43,7 +43,7 @@ def regularization(scale: Callable, loss: Any) -> Any:
         return scale(loss)
     if not step.own_loop:
         return tf.reduce_sum(loss)
-    step.seen.discard(loss_tags.ADDED)
+    step.notes.seen.discard(loss_tags.ADDED)
     return loss_tags.tag(scale(loss), loss_tags.SCALED)
 
 

@@ -14,14 +14,14 @@ import keras
 import tensorflow as tf
 
 from tfdist.step import exchange
+from tfdist.step.model_optimizers import optimizers_of
 
 
 def scales_of(model: keras.Model) -> list[keras.Variable]:
     """The scales of the optimizers that are attributes of `model`, as float32 scalars."""
     scales = {}
-    for value in vars(model).values():
-        wraps = isinstance(value, keras.optimizers.Optimizer) and hasattr(value, "unwrap")
-        inner = value.unwrap() if wraps else value
+    for optimizer in optimizers_of(model).values():
+        inner = optimizer.unwrap() if hasattr(optimizer, "unwrap") else optimizer
         if isinstance(inner, keras.optimizers.LossScaleOptimizer) and inner.built:
             scales[id(inner)] = inner.dynamic_scale
     return [*scales.values()]

@@ -30,7 +30,7 @@ def tag(value: Structure, kind: str) -> Any:
     step = replica.current()
     if step is not None:
         setattr(value, _ATTRIBUTE, kind)
-        step.seen.add(kind)
+        step.notes.seen.add(kind)
     return value
 
 

@@ -135,9 +135,9 @@ def _named(terms: list[Term], loss: tf.Tensor) -> str:
 def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Gradient) -> Any:
     """The factor of a target's gradient, where no graph shows how the target was computed."""
     kind = tag_of(target)
-    kinds = {kind} if kind else step.seen - {ADDED}
+    kinds = {kind} if kind else step.notes.seen - {ADDED}
     parts = {PART, SCALED} & kinds
-    mixed = parts and (kinds - parts or ADDED in step.seen)
+    mixed = parts and (kinds - parts or ADDED in step.notes.seen)
     if not kinds or (mixed and not kind):
         raise ValueError(
             "Without a `tf.function` around `strategy.run`, it cannot be told what this loss is "
@@ -145,9 +145,9 @@ def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Gradient) 
             f"{_CHOICES} Received: a step with {sorted(kinds) or 'no such loss'}"
         )
     if parts:
-        step.empty_counts = True  # each replica has its part of a regularization loss
+        step.notes.empty_counts = True  # each replica has its part of a regularization loss
         return gradient
-    step.weighted_losses[id(target)] = target
+    step.notes.weighted_losses[id(target)] = target
     share = tf.cast(step.share.fraction, target.dtype)
     return share if gradient is None else share * tf.cast(gradient, share.dtype)
 
@@ -171,7 +171,7 @@ def weigh_returned(step: ReplicaStep, result: Structure) -> Any:
 def _part_of(step: ReplicaStep, loss: tf.Tensor) -> tf.Tensor:
     share = tf.cast(step.share.fraction, loss.dtype)
     if tf.executing_eagerly():
-        is_mean = tag_of(loss) == LOSS or id(loss) in step.weighted_losses
+        is_mean = tag_of(loss) == LOSS or id(loss) in step.notes.weighted_losses
         return tf.math.multiply_no_nan(loss, share) if is_mean else loss
     terms = terms_of(loss)
     kinds = {term.kind for term in terms}
@@ -196,7 +196,9 @@ def is_part_of_sum(step: ReplicaStep, value: tf.Tensor) -> bool:
         ValueError: for a Keras loss times the number of replicas.
     """
     if tf.executing_eagerly():
-        return tag_of(value) in (PART, SCALED) or (PART in step.seen and LOSS not in step.seen)
+        return tag_of(value) in (PART, SCALED) or (
+            PART in step.notes.seen and LOSS not in step.notes.seen
+        )
     terms = terms_of(value)
     losses = [term for term in terms if term.kind == LOSS]
     if losses and all(term.has_factor(float(step.replicas)) for term in losses):

@@ -15,4 +15,4 @@ BACKENDS: dict[str, Backend] = {
     backend.name: backend for backend in (MIRRORED, MULTI_WORKER, HOROVOD, PARAMETER_SERVER)
 }
 LAUNCHED = {name: backend.launch for name, backend in BACKENDS.items() if backend.launch}
-"""Those that `tfdist run` starts, the default first."""
+"""The backends that `tfdist run` starts, the default first."""

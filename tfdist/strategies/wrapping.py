@@ -14,6 +14,7 @@ from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.processes import digest
 from tfdist.step import replica
+from tfdist.step.model_optimizers import optimizers_of
 from tfdist.validation import check_not_horovods, check_not_legacy, check_optimizer_scope
 
 
@@ -33,14 +34,9 @@ def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
 
 
 def wrap_optimizers(model: keras.Model) -> None:
-    """Wraps every optimizer that is an attribute of `model`.
-
-    A model with a `train_step` of its own may have several optimizers, set after `compile`.
-    """
-    for name, value in list(vars(model).items()):
-        if isinstance(value, keras.optimizers.Optimizer) and not isinstance(
-            value, DistributedOptimizer
-        ):
+    """Wraps every optimizer that is an attribute of `model`."""
+    for name, optimizer in optimizers_of(model).items():
+        if not isinstance(optimizer, DistributedOptimizer):
             _wrap_attribute(model, name)
 
 
