@@ -78,7 +78,7 @@ _WITH_CONTEXT = touch(
 
 @contextlib.contextmanager
 def as_worker(index: int) -> Iterator[None]:
-    """Runs a step as on worker `index`, in a thread that does not belong to the coordinator."""
+    """In this context a step sees itself on worker `index`; for threads of one's own."""
     with _WITH_CONTEXT.get()(types.SimpleNamespace(worker_index=index)):
         yield
 

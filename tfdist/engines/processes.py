@@ -72,7 +72,7 @@ class Processes(abc.ABC):
 
     @contextlib.contextmanager
     def naming_lost_ranks(self) -> Iterator[None]:
-        """Turns the engine's errors at the loss of a process into errors that name the rank.
+        """Turns the engine's errors at the loss of a process into errors that report the loss.
 
         Raises:
             ConnectionError: as `sum`.

@@ -167,7 +167,7 @@ class SynchronousStrategy(KerasStrategy):
     def _shares(
         self, args: Structure, global_size: int | tf.Tensor | None, keras_step: str | None
     ) -> Callable[[int], weighting.Share]:
-        """A function of the number of a local replica that returns its share; call once in each.
+        """Returns a function from a local replica's number to its share; call it once in each.
 
         Args:
             args: the step's arguments.

@@ -1,4 +1,4 @@
-"""Builds models with a step of their own by that step: no other call need reach all layers."""
+"""Models with a step of their own are built by that step, as other calls may miss layers."""
 
 from __future__ import annotations
 
