@@ -78,7 +78,7 @@ _WITH_CONTEXT = touch(
 
 @contextlib.contextmanager
 def as_worker(index: int) -> Iterator[None]:
-    """In this context a step sees itself on worker `index`; for threads of one's own."""
+    """In this context a step sees itself on worker `index`; for threads without a coordinator."""
     with _WITH_CONTEXT.get()(types.SimpleNamespace(worker_index=index)):
         yield
 

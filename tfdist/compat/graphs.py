@@ -65,7 +65,7 @@ def captured_from(tensor: tf.Tensor) -> str:
 
 
 def resource_of(variable: Any) -> Any:
-    """What functions capture of a variable: its resource; in a replica, that of its own copy.
+    """What functions capture of a variable: its resource; in a replica, the copy's resource.
 
     Inside a `keras.StatelessScope` a variable's value is a tensor, and that tensor is returned.
     """

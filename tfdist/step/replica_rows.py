@@ -22,7 +22,7 @@ NOTHING = "nothing"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A variable of which each replica has its own values.
+    """A variable for which each replica has values of its own.
 
     Attributes:
         variable: the variable.

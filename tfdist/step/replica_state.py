@@ -40,7 +40,7 @@ class _Copy:
 
 
 class ReplicaState(SaveableState, tf.Module):
-    """State of which each replica has its own part.
+    """State that consists of one part per replica.
 
     A file has each replica's part, so that training goes on as if it had not been interrupted. If
     the file is read with another number of replicas, the sum over the replicas is divided equally.

@@ -3,7 +3,7 @@
 Say replica r has n_r of the n samples in the global batch. The gradient of the global mean loss is
 then the sum over the replicas of (n_r / n) times the gradient of the local mean loss. This holds
 for uneven, tiny and empty parts alike. A loss needs one more factor if it is divided by something
-else than the number of samples (a mask, the sum of the sample weights) or by nothing (reduction
+other than the number of samples (a mask, the sum of the sample weights) or by nothing (reduction
 "sum").
 """
 
