@@ -1,4 +1,4 @@
-"""Looks at the versions at import: older ones are refused, newer ones are warned of once."""
+"""Checks the versions at import: too old is refused, newer than tested is warned of once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from tfdist import environment
 
-# The oldest release that is supported, and the first that was not tested.
+# Per package: the oldest supported release, and the first release that was not tested.
 _RANGES = {"tensorflow": ((2, 20), (2, 22)), "keras": ((3, 10), (3, 16))}
 _warned: set[str] = set()
 
@@ -22,7 +22,7 @@ def release(version: str) -> tuple[int, int]:
 
 
 def requirement(name: str) -> str:
-    """What pip is asked for to get a release of `name` that tfdist was tested with."""
+    """The pip requirement for a release of `name` that tfdist was tested with."""
     (oldest, end) = _RANGES[name]
     return f"{name}>={oldest[0]}.{oldest[1]},<{end[0]}.{end[1]}"
 
@@ -40,10 +40,10 @@ def check(tensorflow: str, keras: str, backend: str, strict: bool = False) -> li
         tensorflow: TensorFlow's version, such as "2.21.0".
         keras: Keras' version.
         backend: the name of Keras' backend.
-        strict: whether versions that are newer than those that were tested are refused too.
+        strict: whether versions newer than the tested ones are refused too.
 
     Returns:
-        A line for each version that is newer.
+        One warning for each package that is newer than the tested versions.
     """
     newer = []
     for name, version in (("tensorflow", tensorflow), ("keras", keras)):
@@ -70,7 +70,7 @@ def check(tensorflow: str, keras: str, backend: str, strict: bool = False) -> li
 
 
 def is_strict(environ: Mapping[str, str]) -> bool:
-    """Whether the environment variables ask for versions that were tested, and no newer ones."""
+    """Whether the environment variables ask to refuse versions newer than the tested ones."""
     value = environ.get(environment.STRICT_VERSIONS, "").strip()
     if value not in ("", "0", "1"):
         raise ImportError(
@@ -83,7 +83,8 @@ def is_strict(environ: Mapping[str, str]) -> bool:
 def installed() -> dict[str, str]:
     """The versions of TensorFlow and Keras.
 
-    What is imported says it itself: a nightly build of Keras lies over the release that pip knows.
+    An imported package is asked for its own version. A nightly build of Keras may lie over the
+    release that pip knows.
     """
     versions = {}
     for name in _RANGES:
@@ -96,7 +97,7 @@ def installed() -> dict[str, str]:
 
 
 def check_installed() -> None:
-    """Checks what is installed; to be called where a warning should tell the caller's caller."""
+    """Checks the installed versions; a warning points at the caller of this function's caller."""
     strict = is_strict(os.environ)
     before = installed()
     check(before["tensorflow"], before["keras"], "tensorflow", strict)  # Keras' import may fail

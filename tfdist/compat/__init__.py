@@ -1,10 +1,10 @@
 """Every private attribute of TensorFlow and Keras that tfdist touches, and nothing else.
 
-Keras 3 has no hook for what a strategy must know or change inside a training step, so some of its
-functions are wrapped, once, when a strategy is imported. Each wrapper calls the original unchanged
-unless a tfdist strategy is running the step. What is done there is not decided here: `step/` and
-others install it with the functions named `hook_...`. One file is for one topic; the table of all
-attributes is in `registry.py`.
+A strategy must know and change things inside a training step for which Keras 3 has no hook. So some
+of Keras' functions are wrapped, once, when a strategy is imported. Unless a tfdist strategy is
+running the step, a wrapper only calls the original. What a wrapper does in such a step is not
+decided here: `step/` and other packages install the behaviour with the functions named `hook_...`.
+Each file has one topic; the table of all attributes is in `registry.py`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ __all__ = [
 
 @functools.cache
 def install() -> None:
-    """Puts in place what needs no hook, once per process; raises where an attribute is missing."""
+    """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
     for topic in (data, gradients, operations, optimizers, random_numbers, variables):
         topic.install()

@@ -57,10 +57,11 @@ def hook_symbolic_build(
 ) -> None:
     """Makes Keras build models from `batch_spec(strategy, data set)` instead of from a batch.
 
-    `batch_spec` returns the structure of one batch as type specs, or None for Keras' own way. Keras
-    calls the model, which a model with a step of its own need not support:
-    `build_by_step(strategy, model, data)` is asked first, with a data set or one batch, and answers
-    whether it has built the model.
+    `batch_spec` returns the structure of one batch as type specs, or None for Keras' own way.
+
+    To build a model Keras calls it, but a model with a step of its own need not be callable. So
+    `build_by_step(strategy, model, data)` is tried first. It gets a data set or one batch, and
+    returns whether it has built the model.
     """
 
     def make(original: Callable) -> Callable:
@@ -95,7 +96,7 @@ def _compiled(model: keras.Model) -> list[Any]:
 
 
 def _unbuilt_without_targets(model: keras.Model, batch_spec: Any) -> list[Any]:
-    """The loss and metrics that Keras cannot build: its batches have no targets."""
+    """The loss and metrics that Keras cannot build because the batches have no targets."""
     _, targets, _ = keras.utils.unpack_x_y_sample_weight(batch_spec)
     parts = _compiled(model) if targets is None else []
     return [part for part in parts if part is not None and not part.built]

@@ -1,4 +1,4 @@
-"""TensorFlow's collective operations, and the iterators that ask for the end of data with them."""
+"""TensorFlow's collective operations, and iterators that use them to find the end of data."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ _local_end_of_data = threading.local()
 
 
 def separate_collectives(strategy: tf.distribute.Strategy) -> None:
-    """Keeps the collective operations of several strategies of one process apart.
+    """Keeps the collective operations of several strategies in one process apart.
 
-    To be called before the strategy's constructor, in the same order in every process.
+    Call it before the strategy's constructor, in the same order in every process.
     """
     are_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     (_WORKERS_BASE if are_workers else _MIRRORED_BASE).write(strategy, 1000 * next(_key_bases))
@@ -83,10 +83,10 @@ def separate_collectives(strategy: tf.distribute.Strategy) -> None:
 def install_collectives() -> None:
     """Mends TensorFlow's collective operations for Keras' loops, once per process.
 
-    Three things. (1) Inside a loop an operation is numbered when it is traced, which is the same in
-    all processes, because Keras traces at its first step. (2) The iterator of a data set whose
-    length all processes know does not ask in each step whether any of them has data left. (3) Such
-    an iterator and one that asks are of two types.
+    Three things change. (1) Inside a loop an operation gets its number when it is traced. All
+    processes get the same numbers, because Keras traces at its first step. (2) If all processes
+    know the length of a data set, its iterator does not ask in each step whether any process has
+    data left. (3) Iterators that ask and iterators that do not ask are different types.
     """
     _KEY.replace(_numbered_when_traced_in_loops)
     _GET_NEXT.replace(_without_asking)

@@ -36,14 +36,15 @@ _EXECUTOR, _INDEX, _DEVICE = (
 def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times: int) -> None:
     """Calls `function(index, device)` of a worker `times` times, in the threads of free workers.
 
-    What it does under `device` runs on that worker. Where that fails because the worker is lost,
-    the function is called again in another worker's thread, and the thread of the lost one waits
-    until it is back; other errors are kept for `coordinator.join`.
+    What the function does under `device` runs on that worker. If a call fails because its worker is
+    lost, the function is called again in another worker's thread. The thread of the lost worker
+    waits until the worker is back. Other errors are kept for `coordinator.join`.
     """
 
     def on_worker() -> None:
         worker = _WORKER.of(_DISPATCH.get()())
-        # What came to nothing when it was lost, as tensors were freed there, would fail again.
+        # When a worker is lost, errors remain here, such as from tensors that could not be freed
+        # there. If they stayed, the next call would fail too.
         _EXECUTOR.of(worker).clear_error()
         function(_INDEX.of(worker), _DEVICE.of(worker))
 
@@ -77,7 +78,7 @@ _WITH_CONTEXT = touch(
 
 @contextlib.contextmanager
 def as_worker(index: int) -> Iterator[None]:
-    """Lets a step find itself on worker `index`, in a thread that is none of the coordinator's."""
+    """In this context a step sees itself on worker `index`; for threads without a coordinator."""
     with _WITH_CONTEXT.get()(types.SimpleNamespace(worker_index=index)):
         yield
 
@@ -95,12 +96,12 @@ _IS_LOST_WORKER, _IS_LOST_PS = (
 
 
 def is_lost_worker(error: Exception) -> bool:
-    """Whether TensorFlow takes `error` for the loss of a worker, after which it goes on."""
+    """Whether TensorFlow sees `error` as the loss of a worker; training goes on after it."""
     return _IS_LOST_WORKER.get()(error)
 
 
 def is_lost_ps(error: Exception) -> bool:
-    """Whether TensorFlow takes `error` for the loss of a parameter server; see `is_lost_worker`."""
+    """Whether TensorFlow sees `error` as the loss of a parameter server."""
     return _IS_LOST_PS.get()(error)
 
 

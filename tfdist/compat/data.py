@@ -32,12 +32,12 @@ _lengths: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def number_of_batches(dataset: tf.data.Dataset) -> int:
-    """The cardinality of `dataset`, also of those that Keras makes of arrays and of a PyDataset."""
+    """The cardinality of `dataset`, known also where Keras made it of arrays or a `PyDataset`."""
     return _lengths.get(dataset, int(dataset.cardinality()))
 
 
 def install() -> None:
-    """Makes Keras' adapters note the number of batches of the data sets that they make."""
+    """Makes Keras' adapters note the number of batches of each data set that they make."""
 
     def note_with(length: Any, original: Callable) -> Callable:
         @functools.wraps(original)

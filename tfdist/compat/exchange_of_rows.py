@@ -1,4 +1,4 @@
-"""The collective operation that exchanges rows, of which TensorFlow makes no method."""
+"""An all-to-all exchange of rows: TensorFlow has the operation, but no method that calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow's gradient tapes, whose methods are public; replacing them is not."""
+"""TensorFlow's gradient tapes: their methods are public, but replacing the methods is not."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ _state = _State()
 def gradients_by_value(
     values: Mapping[int, list[tf.Tensor]], join: Callable[[list], Any]
 ) -> Iterator[None]:
-    """In this thread, tapes differentiate by `values` where a Keras variable of that id is named.
+    """In this thread, tapes differentiate by `values` in place of the Keras variables.
 
     Args:
-        values: the values of each variable's parts, by its id.
-        join: makes a variable's gradient of those of its parts.
+        values: for the id of each Keras variable, the values of its parts.
+        join: makes the gradient of a variable from the gradients of its parts.
     """
     previous = _state.values
     _state.values, _state.join = values, join
@@ -75,7 +75,7 @@ def gradients_by_value(
 def hook_gradients(hook: Callable[..., Any]) -> None:
     """Makes `tape.gradient(...)` call `hook(gradient, tape, target, sources, ...)` instead.
 
-    `gradient` takes the same arguments; the others are `output_gradients` and
+    `gradient` is the original and takes the same arguments. The last two are `output_gradients` and
     `unconnected_gradients`.
     """
 
@@ -116,12 +116,12 @@ def _by_value(
 
 
 def in_jacobian() -> bool:
-    """Whether this thread computes a Jacobian, which `tape.jacobian` makes of gradients."""
+    """Whether this thread is inside `tape.jacobian`, which itself takes gradients."""
     return _state.in_jacobian
 
 
 def is_recorded(tape: Any, tensors: list) -> bool:
-    """Whether another tape than `tape` records what is computed of `tensors`."""
+    """Whether a tape other than `tape` records what is computed from `tensors`."""
     if _RECORDING.of(tape):
         with tape.stop_recording():
             return is_recorded(tape, tensors)

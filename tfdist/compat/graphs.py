@@ -1,4 +1,4 @@
-"""TensorFlow's graphs of functions: what they capture, call, and are traced inside of."""
+"""Graphs of TensorFlow functions: what they capture, what they call, what they are traced in."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _ADD_INPUT = touch(
 
 
 def captured_tensor(placeholder: tf.Tensor) -> Any:
-    """What a function's placeholder stands for outside of the function, None for an argument."""
+    """The outside tensor that a function's placeholder stands for; None for an argument."""
     for outside, inside in getattr(placeholder.graph, _CAPTURES.name, ()):
         if inside is placeholder:
             return outside
@@ -59,27 +59,27 @@ def captured_tensor(placeholder: tf.Tensor) -> Any:
 
 
 def captured_from(tensor: tf.Tensor) -> str:
-    """The device of what a function takes `tensor` from; "" where that is not known."""
+    """The device of the outside tensor that a function captured as `tensor`; "" if unknown."""
     outside = captured_tensor(tensor)
     return "" if outside is None else outside.device
 
 
 def resource_of(variable: Any) -> Any:
-    """What functions capture of a variable; in a replica that of its own copy.
+    """What functions capture of a variable: its resource; in a replica, the copy's resource.
 
-    Inside a `keras.StatelessScope`, where the variable's value is a tensor, it is this tensor.
+    Inside a `keras.StatelessScope` a variable's value is a tensor, and that tensor is returned.
     """
     value = variable.value if isinstance(variable, keras.Variable) else variable
     return getattr(value, _HANDLE.name, value)
 
 
 def function_graph(graph: tf.Graph, name: str) -> Any:
-    """The graph of a function that is called in `graph`, None where there is none."""
+    """The graph of the function called `name` in `graph`, None if there is no such function."""
     return getattr(_GET_FUNCTION.of(graph)(name), "graph", None)
 
 
 def traced_function() -> tf.Graph | None:
-    """The graph of the outermost function that is being traced, None outside of any."""
+    """The graph of the outermost function that is being traced, None outside of functions."""
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while _outer(_outer(graph)) is not None:
         graph = _outer(graph)
@@ -87,16 +87,16 @@ def traced_function() -> tf.Graph | None:
 
 
 def _outer(graph: Any) -> Any:
-    return getattr(graph, _OUTER.name, None)  # a graph that is no function's has none
+    return getattr(graph, _OUTER.name, None)  # only graphs of functions have one
 
 
 def run_after(operation: tf.Operation, first: tf.Operation) -> None:
-    """Makes an operation of a graph that is being traced wait for another one, maybe a newer."""
+    """Makes `operation` wait for `first`, which may be newer, in a graph that is being traced."""
     _ADD_INPUT.of(operation)(first)
 
 
 def in_function_in_loop() -> bool:
-    """Whether a function is being traced that is called inside a loop or a condition."""
+    """Whether the function that is being traced is called inside a loop or a condition."""
     graph = tf.compat.v1.get_default_graph()
     while getattr(graph, _IS_CONTROL_FLOW.name, False):
         graph = _outer(graph)

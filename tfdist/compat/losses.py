@@ -1,6 +1,6 @@
-"""Where Keras and TensorFlow make losses, and Keras the mean of a scalar.
+"""Hooks where Keras and TensorFlow compute losses, and where Keras averages a scalar.
 
-Each hook is given the original function first.
+Each hook gets the original function as its first argument.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def hook_keras_losses(
 
 
 def _asking(hook: Callable[..., Any], original: Callable) -> Callable:
-    """`original`, in whose place `hook(original, ...)` is called with its arguments."""
+    """A replacement for `original`: it calls `hook(original, ...)` with the same arguments."""
 
     @functools.wraps(original)
     def asking(*args: Any, **kwargs: Any) -> Any:
@@ -82,7 +82,7 @@ def masked_weights(sample_weight: Any, mask: Any, reduction: str) -> Any:
     return _APPLY_MASK.get()(sample_weight, mask, tf.float32, reduction)
 
 
-# A script that has imported the functions before tfdist has those of TensorFlow.
+# A script that imported these functions before tfdist keeps TensorFlow's own.
 _MODULES = ("tensorflow:nn", "tensorflow:compat.v1.nn", "tensorflow:compat.v2.nn")
 _AVERAGES = [
     touch(
@@ -122,7 +122,7 @@ def hook_loop_losses(
     Args:
         average: `(original, per_example_loss, sample_weight, global_batch_size)`.
         regularization: `(original, regularization_loss)`.
-        of_layers: what becomes of the losses in `Layer.losses`.
+        of_layers: gets the losses in `Layer.losses`, and returns what users see there.
     """
 
     def make_average(original: Callable) -> Callable:
@@ -141,7 +141,7 @@ def hook_loop_losses(
 
         return property(losses, doc=original.__doc__)
 
-    # The modules share them, so that each would be wrapped three times.
+    # The three modules share one function: replaced one by one, it would be wrapped three times.
     new_average = make_average(_AVERAGES[0].get())
     new_regularization = _asking(regularization, _REGULARIZATIONS[0].get())
     for found in _AVERAGES:

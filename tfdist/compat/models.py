@@ -29,7 +29,7 @@ _OWN_VARIABLES = touch(
 
 
 def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:
-    """The strategy in whose scope `model` was created, None for none."""
+    """The strategy in whose scope `model` was created; None outside of any scope."""
     return _STRATEGY.of(model)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's strategy for several workers, with what tfdist needs of it."""
+"""TensorFlow's strategy for several workers, extended for tfdist."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfdist.compat.creation import BeforeCreating, create_alone
 from tfdist.compat.registry import READ, TENSORFLOW, WRITTEN, overrides, touch
 from tfdist.validation import check_exchangeable
 
-# TensorFlow copies what it sends into strings of so many bytes. Its default of 4096 takes an
-# allocation for each page; above 128 KiB each is mapped anew.
+# TensorFlow copies what it sends into strings of this many bytes. Its default of 4096 costs one
+# allocation per page. Above 128 KiB each string is mapped into memory anew.
 _CHUNK_BYTES = 64 * 1024
 
-# With fewer a link of 1 Gbit/s is idle now and then (benchmarks/side_by_side, 1 Gbit/s).
+# With fewer operations a link of 1 Gbit/s is idle at times (benchmarks/side_by_side, 1 Gbit/s).
 OPERATIONS_UNDER_WAY = 8
 
 _EXTENDED = (
@@ -64,13 +64,13 @@ _TOKEN = touch(_LAUNCHER, "_ordering_token", WRITTEN, **_SEVERAL)
 class MultiWorkerExtended(CollectiveAllReduceExtended):
     """TensorFlow's multi-worker strategy with virtual CPU devices and an adjustable heartbeat.
 
-    On CPUs several collective operations of a replica are under way at a time.
+    On CPUs a replica has several collective operations under way at the same time.
 
     Args:
         strategy: the `tf.distribute.Strategy` that this extends.
         cluster_resolver: as in `tf.distribute.MultiWorkerMirroredStrategy`.
-        communication_options: as there.
-        heartbeat_timeout_seconds: a worker that is silent for so long counts as lost.
+        communication_options: as in `tf.distribute.MultiWorkerMirroredStrategy`.
+        heartbeat_timeout_seconds: a worker that is silent for this long counts as lost.
     """
 
     _server_runs = False
@@ -111,7 +111,7 @@ class MultiWorkerExtended(CollectiveAllReduceExtended):
         self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any
     ) -> Any:
         if replica_id == 0 and self._is_equal:
-            return kwargs["initial_value"]  # the chief's need not travel
+            return kwargs["initial_value"]  # the chief need not send it
         return super()._get_variable_creator_initial_value(
             replica_id, device, primary_var, **kwargs
         )
@@ -125,16 +125,17 @@ class MultiWorkerExtended(CollectiveAllReduceExtended):
 
 
 def launcher_of(strategy: tf.distribute.Strategy, replica_id: int) -> Any:
-    """What launches the collective operations of a replica of `MultiWorkerExtended`."""
+    """The object that launches a replica's collective operations in `MultiWorkerExtended`."""
     launchers = _LAUNCHERS.of(_OPS.of(strategy.extended))
     return launchers[replica_id % len(launchers)]
 
 
 class _TakenInTurns:
-    """Stands for the variable by which TensorFlow orders a launcher's operations, with several.
+    """Takes the place of the variable by which TensorFlow orders a launcher's operations.
 
-    The operations that are given one of them run in their order. As these are the same in all
-    processes, none can wait for one that comes later.
+    Behind it are several variables, given to the operations in turns. Operations with the same
+    variable run one after the other. All processes give them out in the same order, so no operation
+    can wait for a later one.
     """
 
     def __init__(self, launcher: Any):

@@ -35,12 +35,12 @@ _MIRRORED = touch("tensorflow.python.distribute.values", "Mirrored", READ, **_ST
 class OneReplicaExtended(MirroredExtended):
     """One replica on one local device, whose peers are other processes.
 
-    Subclasses say how processes meet, with `all_reduce`, `all_gather` and `broadcast`.
+    Subclasses implement the exchange: `all_reduce`, `all_gather` and `broadcast`.
 
     Args:
         strategy: the `tf.distribute.Strategy` that this extends.
         device: the local device.
-        rank: this process among all, 0-based.
+        rank: the number of this process, 0-based.
         size: the number of processes.
     """
 

@@ -1,4 +1,4 @@
-"""The functions that `keras.ops` calls, which is public; replacing what it calls is not."""
+"""The functions behind `keras.ops`: calling `keras.ops` is public, replacing these is not."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def hook_add(hook: Callable[[Callable, Callable, Any, Any], Any]) -> None:
 
 
 def hook_extremum(name: str, initial_of: Callable[[Any], Any]) -> None:
-    """Makes `keras.ops.max` or `min`, as `name` says, start with `initial_of(x)` if not None."""
+    """Gives `keras.ops.max` or `min` (`name`) a default `initial`: `initial_of(x)`."""
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
@@ -76,9 +76,9 @@ def hook_extremum(name: str, initial_of: Callable[[Any], Any]) -> None:
 
 
 def hook_neighbourhoods(hook: Callable[[Callable[[tf.Tensor], tf.Tensor], Any], Any]) -> None:
-    """Makes what Keras computes of neighbourhoods be `hook(compute, inputs)`.
+    """Makes Keras' convolutions and max pooling return `hook(compute, inputs)`.
 
-    Those are convolutions and maxima; `compute` takes inputs.
+    `compute(inputs)` is the original with its other arguments filled in.
     """
 
     def make(original: Callable) -> Callable:

@@ -1,4 +1,4 @@
-"""Keras' optimizers."""
+"""Keras' optimizers: how they apply gradients, find variables and read the learning rate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OVERWRITE_LOCALLY = touch(_BASE, _NAME_OF_EMA, READ, "self", "trainable_variabl
 
 @contextlib.contextmanager
 def applying_reduced_gradients() -> Iterator[None]:
-    """In this thread, Keras optimizers take the gradients that they are given as reduced."""
+    """In this thread, Keras optimizers treat their gradients as summed over replicas already."""
     _applying.active = True
     try:
         yield
@@ -54,11 +54,12 @@ def applying_reduced_gradients() -> Iterator[None]:
 def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any], Any]) -> None:
     """Makes optimizers apply `hook(optimizer, gradients)` instead of `gradients`.
 
-    It is not asked in `applying_reduced_gradients`.
+    Inside `applying_reduced_gradients` the hook is not called.
     """
 
     def make(apply: Callable) -> Callable:
-        # The first thing: in a step that runs as a function, what follows fails in other ways.
+        # The hook comes first, as it may raise a clear error. In a step that runs as a function,
+        # Keras' own code would fail in other ways before it.
         @functools.wraps(apply)
         def apply_with_hook(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
             if not getattr(_applying, "active", False):
@@ -114,12 +115,12 @@ class IndexedOptimizer(keras.optimizers.Optimizer):
         for index, variable in enumerate(variables):
             indices[self._var_key(variable)] = index
         _VARIABLES.of(self)
-        # Past Keras' tracking of attributes, which would take the variables for the optimizer's.
+        # Bypasses Keras' tracking of attributes: it would count the variables as optimizer state.
         self.__dict__[_VARIABLES.name] = list(variables)
         self.built = True
 
     def _index_of(self, variable: keras.Variable) -> int:
-        """The position of `variable`; -1 for one that the optimizer was not built for."""
+        """The position of `variable`; -1 if the optimizer was not built for `variable`."""
         return _INDICES.of(self).get(self._var_key(variable), -1)
 
     @property
@@ -153,7 +154,7 @@ _WEIGHT_DECAY = touch(
 def apply_weight_decay(
     optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]
 ) -> None:
-    """Decays `variables` as `optimizer` does, which may have a rule of its own (Muon)."""
+    """Decays `variables` by the rule of `optimizer`; some optimizers have their own (Muon)."""
     _WEIGHT_DECAY.of(optimizer)(variables)
 
 
@@ -189,7 +190,7 @@ def _scaled_rate(original: Callable) -> Callable:
 
 
 def install() -> None:
-    """Lets optimizers apply reduced gradients, scale their rate and find parts of variables."""
+    """Lets optimizers apply reduced gradients, scale their rate, and find parts of variables."""
     _REDUCE.replace(_reduce_unless_reduced)
     _OVERWRITE.replace(_overwrite_locally)
     _RATE.replace(_scaled_rate)

@@ -35,10 +35,10 @@ _CONVERSION_PRIORITY = 50  # before TensorFlow's own, which is 100
 
 @overrides("_serialize_to_tensors", "_restore_from_tensors", **_SAVING)
 class PartitionedVariable(ShardedVariable):
-    """A variable in parts, as TensorFlow's `ShardedVariable`, that is saved like a whole one.
+    """A `ShardedVariable`, which TensorFlow keeps in parts, that is saved as one whole variable.
 
     Attributes:
-        parts: Keras variables that stand for the parts; empty until somebody makes them.
+        parts: Keras variables for the parts; empty until they are needed.
     """
 
     def __init__(self, variables: list[tf.Variable], name: str):
@@ -62,7 +62,7 @@ def _joined(
 ) -> tf.Tensor:
     del name, as_ref
     values = [tf.convert_to_tensor(part, dtype) for part in variable.variables]
-    # In the chief: a server cannot ask another one for its part.
+    # Joined on the chief: a server cannot ask another server for its part.
     with tf.device("/device:CPU:0"):
         return tf.concat(values, axis=0)
 
@@ -71,7 +71,7 @@ tf.register_tensor_conversion_function(PartitionedVariable, _joined, _CONVERSION
 
 
 def place_of_part(variable: tf.Variable) -> int | None:
-    """Which part of a `PartitionedVariable` `variable` is; None for no part."""
+    """The index of `variable` among the parts of a `PartitionedVariable`; None if it is no part."""
     whole = whole_of(variable)
     if whole is variable:
         return None
@@ -102,19 +102,19 @@ _PARTITIONER = touch(
     instead="public hooks for making and updating variables",
 )
 class ParameterServerExtended(ParameterServerStrategyV2Extended):
-    """TensorFlow's parameter server strategy, whose partitioned variables optimizers can update.
+    """TensorFlow's parameter server strategy; optimizers can update its partitioned variables.
 
-    TensorFlow makes no variable beside another one that is in parts, so that the state of an
-    optimizer would be far from the part that it is for.
+    TensorFlow itself cannot place a variable beside the parts of another variable. An optimizer's
+    state would then be on other servers than the parts that it belongs to.
 
     Args:
         strategy: the `tf.distribute.Strategy` that this extends.
         cluster_resolver: as in `tf.distribute.ParameterServerStrategy`.
-        variable_partitioner: as there.
+        variable_partitioner: as in `tf.distribute.ParameterServerStrategy`.
     """
 
     def updating_part(self, place: int) -> contextlib.AbstractContextManager:
-        """What surrounds the update of a part of a variable, the `place`-th."""
+        """The context in which part number `place` of a variable is updated."""
         raise NotImplementedError
 
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:

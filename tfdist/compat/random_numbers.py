@@ -1,4 +1,4 @@
-"""Keras' random numbers, and what else Keras keeps for each thread."""
+"""Keras' random seeds, and the other state that Keras keeps per thread."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NEXT = touch(
 
 
 def hook_seeds(hook: Callable[[Any, Callable[[], Any], Any], Any]) -> None:
-    """Makes random numbers be drawn with the seed `hook(generator, draw_next, seed)`.
+    """Makes Keras draw random numbers with the seed `hook(generator, draw_next, seed)`.
 
-    `draw_next()` moves the generator on by one.
+    `draw_next()` advances the generator by one and returns the next seed.
     """
 
     def make(original: Callable) -> Callable:
@@ -55,16 +55,18 @@ _GLOBAL_SEED = touch("keras.src.utils.rng_utils", "GLOBAL_RANDOM_SEED", READ, **
 _GLOBAL_GENERATOR = touch(
     *("keras.src.random.seed_generator", "global_seed_generator", REPLACED), **_THREADS
 )
-_SEED_GENERATOR = "global_seed_generator"  # the name under which Keras' state has it
+_SEED_GENERATOR = "global_seed_generator"  # its name in Keras' state
 
 _thread = threading.local()
 
 
 class StateOfThread:
-    """What Keras keeps for each thread, and replicas need: random seeds and the dtype policy.
+    """The state that Keras keeps per thread and replicas need: random seeds and the dtype policy.
+
+    The object holds the state of the thread that constructs it. The threads of replicas adopt it.
 
     Args:
-        strategy: whose replicas this thread runs.
+        strategy: the strategy whose replicas this thread runs.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -73,7 +75,11 @@ class StateOfThread:
 
     @contextlib.contextmanager
     def adopted(self) -> Iterator[None]:
-        """Makes it the state of the thread that calls, which ends with it or has it already."""
+        """Gives this state to the calling thread while the context lasts.
+
+        The dtype policy and the global seed stay at the end. The thread either ends with the
+        context or had the same values before.
+        """
         for name in ("dtype_policy", _GLOBAL_SEED.get()):
             _SET_ATTRIBUTE.get()(name, self._state.get(name))
         _thread.origin = self
@@ -83,14 +89,16 @@ class StateOfThread:
             _thread.origin = None
 
     def seed_generator(self) -> keras.random.SeedGenerator:
-        """What numbers without a seed are drawn from: made when the first one is, as by Keras.
+        """The generator for random numbers without a seed; created at first use, as in Keras.
 
-        One that was made outside of the strategy's scope is continued by one that is of it.
+        A generator that was created outside of the strategy's scope is replaced by one inside it,
+        which continues from the same state.
         """
         found = self._state.get(_SEED_GENERATOR)
         is_ours = self._strategy.extended.variable_created_in_scope
         if found is None or not is_ours(found.state.value):
-            # In a thread of its own no function is being traced, which would see a new variable.
+            # Created in a new thread, where no function is being traced: a function that is being
+            # traced must not create variables.
             with concurrent.futures.ThreadPoolExecutor(1) as thread:
                 found = thread.submit(self._make_seed_generator, found).result()
             self._state[_SEED_GENERATOR] = found
@@ -107,7 +115,7 @@ class StateOfThread:
 
 
 def install() -> None:
-    """Lets replicas draw from the one generator of the thread that runs them: `StateOfThread`."""
+    """Lets all replicas draw from one generator, which belongs to the thread that runs them."""
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)

@@ -1,9 +1,10 @@
-"""The table of the attributes of TensorFlow and Keras that tfdist uses and that are not for it.
+"""The table of all private attributes of TensorFlow and Keras that tfdist uses.
 
-Each use is declared where it is made, as a `Touch`: what it is, why, and what would replace it. A
-touch is also the only way to write or replace the attribute, and raises where it is absent: an
-assignment alone would make a new attribute that nobody reads, and training would hang or be wrong.
-`tfdist doctor --private` prints the table, `tests/compat` tests each of its rows.
+Each use is declared as a `Touch`, in the file that needs it: what is used, why, and what would
+replace it. Attributes are written and replaced through a touch only, because a touch raises where
+the attribute is absent. A plain assignment would make a new attribute that nobody reads, and
+training would hang or be wrong. `tfdist doctor --private` prints the table, and `tests/compat`
+tests each row.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class Touch:
     """One attribute, and what tfdist does with it.
 
     Attributes:
-        owner: "module" or "module:Class", of which or of whose instances it is an attribute.
-        name: the attribute.
-        kind: "read", "written", "replaced", "overridden" in a subclass, or "added", where it is
-            absent in TensorFlow and Keras.
-        why: what tfdist needs it for.
-        versions: with which it was verified.
-        instead: what public thing would replace it.
-        arguments: the names of its first parameters, if it is a function of which they matter.
+        owner: "module" or "module:Class"; has the attribute, itself or through its instances.
+        name: the attribute's name.
+        kind: "read", "written", "replaced", "overridden" in a subclass, or "added" where
+            TensorFlow and Keras do not have it.
+        why: what tfdist needs the attribute for.
+        versions: the versions with which it was verified.
+        instead: the public feature that would replace it.
+        arguments: for a function, the names of its first parameters, as far as they matter.
     """
 
     owner: str
@@ -56,7 +57,7 @@ class Touch:
 
     @property
     def place(self) -> str:
-        """The attribute with its owner, as it is shown."""
+        """The attribute with its owner, as text for tables and messages."""
         return f"{self.owner}{'.' if ':' in self.owner else ':'}{self.name}"
 
     def get(self) -> Any:
@@ -74,7 +75,7 @@ class Touch:
         return value
 
     def write(self, instance: Any, value: Any) -> None:
-        """Assigns to the attribute of `instance`, which has it or gets it from its owner's code."""
+        """Assigns to the attribute of `instance`; raises unless the owner's code defines it."""
         if not hasattr(instance, self.name) and not self._is_there():
             raise MissingAttributeError(_message(self))
         setattr(instance, self.name, value)
@@ -91,7 +92,7 @@ class Touch:
         setattr(_find(self), self.name, value)
 
     def problem(self) -> str | None:
-        """Why tfdist cannot do this with the installed versions; None if it can."""
+        """Why this use fails with the installed versions; None if it works."""
         try:
             there = self._is_there()
         except MissingAttributeError as error:
@@ -110,7 +111,7 @@ class Touch:
 
 
 TOUCHES: list[Touch] = []
-"""All that were declared."""
+"""All declared touches."""
 
 _ABSENT = object()
 
@@ -118,7 +119,7 @@ _ABSENT = object()
 def touch(
     owner: str, name: str, kind: str, *arguments: str, why: str, versions: str, instead: str
 ) -> Touch:
-    """Declares the use of an attribute; the arguments are those of `Touch`."""
+    """Declares the use of an attribute; for the arguments see `Touch`."""
     found = Touch(owner, name, kind, why, versions, instead, arguments)
     TOUCHES.append(found)
     return found
@@ -127,8 +128,8 @@ def touch(
 def overrides(*names: str, why: str, versions: str, instead: str) -> Callable[[_Class], _Class]:
     """Declares which attributes of its base class a class overrides.
 
-    A method must have the parameters of the one that it overrides, in their order; only the last
-    ones may be left to `**kwargs`. What is overridden is checked by `check_overrides`.
+    A method must have the same parameters in the same order as the method that it overrides. Only
+    the last ones may be left to `**kwargs`. `check_overrides` checks this.
     """
 
     def declare(cls: _Class) -> _Class:
@@ -150,9 +151,9 @@ def _named_parameters(function: Callable) -> list[str]:
 
 
 def check_overrides() -> None:
-    """Raises MissingAttributeError if something that is overridden is not there.
+    """Raises MissingAttributeError if an overridden method is missing in the base class.
 
-    TensorFlow would never call it, and say nothing.
+    TensorFlow would silently never call the override.
     """
     for found in TOUCHES:
         problem = found.problem() if found.kind == OVERRIDDEN else None

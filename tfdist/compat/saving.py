@@ -19,7 +19,7 @@ from tfdist.compat.registry import KERAS, REPLACED, overrides, touch
     instead="a public base class of what is saved",
 )
 class SaveableState(KerasSaveable):
-    """State of its own that Keras' saving finds as an attribute of an optimizer."""
+    """Extra state, held as an attribute of an optimizer, that Keras' saving finds there."""
 
     def _obj_type(self) -> str:
         return "Optimizer"
@@ -49,9 +49,10 @@ _LOAD = touch(
 
 
 def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -> None:
-    """Makes Keras call `hook(model, path, write)` where it writes a model or weights to `path`.
+    """Makes Keras call `hook(model, path, write)` instead of writing a model or weights to `path`.
 
-    `write(path)` is Keras' own; `path` is None for weights in several files (`max_shard_size`).
+    `write(path)` is Keras' own function. `path` is None for weights in several files
+    (`max_shard_size`).
     """
 
     def make(name: str, original: Callable) -> Callable:
@@ -68,7 +69,7 @@ def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -
 
 
 def hook_load_weights(hook: Callable[[keras.Model, Callable[[], None]], None]) -> None:
-    """Makes `model.load_weights(...)` call `hook(model, load)`; `load` is Keras' own, bound."""
+    """Makes `model.load_weights(...)` call `hook(model, load)`; `load()` is Keras' own."""
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)

@@ -51,13 +51,14 @@ _PREDICT_STEP = "one_step_on_data"  # what `make_predict_function` hands to `Str
 
 
 def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
-    """The model and step name, if `fn` is what Keras' trainer passes to `Strategy.run`.
+    """The model and the step's name, if `fn` is what Keras' trainer passes to `Strategy.run`.
 
-    Keras wraps the model's bound `train_step` or `test_step` with `functools.wraps`; for `predict`
-    it is a closure over the model.
+    For training and evaluation Keras wraps the model's bound `train_step` or `test_step` with
+    `functools.wraps`. For `predict` it passes a closure over the model.
 
     Returns:
-        `(model, name)` with name "train_step", "test_step" or "predict_step"; None for any other.
+        `(model, name)` with name "train_step", "test_step" or "predict_step"; None for any other
+        function.
     """
     fn = _unwrapped(fn)
     trainer = _CLASS.get()
@@ -121,7 +122,7 @@ _END_OF_DATA = touch(
 def hook_end_of_data(hook: Callable[[], None]) -> None:
     """Calls `hook()` when a step of Keras' loops found no batch because the data had ended.
 
-    With `steps_per_execution` > 1 Keras asks before it starts a step, so it is not called.
+    With `steps_per_execution` > 1 the hook is not called: Keras looks for data before each step.
     """
 
     def make(original: Callable) -> Callable:
@@ -160,7 +161,7 @@ _ASYNC = [
 def hook_callbacks(hook: Callable[[keras.callbacks.CallbackList, keras.Model], bool]) -> None:
     """Calls `hook(callback list, model)` before Keras gives the callbacks their model.
 
-    Where it answers True, Keras calls the callbacks in the training thread.
+    If the hook returns True, Keras calls the callbacks in the training thread.
     """
 
     def make(original: Callable) -> Callable:
@@ -185,7 +186,7 @@ _INITIAL_EPOCH = touch(
 
 
 def initial_epoch(model: keras.Model) -> int:
-    """The epoch that a callback made `fit` start with, 0 for none."""
+    """The epoch with which a callback made `fit` start; 0 if no callback did."""
     return _INITIAL_EPOCH.of(model) or 0
 
 
@@ -221,7 +222,7 @@ _REDUCE = touch(
 def hook_reduce_per_replica(hook: Callable[[Any, Any, str], Any]) -> None:
     """Makes Keras reduce what a step returns with `hook(strategy, values, reduction)`.
 
-    It answers None to leave it to Keras.
+    If the hook returns None, Keras reduces the values itself.
     """
 
     def make(original: Callable) -> Callable:

@@ -1,4 +1,4 @@
-"""Where Keras makes variables, and how TensorFlow's distributed ones are read."""
+"""How Keras creates variables, and how TensorFlow's distributed variables are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INITIALIZE = touch(
 def hook_variables(is_lifted: Callable[[tf.distribute.Strategy], bool]) -> None:
     """Makes Keras create variables outside of the function that is being traced.
 
-    So it is done for the strategies for which `is_lifted` answers True.
+    Only under strategies for which `is_lifted` returns True.
     """
 
     def make(original: Callable) -> Callable:
@@ -71,13 +71,13 @@ _SET_ATTRIBUTE = touch(
 
 
 def stateless_scope() -> Any:
-    """The `keras.StatelessScope` that is active in this thread, None for none."""
+    """The `keras.StatelessScope` that is active in this thread; None if there is none."""
     return _GET_SCOPE.get()()
 
 
 @contextlib.contextmanager
 def outside_stateless_scope() -> Iterator[None]:
-    """Leaves Keras' `StatelessScope` for a while, to make variables."""
+    """Suspends Keras' `StatelessScope` in this context, so that variables can be created."""
     scope = stateless_scope()
     _SET_ATTRIBUTE.get()("stateless_scope", None)
     try:
@@ -101,7 +101,7 @@ _ARRAY, _INT, _FLOAT, _COMPLEX = (
 
 
 def install() -> None:
-    """Lets Python and NumPy read a distributed variable as they read one of one device."""
+    """Lets Python and NumPy read a distributed variable like a variable on one device."""
 
     def as_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
         del copy

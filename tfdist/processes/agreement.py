@@ -1,4 +1,4 @@
-"""One decision of all processes: what a callback changed in one, the others adopt."""
+"""One decision for all processes: what a callback changes in one process, the others adopt."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfdist.step.replica_state import ReplicaState
 class Agreement:
     """Watches what callbacks do to a model in this process, and makes all processes do the same.
 
-    `begin` before the callbacks and `end` after them, in all processes. Where processes changed
-    different things, the lowest rank's changes count.
+    All processes call `begin` before the callbacks and `end` after them. If several processes
+    changed something, the changes of the lowest rank count.
 
     Args:
         model: the model that is trained.
-        strategy: its strategy, of several processes.
-        variables: gives the variables that the callbacks may change, the same in all processes.
+        strategy: the model's strategy, with several processes.
+        variables: returns the variables that callbacks may change, the same in all processes.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Agreement:
         if any(changes):
             self._adopt(root, changed, after)
         for state in replica_states(self._model) if any(news) else ():
-            # Where all have read a file, each has its part.
+            # If all processes have read the file, each has its own part already.
             state.settle() if all(news) else state.share()
         compat.set_initial_epoch(self._model, epochs[root])
         self._model.stop_training = any(stops)
@@ -106,7 +106,7 @@ class Agreement:
 
 
 def checksum_of(strategy: Coordinated, variable: tf.Variable) -> int:
-    """A checksum of what this process' first replica has of `variable`."""
+    """A checksum of the value of `variable` on this process' first replica."""
     return checksum(strategy.experimental_local_results(variable)[0])
 
 
@@ -121,7 +121,7 @@ def broadcast_variables(strategy: Coordinated, variables: list[tf.Variable], roo
 def share_variables(model: keras.Model, strategy: Coordinated, root: int) -> None:
     """Gives all processes the variables of process `root`; called by all.
 
-    Only variables that differ travel, and none that each replica has for itself.
+    Only variables that differ travel. Variables with a different value on each replica never do.
     """
     common = [
         variable
@@ -139,7 +139,7 @@ def _local(strategy: Coordinated, variable: tf.Variable) -> np.ndarray:
 
 
 def all_variables(model: keras.Model) -> list[tf.Variable]:
-    """The variables of `model` and of its optimizers, but for what each replica has for itself."""
+    """The variables of `model` and of its optimizers, without state that each replica owns."""
     found: dict[int, tf.Variable] = {}
     for owner in [model, *optimizers_of(model).values()]:
         for variable in owner.variables:
@@ -150,13 +150,13 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
 
 
 def learning_rates(model: keras.Model) -> list[tf.Variable]:
-    """The learning rates that can be set: not those of schedules."""
+    """The learning rates that can be set; a schedule's learning rate cannot."""
     rates = [optimizer.learning_rate for optimizer in optimizers_of(model).values()]
     return [rate.value for rate in rates if isinstance(rate, keras.Variable)]
 
 
 def replica_states(model: keras.Model) -> list[ReplicaState]:
-    """What each replica has for itself: gradients that wait, and what compressors keep."""
+    """The state that each replica owns: accumulated gradients, and what compressors keep."""
     found = [
         getattr(optimizer, name, None)
         for optimizer in optimizers_of(model).values()
@@ -170,7 +170,7 @@ def _accumulators(model: keras.Model) -> list[GradientAccumulator]:
 
 
 def _is_common(variable: keras.Variable) -> bool:
-    """Whether a variable must be equal in all processes: not sums that each replica gathers."""
+    """Whether a variable must be equal in all processes; sums per replica need not be."""
     return (
         variable.synchronization != tf.VariableSynchronization.ON_READ
         and variable.dtype.is_floating

@@ -1,7 +1,7 @@
-"""Objects as plain data, by which processes compare what they were given.
+"""Objects as plain data, so that processes can compare what they were given.
 
-Equal objects of different processes must come out equal: no addresses, no numbers that Keras
-counts up for names, no paths of files.
+Equal objects in different processes must give equal data. So the data contain no addresses, no
+paths of files, and no numbers that Keras appends to names.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _OFTEN_INCOMPLETE = (
 def plain(value: object, depth: int = 0) -> Any:
     """`value` as dicts, lists, strings, numbers and None.
 
-    Layers and models are described by their class only: they are compared as a whole elsewhere.
+    Of layers and models only the class is described; they are compared as a whole elsewhere.
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return repr(value)  # also NaN, which is not equal to itself
+        return repr(value)  # as text, since NaN is not equal to itself
     if depth > _DEEPEST:
         return _class_of(value)
     below = functools.partial(plain, depth=depth + 1)
@@ -71,13 +71,13 @@ def _object(value: object, below: Callable[[object], Any]) -> Any:
         return _class_of(value)
     try:
         config = value.get_config()
-    except Exception:  # a user's own class need not have a configuration
+    except Exception:  # a user's class may have no configuration
         return _class_of(value)
     return {"class": _class_of(value), **below(config), **_left_out(value, below)}
 
 
 def _left_out(value: object, below: Callable[[object], Any]) -> dict[str, Any]:
-    """Numbers and functions that a configuration need not contain, such as Huber's `delta`."""
+    """Numbers and functions that a configuration may leave out, such as Huber's `delta`."""
     if not isinstance(value, _OFTEN_INCOMPLETE):
         return {}
     kinds = (bool, int, float, dict, types.FunctionType, functools.partial)
@@ -86,7 +86,7 @@ def _left_out(value: object, below: Callable[[object], Any]) -> dict[str, Any]:
 
 
 def _class_of(value: object) -> str:
-    name = getattr(value, "__name__", None)  # of built-in functions and wrappers of functions
+    name = getattr(value, "__name__", None)  # for built-in functions and wrappers of functions
     return name if isinstance(name, str) else type(value).__qualname__
 
 
@@ -102,7 +102,7 @@ def _numbers(array: np.ndarray) -> Any:
 def _value_of(value: tf.Tensor | tf.Variable) -> Any:
     try:
         return _numbers(np.asarray(value.numpy()))
-    except Exception:  # a tensor of a graph, or of a kind without numbers
+    except Exception:  # a graph's tensor, or one without numbers
         return str(value.shape)
 
 
@@ -131,7 +131,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _code(code: types.CodeType) -> int:
-    """A checksum of what code does, not of where it stands."""
+    """A checksum of what code does, wherever the code is."""
     constants = [
         str(_code(item)) if isinstance(item, types.CodeType) else _constant(item)
         for item in code.co_consts
@@ -145,10 +145,10 @@ def _constant(item: object) -> str:
 
 
 def with_names_by_order(tree: object) -> Any:
-    """Plain data of a configuration, in which names say in which order they come.
+    """Plain data of a configuration, with names replaced by the order in which they appear.
 
-    Keras counts the layers of a process to name them, so that a rank which made another model
-    before has "dense_1" for "dense". What refers to a layer by its name is renamed too.
+    Keras names layers by counting the layers of a process. So a rank that made another model before
+    has "dense_1" where others have "dense". References to a layer by its name are renamed too.
     """
     names: dict[str, str] = {}
     bases: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Puts whole files, and one decision of several processes, into `fit`, saving and loading."""
+"""Hooks in `fit`, saving and loading: whole files, and one decision of several processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdist.processes.saving import write_together
 
 
 def install(strategy_class: type) -> None:
-    """Installs the hooks for models of strategies of `strategy_class`; others are left alone."""
+    """Installs the hooks for models of `strategy_class` strategies; other models are unaffected."""
 
     def strategy_of(model: keras.Model) -> Any:
         strategy = getattr(model, "distribute_strategy", None)
@@ -68,7 +68,7 @@ def install(strategy_class: type) -> None:
 
 
 def _agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises ValueError in all processes, where they are about to run different things."""
+    """Raises ValueError in all processes if they are about to run different things."""
     processes = model.distribute_strategy.processes
     facts = {key: value for key, value in arguments.items() if key not in ("self", "kwargs")}
     meeting.meet(processes, f"begins `{name}`", digest.of_run(model, name, facts))
@@ -76,14 +76,14 @@ def _agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _size(model: keras.Model) -> int:
-    """About how many bytes a file of `model` has: the values, and what HDF5 notes about them."""
+    """The approximate bytes of a file of `model`: the values, and HDF5's notes about them."""
     values = [int(np.prod(v.shape)) * v.dtype.size for v in all_variables(model)]
     values += [size for state in replica_states(model) for size in state.sizes()]
     return sum(2048 + size for size in values)
 
 
 def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -> Any:
-    """Writes in the chief; the others give it what only they have."""
+    """Writes in the chief; the other processes send it the state that only they have."""
     states = [state for state in replica_states(model) if state.has_rows()]
     if not all(state.is_held for state in states):
         return write_together(strategy.processes, states, write)
@@ -91,9 +91,9 @@ def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -
 
 
 def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -> None:
-    """Reads in the chief, whose file counts, and gives the others what it read.
+    """Reads in the chief, whose file counts, and sends the result to the other processes.
 
-    While callbacks run nothing is sent: what they change is agreed on after them.
+    While callbacks run, nothing is sent: the processes agree on all changes after the callbacks.
 
     Raises:
         RuntimeError: in the other processes, when the chief could not read.

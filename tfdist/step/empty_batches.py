@@ -1,7 +1,7 @@
-"""What a replica without samples computes, where Keras or TensorFlow cannot do without any.
+"""What a replica without samples computes, where Keras or TensorFlow needs samples.
 
-In eager execution Keras sees batches of no sample, as tensors of shape (0, n). In functions it does
-not: `data/batches.py` hides the size.
+In eager execution Keras sees a batch without samples as tensors of shape (0, n). In functions Keras
+does not see the size: `data/batches.py` hides it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ def _is_empty(x: Any) -> bool:
 
 
 def add(add: Callable, subtract: Callable, x1: Any, x2: Any) -> Any:
-    """`x1 + x2`, where Keras would take a tensor of no sample for a bias."""
+    """`x1 + x2`, also where Keras would take an empty tensor for a bias."""
     if replica.current() is None or not _is_empty(x2):
         return add(x1, x2)
-    return subtract(x1, x2)  # of nothing it is the same, by Keras' dtypes too
+    return subtract(x1, x2)  # the result is empty either way, with the same dtype
 
 
 def least(x: Any) -> Any:
-    """What the maximum of `x` is where it is empty; None for another."""
+    """The value to return as the maximum of an empty `x`; None if `x` is not empty."""
     return x.dtype.min if replica.current() is not None and _is_empty(x) else None
 
 
 def greatest(x: Any) -> Any:
-    """What the minimum of `x` is where it is empty; None for another."""
+    """The value to return as the minimum of an empty `x`; None if `x` is not empty."""
     return x.dtype.max if replica.current() is not None and _is_empty(x) else None
 
 
 def with_a_sample(compute: Callable[[tf.Tensor], tf.Tensor], inputs: Any) -> Any:
-    """`compute(inputs)`, which never sees a batch without samples.
+    """`compute(inputs)`, but `compute` never sees a batch without samples.
 
-    It gets one of zeros, of which no result is used.
+    In place of an empty batch it gets one sample of zeros, and the result of this sample is cut
+    off.
     """
     step = replica.current()
     if step is None or step.replicas == 1 or isinstance(inputs, keras.KerasTensor):
@@ -48,12 +49,12 @@ def with_a_sample(compute: Callable[[tf.Tensor], tf.Tensor], inputs: Any) -> Any
 
 
 def _unless_empty(function: Callable[[tf.Tensor], tf.Tensor], inputs: tf.Tensor) -> tf.Tensor:
-    """`function(inputs)`; where `inputs` are no sample, what it makes of one, without that one."""
+    """`function(inputs)`; for empty `inputs`, its result for one sample, without that sample."""
 
     def of_one_sample() -> tf.Tensor:
         zeros = tf.zeros(tf.concat([[1], tf.shape(inputs)[1:]], 0), inputs.dtype)
         zeros.set_shape([1, *inputs.shape[1:]])
-        # Not `tf.pad`: oneDNN takes it for padding of the convolution, and ignores this dimension.
+        # Not `tf.pad`: oneDNN merges it into the convolution's padding and ignores this dimension.
         return function(tf.concat([inputs, zeros], 0))[:0]
 
     if inputs.shape[0] is not None:

@@ -11,12 +11,13 @@ from tfdist.step.loss_scale import LossScale
 def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tensor | None:
     """The weight of this replica's gradients; None for 1.
 
-    The share, unless the loss has it already; zero on a replica without samples; and the inverse of
-    the loss scale.
+    The weight is the share (unless the loss has it already) times the inverse of the loss scale. On
+    a replica without samples the weight is zero.
 
     Args:
-        optimizer: the one that applies them, whose `scale_loss` may have applied the share.
-        loss_scale: its loss scale.
+        optimizer: the optimizer that applies the gradients; its `scale_loss` may have applied the
+            share already.
+        loss_scale: the loss scale of this optimizer.
     """
     weight: float | tf.Tensor | None = None
     step = replica.current()

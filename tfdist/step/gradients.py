@@ -1,4 +1,4 @@
-"""The gradients that tapes take in a replica's step, with the replica's share of the batch."""
+"""The gradients that tapes compute in a replica's step, with the replica's share of the batch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def of_step(
 ) -> Any:
     """What `tape.gradient` returns; `gradient` is TensorFlow's.
 
-    In a user's own loop it is the gradient of the replica's part of the global loss. In a step of
-    Keras' the optimizer or `scale_loss` applies the share, which is meant for means.
+    In a user's own loop the result is the gradient of the replica's part of the global loss. In a
+    step of Keras the optimizer or `scale_loss` applies the share, which is meant for means. So
+    the gradients of sums are divided by the share here.
     """
     step = replica.current()
     if step is not None:
@@ -49,7 +50,7 @@ def _own_gradient(
 ) -> Any:
     """The gradient of the replica's part of the global loss.
 
-    While another tape records it, a gradient is not the one that is applied, and is left as it is.
+    While another tape records, the gradient is not the one that is applied, and stays as it is.
     """
     targets = tf.nest.flatten(target)
     if not all(isinstance(one, tf.Tensor) for one in targets):
@@ -69,10 +70,10 @@ def _own_gradient(
 def _sums_as_means(
     step: replica.ReplicaStep, target: Any, sources: Any, output_gradients: Any
 ) -> tuple[Any, Any]:
-    """The targets of a Keras step, and the factors of their gradients: the share is for means.
+    """The targets of a Keras step, and factors of their gradients that turn sums into means.
 
-    A loss of one value for each sample, as Keras' loss functions return it, has the sum over the
-    samples for a gradient.
+    If a loss has one value per sample, as Keras' loss functions return it, its gradient is a sum
+    over the samples. The share, however, is for means.
     """
     targets, named = tf.nest.flatten(target), tf.nest.flatten(sources)
     variables = [one for one in named if isinstance(one, (tf.Variable, keras.Variable))]

@@ -1,6 +1,6 @@
-"""Puts a replica's step into the functions of Keras and TensorFlow that it calls.
+"""Installs what functions of Keras and TensorFlow do differently inside a replica's step.
 
-Outside of a step of a tfdist strategy, what is installed here only passes on.
+Outside of a step of a tfdist strategy, these functions do what they always do.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tfdist.step import (
     weighting,
 )
 
-# It keeps the replicas' seeds apart from those that users choose, which are small numbers. Knuth's
+# Keeps the replicas' seeds apart from the seeds that users choose, which are small numbers. Knuth's
 # multiplier (The Art of Computer Programming, volume 3, section 6.4).
 _GOLDEN_RATIO = 0x9E3779B9
 
 
 def install(check_plain: Callable[[keras.optimizers.Optimizer], None]) -> None:
-    """Installs all of it; to be called once in a process.
+    """Installs all changes; to be called once per process.
 
     Args:
         check_plain: raises ValueError for an optimizer that is not wrapped and must not be applied
@@ -52,7 +52,7 @@ def _plain_gradients(
     optimizer: keras.optimizers.Optimizer,
     grads: Any,
 ) -> Any:
-    """What a plain optimizer applies, which sums the gradients over the replicas by itself."""
+    """The gradients for a plain optimizer, which sums gradients over the replicas by itself."""
     step = replica.current()
     if step is None:
         return grads
@@ -65,7 +65,7 @@ def _plain_gradients(
 
 
 def _seed_of_replica(generator: Any, draw: Callable[[], Any], seed: Any) -> Any:
-    """The seed of a replica's random numbers; replica 0 draws what one device would."""
+    """The seed of a replica's random numbers; replica 0 draws the same as one device."""
     step = replica.current()
     if step is None:
         return seed

@@ -1,4 +1,4 @@
-"""Keras' losses and means in a replica's step: true normalizers, and no factor of 1/replicas."""
+"""Keras' losses and means in a replica's step: the right divisors, and no factor 1/replicas."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def unscaled(unscale: Callable, loss: Any) -> Any:
 def reduced(
     reduce: Callable, values: Any, sample_weight: Any, mask: Any, reduction: str | None, dtype: Any
 ) -> Any:
-    """The values of a loss, reduced such that the global batch has the normalizer of one device."""
+    """The reduced values of a loss, with the divisor that one device has for the global batch."""
     loss = reduce(values, sample_weight, mask, reduction, dtype)
     step = replica.current()
     is_scalar = len(getattr(values, "shape", ())) == 0
     if step is None or reduction in (None, "none") or is_scalar:
         return loss
-    loss = tf.reduce_sum(loss)  # a scalar, but Keras leaves the losses of no sample a vector
+    loss = tf.reduce_sum(loss)  # to a scalar: without samples Keras returns an empty vector
     weights = mask if reduction in ("mean", "sum_over_batch_size") else None
     if reduction == "mean_with_sample_weight":
         weights = compat.masked_weights(sample_weight, mask, reduction)
@@ -50,10 +50,10 @@ def reduced(
 
 
 def counted(values: Any) -> Any:
-    """What a `Mean` counts without a `sample_weight`: a scalar by the replica's share.
+    """What a `Mean` counts without a `sample_weight`: scalars are weighted by the replica's share.
 
-    The scalar is a mean over the replica's part. So train steps of users track their loss, and
-    Keras the losses of several outputs.
+    Such a scalar is a mean over the replica's part of the batch. Users' train steps track their
+    loss in this way, and Keras tracks the losses of several outputs.
     """
     step = replica.current()
     if step is None:

@@ -1,8 +1,8 @@
-"""The losses that TensorFlow's functions and Keras' layers make in a replica's step: tagged.
+"""Tags the losses that TensorFlow's functions and Keras' layers return in a replica's step.
 
-In Keras' steps regularization is not divided by the number of replicas, as their shares do that. A
-script that has imported the functions before tfdist has those of TensorFlow, whose results are told
-by their graphs.
+In Keras' steps regularization is not divided by the number of replicas, as the replicas' shares do
+that. A script that imported the functions before tfdist calls TensorFlow's own. Their results have
+no tag; tfdist then finds out from the graph what they are.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def average(
 ) -> Any:
     """What `tf.nn.compute_average_loss` returns; `compute` is TensorFlow's.
 
-    Without a `global_batch_size` TensorFlow takes all parts for equally large; here the true size
-    divides.
+    Without a `global_batch_size` TensorFlow assumes that all parts are equally large. Here the
+    loss is divided by the true size.
     """
     step = replica.current()
     if step is None:

@@ -22,16 +22,16 @@ class Notes:
     """What one replica has found out while it runs one step.
 
     Attributes:
-        seen: the kinds of losses that were made, tags of `step/loss_tags.py`.
-        empty_counts: whether gradients of a replica without samples are taken as they are.
-        weighted_losses: losses whose gradient was weighted in an eager step, by id.
+        seen: the kinds of losses that were computed: tags of `step/loss_tags.py`.
+        empty_counts: whether the gradients of a replica without samples count as they are.
+        weighted_losses: the losses whose gradient was weighted in an eager step, by id.
         scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
-        weighted_gradients: whether an optimizer applied the share to its gradients, because their
-            loss never went through `scale_loss`.
+        weighted_gradients: whether an optimizer applied the share to gradients, because their loss
+            never went through `scale_loss`.
         applied: ids of the accumulating optimizers that were applied already.
-        advances: what moves on with every step, whatever the data: counters of updates and seeds,
-            as functions that move them on outside of a step; see `step/end_of_data.py`.
-        drawn: the state of a random number generator for each number that was drawn.
+        advances: functions that move on what every step moves on, whatever the data: counters of
+            updates, and seeds. They are called outside of a step; see `step/end_of_data.py`.
+        drawn: for each random number that was drawn, the state of its generator.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)

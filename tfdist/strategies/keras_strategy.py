@@ -1,4 +1,4 @@
-"""What all of tfdist's strategies share: models of theirs run in Keras' own methods."""
+"""What all of tfdist's strategies share: their models run in Keras' own methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     Attributes:
         options: the `tfdist.Options` that the strategy was made with.
-        callback_files: where the callbacks of the present runs write.
+        callback_files: the files of the callbacks, for each run that is under way.
     """
 
     options: Options
@@ -40,7 +40,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     @property
     def is_multi_process(self) -> bool:
-        """Whether the processes that run the script have to agree: not with a single one."""
+        """Whether several processes run the script and have to agree."""
         return False
 
     @contextlib.contextmanager
@@ -61,12 +61,12 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
             yield self
 
     def unwrap(self, model: keras.Model) -> keras.optimizers.Optimizer | None:
-        """The plain Keras optimizer that `model` was compiled with, with its present state."""
+        """The plain Keras optimizer that `model` was compiled with, in its current state."""
         optimizer = model.optimizer
         return optimizer.unwrap() if isinstance(optimizer, DistributedOptimizer) else optimizer
 
     def check_compiled(self, model: keras.Model) -> None:
-        """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
+        """Raises ValueError if `compile` was asked for what the strategy cannot do."""
         if model.jit_compile and self.num_replicas_in_sync > 1:
             raise ValueError(
                 "XLA cannot compile a step that exchanges gradients between replicas. Compile with "
@@ -79,7 +79,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         return self._batch_specs.get(dataset)
 
     def reduce_per_replica(self, values: Structure, reduction: str) -> Any:
-        """What Keras' trainer gets of a step's results `values`; None for Keras' own reduction.
+        """Reduces a step's results `values` for Keras' trainer; None for Keras' own reduction.
 
         Args:
             values: a structure of what `run` returned.
