@@ -13,6 +13,7 @@ import tensorflow as tf
 import tfdist
 from tfdist import _compat
 from tfdist.coordination.describe import plain, with_names_by_order
+from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 
 # What differs without harm: where progress goes to, and what runs beside training.
@@ -104,9 +105,20 @@ def of_model(model: keras.Model) -> dict[str, Any]:
             "layers": [_layer(layer) for layer in layers],
             "trainable": [bool(layer.trainable) for layer in _compat.flatten_layers(model)],
             "variables": [[list(v.shape), v.dtype] for v in model.variables],
-        }
+        },
+        with_bases=_depends_on_names(model),
     )
     return _common(found)
+
+
+def _depends_on_names(model: keras.Model) -> bool:
+    """Whether it matters for training what layers are called: for compressors by variable."""
+    chosen = [
+        optimizer.options.compression
+        for optimizer in vars(model).values()
+        if isinstance(optimizer, DistributedOptimizer)
+    ]
+    return any(choice is not None and choice.depends_on_names for choice in chosen)
 
 
 def _common(tree: Any) -> Any:
