@@ -74,9 +74,11 @@ __all__ = [
     "hook_end_of_data",
     "hook_load_weights",
     "hook_own_loops",
+    "hook_reading",
     "hook_reduce_per_replica",
     "hook_runs",
     "hook_saving",
+    "hook_single_batches",
     "hook_sums",
     "hook_symbolic_build",
     "hook_unwrapped_optimizer",
@@ -291,6 +293,58 @@ def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None
 
     for name in ("fit", "evaluate", "predict"):
         wrap(name)
+
+
+def hook_single_batches(hook: Callable[[keras.Model, str, dict[str, Any]], None]) -> None:
+    """Calls `hook(model, method name, arguments)` before `train_on_batch` and its like begin.
+
+    Why: processes compare what each of them was given. Keras 3.10-3.15. A callback for single
+    batches would replace it.
+    """
+    trainer = keras_tf_trainer.TensorFlowTrainer
+
+    def wrap(name: str) -> None:
+        original = getattr(trainer, name)
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+            hook(self, name, signature.bind(self, *args, **kwargs).arguments)
+            return original(self, *args, **kwargs)
+
+        setattr(trainer, name, on_batch)
+
+    for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
+        wrap(name)
+
+
+def hook_reading(hook: Callable[[tf.distribute.Strategy, str], None]) -> None:
+    """Calls `hook(strategy, what)` now and then while Python reads distributed data.
+
+    `what` is "has read N batches", with 2, 4, 8 and so on up to 1024 and its multiples, or "has
+    read all batches". One batch alone may be a look at the data. Why: processes compare their data
+    in loops of the user's own. TensorFlow 2.20-2.21. A public class of distributed iterators would
+    replace it.
+    """
+    iterator = input_lib.DistributedIteratorBase
+    original = iterator.get_next
+    counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    @functools.wraps(original)
+    def get_next(self: Any, name: Any = None) -> Any:
+        if not tf.executing_eagerly():
+            return original(self, name)
+        try:
+            batch = original(self, name)
+        except tf.errors.OutOfRangeError:
+            hook(self._strategy, "has read all batches")
+            raise
+        count = counts[self] = counts.get(self, 0) + 1
+        if count > 1 and (count % 1024 == 0 or (count < 1024 and not count & (count - 1))):
+            hook(self._strategy, f"has read {count} batches")
+        return batch
+
+    iterator.get_next = get_next
 
 
 def hook_end_of_data(hook: Callable[[], None]) -> None:

@@ -11,10 +11,12 @@ import keras
 import numpy as np
 
 from tfdist import _compat
-from tfdist.coordination import digest, meeting, runs
+from tfdist.coordination import digest, meeting, runs, single_batches
 from tfdist.coordination.agreement import (
     all_variables,
     broadcast_variables,
+    check_equal,
+    combined_checksum,
     replica_states,
 )
 from tfdist.coordination.callbacks import coordinate
@@ -64,7 +66,13 @@ def install(strategy_class: Any) -> None:
         else:
             read()
 
+    def before_single_batch(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
+        strategy = strategy_of(model)
+        if strategy is not None and strategy.is_multi_process and not strategy.callbacks_run:
+            single_batches.agree(model, name, arguments)
+
     _compat.hook_runs(around_run)
+    _compat.hook_single_batches(before_single_batch)
     _compat.hook_callbacks(before_callbacks)
     _compat.hook_saving(save)
     _compat.hook_load_weights(load)
@@ -72,9 +80,12 @@ def install(strategy_class: Any) -> None:
 
 def _agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
     """Raises ValueError in all processes, where they are about to run different things."""
-    processes = model.distribute_strategy.processes
+    strategy = model.distribute_strategy
     facts = {key: value for key, value in arguments.items() if key not in ("self", "kwargs")}
-    meeting.meet(processes, f"begins `{name}`", digest.of_run(model, name, facts))
+    run = digest.of_run(model, name, facts)
+    # `fit` compares the weights, and more, when its callbacks have begun.
+    weights = 0 if name == "fit" else combined_checksum(strategy, model.variables)
+    check_equal(meeting.meet(strategy.processes, f"begins `{name}`", run, number=weights))
     digest.note_compared(model)
 
 
