@@ -58,8 +58,10 @@ from tfdist.compat.optimizers import (
 )
 from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariable, place_of_part
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
+from tfdist.compat.reading import hook_reading
 from tfdist.compat.registry import check_overrides
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving
+from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.trainer import (
     hook_callbacks,
     hook_compile,
@@ -104,10 +106,12 @@ __all__ = [
     "hook_loop_losses",
     "hook_mean_metric",
     "hook_neighbourhoods",
+    "hook_reading",
     "hook_reduce_per_replica",
     "hook_runs",
     "hook_saving",
     "hook_seeds",
+    "hook_single_batches",
     "hook_symbolic_build",
     "hook_variables",
     "in_jacobian",

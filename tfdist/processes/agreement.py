@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import numpy as np
@@ -60,7 +60,7 @@ class Agreement:
         """
         after = self._checksums() if self._acts else self._before
         changed = [int(a != b) for a, b in zip(after, self._before)]
-        common = _combined([c for c, v in zip(after, self._variables()) if _is_common(v)])
+        common = _combined(c for c, v in zip(after, self._variables()) if _is_common(v))
         row = [
             int(bool(self._model.stop_training)),
             compat.initial_epoch(self._model),
@@ -71,13 +71,8 @@ class Agreement:
         rows = self._strategy.processes.all_gather(row)
         stops, epochs, changes, states, news = rows.T.tolist()
         root = changes.index(1) if any(changes) else 0
-        if len(set(states)) > 1 and not any(changes):
-            raise RuntimeError(
-                "The ranks' weights or optimizer states have become different, so they no longer "
-                "train one model. Something sets variables in one rank only, or a layer draws "
-                "random numbers of its own. "
-                f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
-            )
+        if not any(changes):
+            check_equal(states)
         self._before = after
         if any(changes):
             self._adopt(root, changed, after)
@@ -103,6 +98,23 @@ class Agreement:
 
     def _checksums(self) -> list[int]:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
+
+
+def check_equal(states: Sequence[int]) -> None:
+    """Raises RuntimeError unless the checksums of the processes' variables are equal."""
+    if len(set(states)) > 1:
+        raise RuntimeError(
+            "The ranks' weights or optimizer states have become different, so they no longer "
+            "train one model. Something sets variables in one rank only, or a layer draws "
+            "random numbers of its own. "
+            f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
+        )
+
+
+def combined_checksum(strategy: Coordinated, variables: Sequence[keras.Variable]) -> int:
+    """A checksum of those of `variables` that must be equal in all processes."""
+    found = [variable.value for variable in variables]
+    return _combined(checksum_of(strategy, value) for value in found if _is_common(value))
 
 
 def checksum_of(strategy: Coordinated, variable: tf.Variable) -> int:
@@ -177,5 +189,5 @@ def _is_common(variable: keras.Variable) -> bool:
     )
 
 
-def _combined(checksums: list[int]) -> int:
-    return zlib.crc32(np.array(checksums, np.int64).tobytes())
+def _combined(checksums: Iterable[int]) -> int:
+    return zlib.crc32(np.array(list(checksums), np.int64).tobytes())

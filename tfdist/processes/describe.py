@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import marshal
+import os
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ import tensorflow as tf
 from tfdist.processes.meeting import digest
 
 _DEEPEST = 12
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST_NUMBERS = 16
 _OFTEN_INCOMPLETE = (
     keras.losses.Loss,
@@ -34,8 +36,10 @@ def plain(value: object, depth: int = 0) -> Any:
 
     Of layers and models only the class is described; they are compared as a whole elsewhere.
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return _text(value)
     if isinstance(value, float):
         return repr(value)  # as text, since NaN is not equal to itself
     if depth > _DEEPEST:
@@ -44,7 +48,7 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if value.get("class_name") == "__lambda__":
             return below(_serialized(value["config"]))
-        return {str(key): below(item) for key, item in value.items()}
+        return {_text(str(key)): below(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [below(item) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -64,6 +68,11 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, types.FunctionType):
         return _function(value, below)
     return _object(value, below)
+
+
+def _text(text: str) -> str:
+    """`text` without the path of a file, and without the address that a default `repr` gives."""
+    return "a path" if os.path.isabs(text) else _ADDRESS.sub(" at an address", text)
 
 
 def _object(value: object, below: Callable[[object], Any]) -> Any:
@@ -144,17 +153,21 @@ def _constant(item: object) -> str:
     return repr(sorted(item, key=repr)) if isinstance(item, frozenset) else repr(item)
 
 
-def with_names_by_order(tree: object) -> Any:
+def with_names_by_order(tree: object, with_bases: bool = True) -> Any:
     """Plain data of a configuration, with names replaced by the order in which they appear.
 
     Keras names layers by counting the layers of a process. So a rank that made another model before
     has "dense_1" where others have "dense". References to a layer by its name are renamed too.
+
+    Args:
+        tree: the plain data.
+        with_bases: whether names that differ in more than such a number count as different.
     """
     names: dict[str, str] = {}
     bases: dict[str, int] = {}
     for name in _names(tree):
         if name not in names:
-            base = re.sub(r"_\d+$", "", name)
+            base = re.sub(r"_\d+$", "", name) if with_bases else "name"
             bases[base] = bases.get(base, -1) + 1
             names[name] = f"{base}#{bases[base]}" if bases[base] else base
     return _renamed(tree, names)

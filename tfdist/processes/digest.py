@@ -12,8 +12,10 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import compat
+from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.processes.describe import plain, with_names_by_order
+from tfdist.step.model_optimizers import optimizers_of
 
 # Arguments that may differ: they decide what is shown, and what runs beside training.
 _HARMLESS = ("verbose", "callbacks", "return_dict", "kwargs")
@@ -101,9 +103,20 @@ def of_model(model: keras.Model) -> dict[str, Any]:
             "layers": [_layer(layer) for layer in layers],
             "trainable": [bool(layer.trainable) for layer in compat.flatten_layers(model)],
             "variables": [[list(v.shape), v.dtype] for v in model.variables],
-        }
+        },
+        with_bases=_depends_on_names(model),
     )
     return _common(found)
+
+
+def _depends_on_names(model: keras.Model) -> bool:
+    """Whether it matters for training what layers are called: for compressors by variable."""
+    chosen = [
+        optimizer.options.compression
+        for optimizer in optimizers_of(model).values()
+        if isinstance(optimizer, DistributedOptimizer)
+    ]
+    return any(choice is not None and choice.depends_on_names for choice in chosen)
 
 
 def _common(tree: object) -> Any:

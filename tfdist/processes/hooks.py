@@ -11,8 +11,14 @@ import keras
 import numpy as np
 
 from tfdist import compat
-from tfdist.processes import digest, meeting, runs
-from tfdist.processes.agreement import all_variables, broadcast_variables, replica_states
+from tfdist.processes import digest, meeting, runs, single_batches
+from tfdist.processes.agreement import (
+    all_variables,
+    broadcast_variables,
+    check_equal,
+    combined_checksum,
+    replica_states,
+)
 from tfdist.processes.callbacks import coordinate
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import protect, restored, whole_file
@@ -61,17 +67,26 @@ def install(strategy_class: type) -> None:
         else:
             read()
 
+    def before_single_batch(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
+        strategy = strategy_of(model)
+        if strategy is not None and strategy.is_multi_process and not strategy.callbacks_run:
+            single_batches.agree(model, name, arguments)
+
     compat.hook_runs(around_run)
+    compat.hook_single_batches(before_single_batch)
     compat.hook_callbacks(before_callbacks)
     compat.hook_saving(save)
     compat.hook_load_weights(load)
 
 
 def _agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises ValueError in all processes if they are about to run different things."""
-    processes = model.distribute_strategy.processes
+    """Raises ValueError in all processes, if they are about to run different things."""
+    strategy = model.distribute_strategy
     facts = {key: value for key, value in arguments.items() if key not in ("self", "kwargs")}
-    meeting.meet(processes, f"begins `{name}`", digest.of_run(model, name, facts))
+    run = digest.of_run(model, name, facts)
+    # `fit` compares the weights, and more, when its callbacks have begun.
+    weights = 0 if name == "fit" else combined_checksum(strategy, model.variables)
+    check_equal(meeting.meet(strategy.processes, f"begins `{name}`", run, number=weights))
     digest.note_compared(model)
 
 

@@ -35,7 +35,7 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
     Raises:
         ConnectionError: when another process is lost; names the lost rank where known.
     """
-    outermost = not getattr(_running, "active", False)
+    outermost = not is_running()
     _running.active = True
     try:
         with files.restored(strategy), strategy.processes.naming_lost_ranks():
@@ -50,6 +50,11 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
 
 
 _running = threading.local()
+
+
+def is_running() -> bool:
+    """Whether this thread is inside of `fit`, `evaluate` or `predict`."""
+    return getattr(_running, "active", False)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.engines.processes import Processes
-from tfdist.processes.meeting import names_of
+from tfdist.processes import runs
+from tfdist.processes.meeting import meet, names_of
 from tfdist.step.weighting import batch_size
 from tfdist.structures import Structure
 
@@ -153,6 +154,16 @@ def _news(batch: Structure) -> tf.Tensor:
     return tf.stack(list(news))
 
 
+def of_inputs(data: Structure) -> int:
+    """A checksum of a sample of `data`, a structure of eager tensors."""
+    return int(_checksum(data, _SAMPLED_OF_INPUTS))
+
+
+def of_targets(data: Structure) -> int:
+    """A checksum of a larger sample of `data`, a structure of eager tensors."""
+    return int(_checksum(data, _SAMPLED_OF_TARGETS))
+
+
 def _checksum(data: Structure, of_each: int) -> tf.Tensor:
     """An int64 that depends on about `of_each` numbers of each sample of the tensors in `data`."""
     leaves = tf.nest.flatten(data, expand_composites=True)
@@ -188,6 +199,30 @@ class Comparison:
         """Compares `dataset` from now on; called by all processes. See `Watch.on`."""
         self._watches.append(Watch())
         return self._watches[-1].on(dataset, length_is_known, function)
+
+    def compare_reading(self, what: str) -> None:
+        """Called in loops of the user's own, by all processes after the same numbers of batches.
+
+        Args:
+            what: what this process has read.
+
+        Raises:
+            ValueError: in all processes, when one of them does something else.
+            RuntimeError: as `compare`.
+        """
+        if self._watches and not runs.is_running():
+            meet(self._processes, what, {})
+            self.compare()
+
+    def compare_inputs(self, checksums: list[int]) -> None:
+        """Warns, once, when the inputs of a single batch differ.
+
+        Args:
+            checksums: those of all processes.
+        """
+        differs = [rank for rank, one in enumerate(checksums) if one != checksums[0]]
+        if differs and not self._warned:
+            self._warn(f"{_ADVICE} Received: other inputs in {names_of(differs)} than in rank 0")
 
     def compare(self) -> None:
         """Called by all processes, between steps.
@@ -237,6 +272,9 @@ class Comparison:
         )
         if serious:
             raise RuntimeError(message)
+        self._warn(message)
+
+    def _warn(self, message: str) -> None:
         self._warned = True
         tf.get_logger().warning(
             f"tfdist: {message}. (Where only random augmentation differs, this does no harm.)"

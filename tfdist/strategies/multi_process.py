@@ -284,3 +284,11 @@ def _check_auto_shard(dataset: tf.data.Dataset) -> None:
             "`strategy.distribute_datasets_from_function`. Received: a data set with "
             f"auto_shard_policy={policy.name}"
         )
+
+
+def _compare_reading(strategy: tf.distribute.Strategy, what: str) -> None:
+    if isinstance(strategy, MultiProcessStrategy) and strategy.is_multi_process:
+        strategy.data.compare_reading(what)
+
+
+compat.hook_reading(_compare_reading)
