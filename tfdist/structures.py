@@ -7,3 +7,6 @@ Structure: TypeAlias = Any
 
 Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices"  # type: ignore[name-defined]  # noqa: F821
 """A dense or a sparse gradient."""
+
+Variable: TypeAlias = "keras.Variable | tf.Variable"  # type: ignore[name-defined]  # noqa: F821
+"""A variable of Keras or of TensorFlow."""

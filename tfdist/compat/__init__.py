@@ -23,6 +23,7 @@ from tfdist.compat.coordinator import (
     run_on_workers,
 )
 from tfdist.compat.data import number_of_batches
+from tfdist.compat.exchange_of_rows import all_to_all
 from tfdist.compat.gradients import (
     gradients_by_value,
     hook_gradients,
@@ -85,6 +86,7 @@ __all__ = [
     "PartitionedVariable",
     "SaveableState",
     "StateOfThread",
+    "all_to_all",
     "allow_functions_of_coordinator",
     "apply_weight_decay",
     "applying_reduced_gradients",

@@ -11,6 +11,7 @@ import keras
 
 from tfdist.compat.models import flatten_layers, model_strategy
 from tfdist.compat.registry import KERAS, READ, REPLACED, WRITTEN, touch
+from tfdist.structures import Structure
 
 _TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 _BY_SPEC: dict[str, str] = {
@@ -66,7 +67,9 @@ def hook_symbolic_build(
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        def _maybe_symbolic_build(
+            self: keras.Model, iterator: Any = None, data_batch: Structure = None
+        ) -> None:
             strategy = model_strategy(self)
             data = data_batch if iterator is None else _DATA.of(iterator)
             if strategy is not None and build_by_step(strategy, self, data):
@@ -95,7 +98,7 @@ def _compiled(model: keras.Model) -> list[Any]:
     return [part.of(model) for part in _COMPILED]
 
 
-def _unbuilt_without_targets(model: keras.Model, batch_spec: Any) -> list[Any]:
+def _unbuilt_without_targets(model: keras.Model, batch_spec: Structure) -> list[Any]:
     """The loss and metrics that Keras cannot build because the batches have no targets."""
     _, targets, _ = keras.utils.unpack_x_y_sample_weight(batch_spec)
     parts = _compiled(model) if targets is None else []

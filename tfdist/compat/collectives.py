@@ -122,7 +122,7 @@ def _without_asking(get_next_as_optional: Callable) -> Callable:
 def _local_count(replicas_with_values: Callable) -> Callable:
     @functools.wraps(replicas_with_values)
     def _calculate_replicas_with_values(
-        strategy: Any, input_workers: Any, optional_list: list
+        strategy: tf.distribute.Strategy, input_workers: Any, optional_list: list
     ) -> Any:
         if not getattr(_local_end_of_data, "active", False):
             return replicas_with_values(strategy, input_workers, optional_list)

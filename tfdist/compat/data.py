@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.registry import KERAS, READ, REPLACED, touch
+from tfdist.compat.registry import KERAS, READ, REPLACED, Touch, touch
 
 _LENGTH: dict[str, str] = {
     "why": "processes that know the number of batches need not ask each other in each step whether "
@@ -39,7 +39,7 @@ def number_of_batches(dataset: tf.data.Dataset) -> int:
 def install() -> None:
     """Makes Keras' adapters note the number of batches of each data set that they make."""
 
-    def note_with(length: Any, original: Callable) -> Callable:
+    def note_with(length: Touch, original: Callable) -> Callable:
         @functools.wraps(original)
         def get_tf_dataset(self: Any) -> tf.data.Dataset:
             dataset = original(self)

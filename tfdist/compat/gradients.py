@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.registry import BOTH, READ, REPLACED, TENSORFLOW, touch
+from tfdist.structures import Structure
 
 _TAPE = "tensorflow.python.eager.backprop:GradientTape"
 _BY_VALUE: dict[str, str] = {
@@ -84,11 +85,11 @@ def hook_gradients(hook: Callable[..., Any]) -> None:
 
         @functools.wraps(original)
         def gradient(
-            self: Any,
-            target: Any,
-            sources: Any,
-            output_gradients: Any = None,
-            unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+            self: tf.GradientTape,
+            target: Structure,
+            sources: Structure,
+            output_gradients: Structure = None,
+            unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
         ) -> Any:
             return hook(by_value, self, target, sources, output_gradients, unconnected_gradients)
 
@@ -99,11 +100,11 @@ def hook_gradients(hook: Callable[..., Any]) -> None:
 
 def _by_value(
     gradient: Callable,
-    tape: Any,
-    target: Any,
-    sources: Any,
-    output_gradients: Any,
-    unconnected_gradients: Any,
+    tape: tf.GradientTape,
+    target: Structure,
+    sources: Structure,
+    output_gradients: Structure,
+    unconnected_gradients: tf.UnconnectedGradients,
 ) -> Any:
     if not _state.values:
         return gradient(tape, target, sources, output_gradients, unconnected_gradients)
@@ -120,7 +121,7 @@ def in_jacobian() -> bool:
     return _state.in_jacobian
 
 
-def is_recorded(tape: Any, tensors: list) -> bool:
+def is_recorded(tape: tf.GradientTape, tensors: list) -> bool:
     """Whether a tape other than `tape` records what is computed from `tensors`."""
     if _RECORDING.of(tape):
         with tape.stop_recording():
@@ -135,7 +136,7 @@ def unrecorded() -> contextlib.AbstractContextManager:
 
 def _watch_values(enter: Callable) -> Callable:
     @functools.wraps(enter)
-    def watch_values(self: Any) -> Any:
+    def watch_values(self: tf.GradientTape) -> Any:
         tape = enter(self)
         if _state.values and _WATCHES.of(self):
             tape.watch(tf.nest.flatten(list(_state.values.values())))
@@ -146,7 +147,7 @@ def _watch_values(enter: Callable) -> Callable:
 
 def _noted_jacobian(original: Callable) -> Callable:
     @functools.wraps(original)
-    def jacobian(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def jacobian(self: tf.GradientTape, *args: Any, **kwargs: Any) -> Any:
         _state.in_jacobian = True
         try:
             return original(self, *args, **kwargs)

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.registry import BOTH, READ, TENSORFLOW, touch
+from tfdist.structures import Variable
 
 _FUNCTION = "tensorflow.python.framework.func_graph:FuncGraph"
 _CAPTURES = touch(
@@ -64,7 +65,7 @@ def captured_from(tensor: tf.Tensor) -> str:
     return "" if outside is None else outside.device
 
 
-def resource_of(variable: Any) -> Any:
+def resource_of(variable: Variable) -> Any:
     """What functions capture of a variable: its resource; in a replica, the copy's resource.
 
     Inside a `keras.StatelessScope` a variable's value is a tensor, and that tensor is returned.
@@ -80,13 +81,13 @@ def function_graph(graph: tf.Graph, name: str) -> Any:
 
 def traced_function() -> tf.Graph | None:
     """The graph of the outermost function that is being traced, None outside of functions."""
-    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    graph: tf.Graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while _outer(_outer(graph)) is not None:
         graph = _outer(graph)
     return graph
 
 
-def _outer(graph: Any) -> Any:
+def _outer(graph: tf.Graph) -> Any:
     return getattr(graph, _OUTER.name, None)  # only graphs of functions have one
 
 

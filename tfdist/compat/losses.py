@@ -9,9 +9,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.compat.registry import BOTH, KERAS, READ, REPLACED, TENSORFLOW, touch
+from tfdist.structures import Structure
 
 _KERAS_LOSS = "keras.src.losses.loss"
 _SCALES: dict[str, str] = {
@@ -52,11 +54,11 @@ def hook_keras_losses(
     def make_reduce(original: Callable) -> Callable:
         @functools.wraps(original)
         def reduce_weighted_values(
-            values: Any,
-            sample_weight: Any = None,
-            mask: Any = None,
+            values: Structure,
+            sample_weight: Structure = None,
+            mask: Structure = None,
             reduction: str | None = "sum_over_batch_size",
-            dtype: Any = None,
+            dtype: tf.DType | str | None = None,
         ) -> Any:
             return reduce(original, values, sample_weight, mask, reduction, dtype)
 
@@ -77,7 +79,7 @@ def _asking(hook: Callable[..., Any], original: Callable) -> Callable:
     return asking
 
 
-def masked_weights(sample_weight: Any, mask: Any, reduction: str) -> Any:
+def masked_weights(sample_weight: Structure, mask: Structure, reduction: str) -> Any:
     """The float32 weights that Keras' losses use."""
     return _APPLY_MASK.get()(sample_weight, mask, tf.float32, reduction)
 
@@ -128,14 +130,16 @@ def hook_loop_losses(
     def make_average(original: Callable) -> Callable:
         @functools.wraps(original)
         def compute_average_loss(
-            per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+            per_example_loss: Structure,
+            sample_weight: Structure = None,
+            global_batch_size: int | tf.Tensor | None = None,
         ) -> Any:
             return average(original, per_example_loss, sample_weight, global_batch_size)
 
         return compute_average_loss
 
     def make_losses(original: property) -> property:
-        def losses(self: Any) -> list:
+        def losses(self: keras.layers.Layer) -> list:
             assert original.fget is not None
             return of_layers(original.fget(self))
 
@@ -166,7 +170,9 @@ def hook_mean_metric(hook: Callable[[Any], Any]) -> None:
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        def update_state(
+            self: keras.metrics.Metric, values: Structure, sample_weight: Structure = None
+        ) -> Any:
             if sample_weight is None:
                 values = hook(values)
             return original(self, values, sample_weight)

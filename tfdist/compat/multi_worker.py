@@ -11,6 +11,7 @@ from tensorflow.python.distribute.collective_all_reduce_strategy import Collecti
 
 from tfdist.compat.creation import BeforeCreating, create_alone
 from tfdist.compat.registry import READ, TENSORFLOW, WRITTEN, overrides, touch
+from tfdist.structures import Structure
 from tfdist.validation import check_exchangeable
 
 # TensorFlow copies what it sends into strings of this many bytes. Its default of 4096 costs one
@@ -108,7 +109,7 @@ class MultiWorkerExtended(CollectiveAllReduceExtended):
         return super()._create_variable(next_creator, **kwargs)
 
     def _get_variable_creator_initial_value(
-        self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any
+        self, replica_id: int, device: Any, primary_var: Structure, **kwargs: Any
     ) -> Any:
         if replica_id == 0 and self._is_equal:
             return kwargs["initial_value"]  # the chief need not send it

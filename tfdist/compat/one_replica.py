@@ -10,6 +10,7 @@ from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 
 from tfdist.compat.creation import BeforeCreating, create_alone
 from tfdist.compat.registry import READ, TENSORFLOW, overrides, touch
+from tfdist.structures import Structure
 from tfdist.validation import check_exchangeable
 
 _STRATEGY: dict[str, str] = {
@@ -84,7 +85,9 @@ class OneReplicaExtended(MirroredExtended):
         """Whether this process writes summaries."""
         return self._rank == 0
 
-    def _distribute_datasets_from_function(self, dataset_fn: Callable, options: Any) -> Any:
+    def _distribute_datasets_from_function(
+        self, dataset_fn: Callable, options: tf.distribute.InputOptions
+    ) -> Any:
         context = tf.distribute.InputContext(self._size, self._rank, self._size)
         return super()._distribute_datasets_from_function(lambda _: dataset_fn(context), options)
 
@@ -104,10 +107,10 @@ class OneReplicaExtended(MirroredExtended):
                 local.assign(self.broadcast(local.read_value()))
         return variable
 
-    def _local(self, value: Any) -> Any:
+    def _local(self, value: Structure) -> Any:
         return value.values[0] if isinstance(value, tf.distribute.DistributedValues) else value
 
-    def _reduced(self, reduce_op: Any, values: list) -> list:
+    def _reduced(self, reduce_op: tf.distribute.ReduceOp, values: list) -> list:
         """The values summed or averaged; sparse gradients stay sparse."""
         dense = {i: v for i, v in enumerate(values) if not isinstance(v, tf.IndexedSlices)}
         sums = dict(zip(dense, self.all_reduce([tf.convert_to_tensor(v) for v in dense.values()])))
@@ -120,7 +123,12 @@ class OneReplicaExtended(MirroredExtended):
             sums = {i: v / tf.cast(self._size, v.dtype) for i, v in sums.items()}
         return [sums[index] for index in range(len(values))]
 
-    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> list:
+    def _batch_reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp,
+        value_destination_pairs: Structure,
+        options: tf.distribute.experimental.CommunicationOptions,
+    ) -> list:
         values = [self._local(value) for value, _ in value_destination_pairs]
         reduced = self._reduced(reduce_op, values)
         return [
@@ -128,13 +136,23 @@ class OneReplicaExtended(MirroredExtended):
             for value in reduced
         ]
 
-    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+    def _reduce_to(
+        self,
+        reduce_op: tf.distribute.ReduceOp,
+        value: Structure,
+        destinations: Structure,
+        options: tf.distribute.experimental.CommunicationOptions,
+    ) -> Any:
         if isinstance(value, _MIRRORED.get()) and reduce_op == tf.distribute.ReduceOp.MEAN:
             return value
         return self._reduced(reduce_op, [self._local(value)])[0]
 
     def _gather_to_implementation(
-        self, value: Any, destinations: Any, axis: Any, options: Any
+        self,
+        value: Structure,
+        destinations: Structure,
+        axis: int,
+        options: tf.distribute.experimental.CommunicationOptions,
     ) -> Any:
         value = tf.convert_to_tensor(self._local(value))
         order = tf.concat([[axis], tf.range(axis), tf.range(axis + 1, tf.rank(value))], axis=0)

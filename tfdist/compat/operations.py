@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdist.compat.registry import BOTH, KERAS, READ, REPLACED, touch
 from tfdist.compat.variables import stateless_scope
+from tfdist.structures import Structure
 
 _NUMPY = "keras.src.backend.tensorflow.numpy"
 _NN = "keras.src.backend.tensorflow.nn"
@@ -52,7 +53,7 @@ def hook_add(hook: Callable[[Callable, Callable, Any, Any], Any]) -> None:
 
     def make(add: Callable) -> Callable:
         @functools.wraps(add)
-        def add_with_hook(x1: Any, x2: Any) -> Any:
+        def add_with_hook(x1: Structure, x2: Structure) -> Any:
             return hook(add, _SUBTRACT.get(), x1, x2)
 
         return add_with_hook
@@ -65,7 +66,9 @@ def hook_extremum(name: str, initial_of: Callable[[Any], Any]) -> None:
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def extremum(x: Any, axis: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+        def extremum(
+            x: Structure, axis: int | None = None, keepdims: bool = False, initial: Structure = None
+        ) -> Any:
             if initial is None:
                 initial = initial_of(x)
             return original(x, axis=axis, keepdims=keepdims, initial=initial)
@@ -83,7 +86,7 @@ def hook_neighbourhoods(hook: Callable[[Callable[[tf.Tensor], tf.Tensor], Any], 
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def of_neighbourhood(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        def of_neighbourhood(inputs: Structure, *args: Any, **kwargs: Any) -> Any:
             return hook(lambda values: original(values, *args, **kwargs), inputs)
 
         return of_neighbourhood
@@ -97,7 +100,7 @@ def install() -> None:
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+        def take(x: Structure, indices: Structure, axis: int | None = None) -> Any:
             rows = getattr(stateless_scope(), "rows", None)
             composite = isinstance(indices, (tf.SparseTensor, tf.RaggedTensor))
             if rows is not None and axis == 0 and isinstance(x, keras.Variable) and not composite:

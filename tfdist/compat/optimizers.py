@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdist.compat.partitions import whole_of
 from tfdist.compat.registry import BOTH, KERAS, READ, REPLACED, WRITTEN, touch
+from tfdist.structures import Structure, Variable
 
 _BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
 _TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
@@ -61,7 +62,9 @@ def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any], Any]) -> None:
         # The hook comes first, as it may raise a clear error. In a step that runs as a function,
         # Keras' own code would fail in other ways before it.
         @functools.wraps(apply)
-        def apply_with_hook(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        def apply_with_hook(
+            self: keras.optimizers.Optimizer, grads: Structure, *args: Any, **kwargs: Any
+        ) -> Any:
             if not getattr(_applying, "active", False):
                 grads = hook(self, grads)
             return apply(self, grads, *args, **kwargs)
@@ -73,7 +76,9 @@ def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any], Any]) -> None:
 
 def _reduce_unless_reduced(reduce_gradients: Callable) -> Callable:
     @functools.wraps(reduce_gradients)
-    def _all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
+    def _all_reduce_sum_gradients(
+        self: keras.optimizers.Optimizer, grads_and_vars: Structure
+    ) -> Any:
         if getattr(_applying, "active", False):
             return list(grads_and_vars)
         return reduce_gradients(self, grads_and_vars)
@@ -83,7 +88,9 @@ def _reduce_unless_reduced(reduce_gradients: Callable) -> Callable:
 
 def _overwrite_locally(overwrite: Callable) -> Callable:
     @functools.wraps(overwrite)
-    def _overwrite_model_variables_with_average_value(self: Any, variables: Any) -> None:
+    def _overwrite_model_variables_with_average_value(
+        self: keras.optimizers.Optimizer, variables: Structure
+    ) -> None:
         if getattr(_applying, "active", False):
             _OVERWRITE_LOCALLY.get()(self, variables)
         else:
@@ -136,7 +143,7 @@ def variables_to_build(optimizer: keras.optimizers.Optimizer) -> list[keras.Vari
 
 def _key_of_whole(original: Callable) -> Callable:
     @functools.wraps(original)
-    def _var_key(self: Any, variable: Any) -> Any:
+    def _var_key(self: keras.optimizers.Optimizer, variable: Variable) -> Any:
         value = variable.value if isinstance(variable, keras.Variable) else variable
         return original(self, whole_of(value))
 
@@ -178,7 +185,7 @@ def scaled_learning_rate(factor: tf.Tensor) -> Iterator[None]:
 
 def _scaled_rate(original: Callable) -> Callable:
     @functools.wraps(original)
-    def _get_current_learning_rate(self: Any) -> Any:
+    def _get_current_learning_rate(self: keras.optimizers.Optimizer) -> Any:
         rate = original(self)
         factor = getattr(_applying, "factor", None)
         if factor is None:

@@ -14,6 +14,7 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from tfdist.compat.registry import BOTH, READ, TENSORFLOW, WRITTEN, overrides, touch
+from tfdist.structures import Structure, Variable
 
 _SAVING: dict[str, str] = {
     "why": "Keras converts the values of its variables to arrays, and TensorFlow's checkpoints of "
@@ -45,7 +46,7 @@ class PartitionedVariable(ShardedVariable):
         super().__init__(variables, name=name)
         self.parts: list[keras.Variable] = []
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, dtype: tf.DType | str | None = None, copy: bool | None = None) -> Any:
         del copy
         value = _NUMPY.of(self)()
         return value.astype(dtype, copy=False) if dtype is not None else value
@@ -58,7 +59,10 @@ class PartitionedVariable(ShardedVariable):
 
 
 def _joined(
-    variable: PartitionedVariable, dtype: Any = None, name: Any = None, as_ref: bool = False
+    variable: PartitionedVariable,
+    dtype: tf.DType | str | None = None,
+    name: Any = None,
+    as_ref: bool = False,
 ) -> tf.Tensor:
     del name, as_ref
     values = [tf.convert_to_tensor(part, dtype) for part in variable.variables]
@@ -78,7 +82,7 @@ def place_of_part(variable: tf.Variable) -> int | None:
     return next(place for place, part in enumerate(whole.variables) if part is variable)
 
 
-def whole_of(variable: Any) -> Any:
+def whole_of(variable: Variable) -> Any:
     """The variable that `variable` is a part of, or itself."""
     container = getattr(variable, _WHOLE.name, None)
     return variable if container is None else container()
@@ -146,7 +150,7 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
             return variable
         return PartitionedVariable(variable.variables, name)
 
-    def _update(self, var: Any, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
+    def _update(self, var: Structure, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
         if isinstance(var, PartitionedVariable):
             return [self._update(part, fn, args, kwargs, group) for part in var.variables]
         place = place_of_part(var)
@@ -156,5 +160,5 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
             return super()._update(var, fn, args, kwargs, group)
 
 
-def _slice_of(value: Any, start: int, size: int) -> Callable[[], tf.Tensor]:
+def _slice_of(value: Structure, start: int, size: int) -> Callable[[], tf.Tensor]:
     return lambda: (value() if callable(value) else value)[start : start + size]

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.registry import KERAS, READ, REPLACED, touch
+from tfdist.structures import Structure
 
 _NEXT = touch(
     *("keras.src.random.seed_generator:SeedGenerator", "next", REPLACED, "self", "ordered"),
@@ -31,7 +32,7 @@ def hook_seeds(hook: Callable[[Any, Callable[[], Any], Any], Any]) -> None:
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def next_seed(self: Any, ordered: bool = True) -> Any:
+        def next_seed(self: keras.random.SeedGenerator, ordered: bool = True) -> Any:
             draw = functools.partial(original, self, ordered)
             return hook(self, draw, draw())
 
@@ -104,7 +105,7 @@ class StateOfThread:
             self._state[_SEED_GENERATOR] = found
         return found
 
-    def _make_seed_generator(self, previous: Any) -> keras.random.SeedGenerator:
+    def _make_seed_generator(self, previous: Structure) -> keras.random.SeedGenerator:
         state = None if previous is None else previous.state.numpy()
         with self._strategy.scope():
             if state is None:

@@ -57,7 +57,7 @@ def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -
 
     def make(name: str, original: Callable) -> Callable:
         @functools.wraps(original)
-        def save(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        def save(model: keras.Model, filepath: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("max_shard_size") or (name == "save_weights_only" and args and args[0]):
                 return hook(model, None, lambda _: original(model, filepath, *args, **kwargs))
             return hook(model, filepath, lambda path: original(model, path, *args, **kwargs))
@@ -73,7 +73,7 @@ def hook_load_weights(hook: Callable[[keras.Model, Callable[[], None]], None]) -
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def load_weights(self: Any, *args: Any, **kwargs: Any) -> None:
+        def load_weights(self: keras.Model, *args: Any, **kwargs: Any) -> None:
             hook(self, functools.partial(original, self, *args, **kwargs))
 
         return load_weights

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.registry import KERAS, READ, REPLACED, WRITTEN, touch
+from tfdist.structures import Structure
 
 _TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 
@@ -99,7 +100,7 @@ def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
             with context(self, name, signature.bind(self, *args, **kwargs).arguments):
                 return original(self, *args, **kwargs)
 
@@ -166,7 +167,7 @@ def hook_callbacks(hook: Callable[[keras.callbacks.CallbackList, keras.Model], b
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def set_model(self: Any, model: Any) -> None:
+        def set_model(self: keras.callbacks.CallbackList, model: keras.Model) -> None:
             if model and hook(self, model):
                 for name in _ASYNC:
                     name.write(self, False)
@@ -227,7 +228,9 @@ def hook_reduce_per_replica(hook: Callable[[Any, Any, str], Any]) -> None:
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        def reduce_per_replica(
+            values: Structure, strategy: tf.distribute.Strategy, reduction: str
+        ) -> Any:
             reduced = hook(strategy, values, reduction)
             return original(values, strategy, reduction) if reduced is None else reduced
 

@@ -7,10 +7,12 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.registry import ADDED, BOTH, KERAS, READ, REPLACED, TENSORFLOW, touch
+from tfdist.structures import Structure, Variable
 
 _INITIALIZE = touch(
     *("keras.src.backend.tensorflow.core:Variable", "_initialize", REPLACED, "self", "value"),
@@ -29,7 +31,7 @@ def hook_variables(is_lifted: Callable[[tf.distribute.Strategy], bool]) -> None:
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def _initialize(self: Any, value: Any) -> None:
+        def _initialize(self: keras.Variable, value: Structure) -> None:
             inside = not tf.executing_eagerly() and not isinstance(value, tf.Variable)
             if not inside or not is_lifted(tf.distribute.get_strategy()):
                 original(self, value)
@@ -44,7 +46,7 @@ def hook_variables(is_lifted: Callable[[tf.distribute.Strategy], bool]) -> None:
     _INITIALIZE.replace(make)
 
 
-def _constant(variable: Any, value: Any) -> Any:
+def _constant(variable: Variable, value: Structure) -> Any:
     number = tf.get_static_value(value)
     if number is None:
         raise ValueError(
@@ -103,7 +105,9 @@ _ARRAY, _INT, _FLOAT, _COMPLEX = (
 def install() -> None:
     """Lets Python and NumPy read a distributed variable like a variable on one device."""
 
-    def as_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+    def as_array(
+        self: tf.Variable, dtype: tf.DType | str | None = None, copy: bool | None = None
+    ) -> Any:
         del copy
         return np.asarray(_NUMPY.of(self)(), dtype)
 

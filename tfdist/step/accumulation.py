@@ -8,7 +8,6 @@ steps of an epoch are no multiple of k, the next epoch's first batches complete 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +15,7 @@ import tensorflow as tf
 from tfdist.step.exchange import Bucket
 from tfdist.step.replica_rows import NOTHING, PER_REPLICA, SUM, Entry, places, total_of
 from tfdist.step.replica_state import ReplicaState
+from tfdist.structures import Structure
 
 
 class GradientAccumulator(ReplicaState):
@@ -169,6 +169,6 @@ class GradientAccumulator(ReplicaState):
             self.adopt(SUM, lambda key, _: total_of(of_replica(key, r) for r in range(replicas)))
 
 
-def _array(stored: Any) -> np.ndarray:
+def _array(stored: Structure) -> np.ndarray:
     """An array from a file; for dtypes that HDF5 does not have, Keras returns a tensor."""
     return np.asarray(stored[()])

@@ -57,7 +57,7 @@ class CompressedExchange:
         self.units = plan_units(choice, specs, paths, bucket_bytes)
         self.in_use: list[Unit] = self.units
         self.state = CompressionState([(unit.compressor, unit.bucket) for unit in self.units])
-        self.monitor: Any = None
+        self.monitor: Structure = None
         warn_of_traffic(self.units)
         self._bucket_bytes = bucket_bytes
         self._seed = seed

@@ -13,30 +13,31 @@ import keras
 import tensorflow as tf
 
 from tfdist.step import replica
+from tfdist.structures import Structure
 
 
-def _is_empty(x: Any) -> bool:
+def _is_empty(x: Structure) -> bool:
     return isinstance(x, tf.Tensor) and bool(x.shape.rank) and x.shape[0] == 0
 
 
-def add(add: Callable, subtract: Callable, x1: Any, x2: Any) -> Any:
+def add(add: Callable, subtract: Callable, x1: Structure, x2: Structure) -> Any:
     """`x1 + x2`, also where Keras would take an empty tensor for a bias."""
     if replica.current() is None or not _is_empty(x2):
         return add(x1, x2)
     return subtract(x1, x2)  # the result is empty either way, with the same dtype
 
 
-def least(x: Any) -> Any:
+def least(x: Structure) -> Any:
     """The value to return as the maximum of an empty `x`; None if `x` is not empty."""
     return x.dtype.min if replica.current() is not None and _is_empty(x) else None
 
 
-def greatest(x: Any) -> Any:
+def greatest(x: Structure) -> Any:
     """The value to return as the minimum of an empty `x`; None if `x` is not empty."""
     return x.dtype.max if replica.current() is not None and _is_empty(x) else None
 
 
-def with_a_sample(compute: Callable[[tf.Tensor], tf.Tensor], inputs: Any) -> Any:
+def with_a_sample(compute: Callable[[tf.Tensor], tf.Tensor], inputs: Structure) -> Any:
     """`compute(inputs)`, but `compute` never sees a batch without samples.
 
     In place of an empty batch it gets one sample of zeros, and the result of this sample is cut

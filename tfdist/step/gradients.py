@@ -10,16 +10,17 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.structures import Structure
 from tfdist.validation import check_tape
 
 
 def of_step(
     gradient: Callable,
     tape: tf.GradientTape,
-    target: Any,
-    sources: Any,
-    output_gradients: Any,
-    unconnected_gradients: Any,
+    target: Structure,
+    sources: Structure,
+    output_gradients: Structure,
+    unconnected_gradients: tf.UnconnectedGradients,
 ) -> Any:
     """What `tape.gradient` returns; `gradient` is TensorFlow's.
 
@@ -43,10 +44,10 @@ def _own_gradient(
     step: replica.ReplicaStep,
     gradient: Callable,
     tape: tf.GradientTape,
-    target: Any,
-    sources: Any,
-    output_gradients: Any,
-    unconnected_gradients: Any,
+    target: Structure,
+    sources: Structure,
+    output_gradients: Structure,
+    unconnected_gradients: tf.UnconnectedGradients,
 ) -> Any:
     """The gradient of the replica's part of the global loss.
 
@@ -68,7 +69,7 @@ def _own_gradient(
 
 
 def _sums_as_means(
-    step: replica.ReplicaStep, target: Any, sources: Any, output_gradients: Any
+    step: replica.ReplicaStep, target: Structure, sources: Structure, output_gradients: Structure
 ) -> tuple[Any, Any]:
     """The targets of a Keras step, and factors of their gradients that turn sums into means.
 
@@ -96,7 +97,7 @@ def _sums_as_means(
     return [tensor for tensor, _ in found], factors
 
 
-def _product_of(factor: Any, gradient: Any) -> Any:
+def _product_of(factor: Structure, gradient: Structure) -> Any:
     if factor is None or gradient is None:
         return gradient if factor is None else factor
     return factor * tf.cast(gradient, factor.dtype)

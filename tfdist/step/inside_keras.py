@@ -22,6 +22,7 @@ from tfdist.step import (
     replica,
     weighting,
 )
+from tfdist.structures import Structure
 
 # Keeps the replicas' seeds apart from the seeds that users choose, which are small numbers. Knuth's
 # multiplier (The Art of Computer Programming, volume 3, section 6.4).
@@ -50,7 +51,7 @@ def install(check_plain: Callable[[keras.optimizers.Optimizer], None]) -> None:
 def _plain_gradients(
     check_plain: Callable[[keras.optimizers.Optimizer], None],
     optimizer: keras.optimizers.Optimizer,
-    grads: Any,
+    grads: Structure,
 ) -> Any:
     """The gradients for a plain optimizer, which sums gradients over the replicas by itself."""
     step = replica.current()

@@ -9,15 +9,16 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.structures import Structure
 from tfdist.validation import check_normalizer
 
 
-def scaled(scale: Callable, loss: Any) -> Any:
+def scaled(scale: Callable, loss: Structure) -> Any:
     """The loss that is differentiated: not divided by the number of replicas."""
     return scale(loss) if replica.current() is None else loss
 
 
-def unscaled(unscale: Callable, loss: Any) -> Any:
+def unscaled(unscale: Callable, loss: Structure) -> Any:
     """The loss that is reported: a mean over the replica's samples, zero where there are none."""
     step = replica.current()
     if step is None:
@@ -30,7 +31,12 @@ def unscaled(unscale: Callable, loss: Any) -> Any:
 
 
 def reduced(
-    reduce: Callable, values: Any, sample_weight: Any, mask: Any, reduction: str | None, dtype: Any
+    reduce: Callable,
+    values: Structure,
+    sample_weight: Structure,
+    mask: Structure,
+    reduction: str | None,
+    dtype: tf.DType | str | None,
 ) -> Any:
     """The reduced values of a loss, with the divisor that one device has for the global batch."""
     loss = reduce(values, sample_weight, mask, reduction, dtype)
@@ -49,7 +55,7 @@ def reduced(
     return loss_tags.tag(loss, loss_tags.LOSS)
 
 
-def counted(values: Any) -> Any:
+def counted(values: Structure) -> Any:
     """What a `Mean` counts without a `sample_weight`: scalars are weighted by the replica's share.
 
     Such a scalar is a mean over the replica's part of the batch. Users' train steps track their

@@ -13,10 +13,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.step import loss_tags, replica
+from tfdist.structures import Structure
 
 
 def average(
-    compute: Callable, per_example_loss: Any, sample_weight: Any, global_batch_size: Any
+    compute: Callable,
+    per_example_loss: Structure,
+    sample_weight: Structure,
+    global_batch_size: int | tf.Tensor | None,
 ) -> Any:
     """What `tf.nn.compute_average_loss` returns; `compute` is TensorFlow's.
 
@@ -36,7 +40,7 @@ def average(
     return loss_tags.tag(mean * tf.cast(step.share.fraction, mean.dtype), loss_tags.PART)
 
 
-def regularization(scale: Callable, loss: Any) -> Any:
+def regularization(scale: Callable, loss: Structure) -> Any:
     """What `tf.nn.scale_regularization_loss` returns; `scale` is TensorFlow's."""
     step = replica.current()
     if step is None:

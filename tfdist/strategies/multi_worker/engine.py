@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdist.compat.exchange_of_rows import all_to_all
+from tfdist import compat
 from tfdist.engines.replica_context import ReplicaContextEngine, static_id
 
 
@@ -21,4 +21,4 @@ class CollectivesEngine(ReplicaContextEngine):
         if self.replicas == 1:
             return rows
         strategy = tf.distribute.get_strategy()
-        return tf.ensure_shape(all_to_all(strategy, static_id(), rows), rows.shape)
+        return tf.ensure_shape(compat.all_to_all(strategy, static_id(), rows), rows.shape)
