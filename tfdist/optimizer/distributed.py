@@ -110,8 +110,7 @@ class DistributedOptimizer(OptimizerWrapper):
             compressor.check_optimizer(getattr(inner, "inner_optimizer", inner))
         super().__init__(inner, name=name or f"distributed_{inner.name}")
         self.options = chosen
-        self._loss_scale = LossScale(inner)
-        self._update = update_of(chosen, inner)
+        self._loss_scale, self._update = LossScale(inner), update_of(chosen, inner)
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
