@@ -65,7 +65,8 @@ def loss_in_a_condition(here):
                     lambda: tf.reduce_mean(p),
                 )
                 loss = self.optimizer.scale_loss(loss)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables))
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
             return {"loss": loss}
 
     with here.strategy.scope():
