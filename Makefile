@@ -2,13 +2,14 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# More requirements for the environment, for example PINS='keras==3.10.0'.
-PINS ?=
+# More requirements for the environment, for example PINS='keras==3.10.0'. Left alone, the releases
+# are those that tfdist was tested with (tfdist/_versions.py).
+PINS ?= 'tensorflow<2.22' 'keras<3.16'
 
 # The oldest Python that is supported: on the path, or of pyenv, whose shims may lead nowhere.
 PYTHON310 ?= $(shell for p in python3.10 $(HOME)/.pyenv/versions/3.10.*/bin/python3.10; do \
   $$p -c 'import ensurepip, venv' 2>/dev/null && { command -v $$p; break; }; done)
-FAST := tests/test_arguments.py tests/test_validation.py tests/test_optimizer.py \
+FAST := tests/compat tests/test_arguments.py tests/test_validation.py tests/test_optimizer.py \
   tests/test_versions.py tests/test_saving.py tests/cluster tests/staleness tests/replay/test_log.py \
   tests/replay/test_damage.py tests/replay/test_exit.py tests/replay/test_sums.py \
   tests/compression/test_options.py tests/compression/test_bits.py tests/cli/test_doctor.py \
@@ -24,7 +25,7 @@ REST_CACHE := .pytest_cache/rest
 SAMPLE := tests/compression/test_selection.py tests/equivalence/test_equivalence.py \
   tests/parameter_server/test_pipelines.py tests/processes/test_describe.py tests/replay/test_sums.py \
   tests/staleness tests/step/test_exchange.py tests/step/test_wire.py tests/strategies/test_base.py \
-  tests/test_arguments.py tests/test_compat.py tests/test_optimizer.py \
+  tests/test_arguments.py tests/compat tests/test_optimizer.py \
   -k "not test_training_equals_one_device or IndexedSlices"
 
 # What the names of the peers' environments begin with.
@@ -33,6 +34,8 @@ PEERS ?= .venv-peers
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
+PIP_NEXT := .venv-next/bin/python -m pip --disable-pip-version-check
+NEXT_KERAS ?= keras
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Hides TensorFlow's notes on start-up, not its errors.
@@ -42,7 +45,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-safety-nets peers bench bench-full docs test-oldest clean
-.PHONY: benchmark-revisions test-python310 test-on-python310
+.PHONY: benchmark-revisions test-next test-python310 test-on-python310
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -133,6 +136,19 @@ docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 test-oldest: ## the test suite with the oldest supported TensorFlow and Keras
 	$(MAKE) test VENV=.venv-oldest PINS='tensorflow==2.20.* keras==3.10.0'
 
+# In an environment of its own, which is brought up to date each time. tf_keras, which tests hand to
+# tfdist to be refused, asks for the TensorFlow of its own number: pip says so, and goes on. Keras is
+# installed anew and alone, as a TensorFlow before its release brings a nightly Keras, which pip puts
+# into the folder of the other one. NEXT_KERAS=keras-nightly tries that one.
+test-next: ## a fast part of the tests on the newest TensorFlow and Keras, pre-releases too
+	@$(MAKE) --no-print-directory .venv-next/.installed VENV=.venv-next PINS=
+	$(PIP_NEXT) install --quiet --pre --upgrade tensorflow
+	$(PIP_NEXT) uninstall --quiet --yes keras keras-nightly
+	$(PIP_NEXT) install --quiet --pre --no-deps $(NEXT_KERAS)
+	.venv-next/bin/python -m tfdist doctor --private > .venv-next/private.txt || \
+	  { grep '^!\|attributes,' .venv-next/private.txt; exit 1; }
+	.venv-next/bin/python -m pytest -q -n 2 --dist loadgroup $(FAST)
+
 # The parts of the suite that meet the library of the oldest Python: arguments, options, files,
 # errors, the command line, compressors, a fit on two devices and one with parameter servers. Horovod
 # is not built for it. Where there is no such Python, mypy has checked the package as for 3.10.
@@ -146,7 +162,7 @@ test-on-python310:
 	.venv-3.10/bin/python -m pytest -q -n 2 --dist loadgroup $(FAST)
 
 clean: ## remove the environments, caches and all output
-	rm -rf .venv .venv-oldest .venv-3.10 .venv-peers-tf .venv-peers-torch out build *.egg-info docs/_build
+	rm -rf .venv .venv-oldest .venv-next .venv-3.10 .venv-peers-tf .venv-peers-torch out build *.egg-info docs/_build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -12,9 +12,10 @@ _VERSION = re.search(
     r'^__version__ = "([^"]+)"$', (_ROOT / "tfdist" / "__init__.py").read_text(), re.MULTILINE
 ).group(1)
 
-# The same bounds as in tfdist/_versions.py, which checks them at import.
-_TENSORFLOW = ">=2.20,<2.22"
-_KERAS = ">=3.10,<3.16"
+# The same lower bounds as in tfdist/_versions.py, which warns at import of a release that is newer
+# than those that were tested. pip would refuse it, and often nothing is wrong with it.
+_TENSORFLOW = ">=2.20,<3"
+_KERAS = ">=3.10,<4"
 
 _EXAMPLES = ["scikit-learn", "matplotlib"]
 _TEST = [

@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).parent
 # of its first one, such as `pytest.mark.job`. Folders with files of several tiers are not named, so
 # that a new file in them must choose.
 _OF_PATH = {
+    "benchmarks": "bench",
     "callbacks": "graph",
     "callbacks/test_ranks.py": "job",
     "cli": "job",
@@ -25,6 +26,7 @@ _OF_PATH = {
     "cluster/test_peers.py": "job",
     "cluster/test_server.py": "job",
     "cluster/test_slurm.py": "pure graph",
+    "compat": "graph",
     "compression": "graph",
     "docs": "page",
     "docs/test_references.py": "pure",
@@ -43,7 +45,8 @@ _OF_PATH = {
     "parameter_server/test_notes.py": "graph",
     "parameter_server/test_pipelines.py": "graph",
     "parameter_server/test_sources.py": "graph",
-    "parameter_server/test_steps.py": "graph",
+    "parameter_server/test_turns.py": "graph",
+    "parameter_server/test_scheduler.py": "graph",
     "partitioned": "job",
     "processes": "graph",
     "processes/test_backups.py": "pure",
@@ -59,7 +62,6 @@ _OF_PATH = {
     "strategies/test_horovods_optimizer.py": "job",
     "test_arguments.py": "graph",
     "test_benchmarks.py": "bench",
-    "test_compat.py": "graph",
     "test_docstrings.py": "page",
     "test_dropout.py": "graph",
     "test_install_horovod.py": "pure",
@@ -71,7 +73,7 @@ _OF_PATH = {
     "test_testing.py": "job",
     "test_tiers.py": "pure",
     "test_validation.py": "graph",
-    "test_versions.py": "pure job",
+    "test_versions.py": "pure graph job",
     "traffic": "job",
 }
 

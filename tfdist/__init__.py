@@ -36,8 +36,8 @@ __all__ = [
     "testing",
 ]
 
-# TensorFlow and Keras are imported when the first of these names is used, not before: the command
-# line needs neither, and `tfdist doctor` says what is wrong with them.
+# TensorFlow and Keras are imported when the first of these names is used, not before. The command
+# line needs neither, and `tfdist doctor` must run where they are broken, to say what is wrong.
 _MODULES = {
     "DistributedOptimizer": "tfdist.optimizer.distributed",
     "HorovodStrategy": "tfdist.strategies.horovod.strategy",

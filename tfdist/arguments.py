@@ -50,7 +50,7 @@ def check_environ(environ: object) -> None:
 
 
 def shown(value: object) -> str:
-    """`value` in one line of a length that can be read.
+    """`value` as text for a message: one line, cut where it is too long.
 
     Example:
 
@@ -60,6 +60,6 @@ def shown(value: object) -> str:
     """
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # whatever the value is, it must not hide what is wrong with it
+    except Exception:  # a value that cannot be printed must not hide the error about it
         return f"an {type(value).__name__} that is too long to be shown"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -6,15 +6,15 @@ import zlib
 
 import tensorflow as tf
 
-# Below it, a call of TensorFlow takes longer than to copy the value and read it.
+# For fewer bytes, a call of TensorFlow takes longer than copying the value for zlib.
 _SMALL_BYTES = 1024 * 1024
 
 
 def checksum(variable: tf.Variable) -> int:
-    """A number that depends on each bit of `variable` and its place, alike in all processes.
+    """A checksum of the bits of `variable` and their order, the same in all processes.
 
-    A large one is read by TensorFlow, which needs no copy of it on a CPU and is some ten times as
-    fast as `zlib.crc32`.
+    Large variables are read by TensorFlow: it needs no copy on a CPU, and is some ten times as fast
+    as `zlib.crc32`.
 
     Args:
         variable: of any shape and any dtype but strings.

@@ -8,3 +8,6 @@ DEVICES_PER_WORKER = "TFDIST_DEVICES_PER_WORKER"
 
 REPLAY = "TFDIST_REPLAY"
 """The path of the record that a script follows instead of training anew."""
+
+STRICT_VERSIONS = "TFDIST_STRICT_VERSIONS"
+"""With "1", releases of TensorFlow and Keras that tfdist was not tested with are refused."""

@@ -8,10 +8,10 @@ INT64_MAX = 2**63 - 1
 
 FLOAT32_MAX = 3.4028234e38
 FLOAT32_SMALLEST = 1.1754944e-38
-"""The positive numbers that float32 holds with full precision; TensorFlow takes less for 0."""
+"""The range of positive float32 numbers with full precision; TensorFlow treats less as 0."""
 
 MOST_SECONDS = 1e6
-"""The longest time to wait, 11 days: systems take it in milliseconds of 32 bits."""
+"""The longest time to wait, 11 days: operating systems count milliseconds in 32 bits."""
 
 MOST_DEVICES = 1024
 """The most devices, processes and servers on one machine."""

@@ -1,7 +1,7 @@
 """The options that all strategies share, as data, checked when they are given.
 
-A new option is a field of `Options` and its line in `CommonOptions`. Constructors, the optimizer,
-records and the comparison of ranks take what is here.
+A new option is one field of `Options` and one line in `CommonOptions`. Constructors, the optimizer,
+records and the comparison of ranks all read these two classes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tfdist.validation import check_integer
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
-# Twice as many, for which Horovod makes room, are an int64.
+# Horovod makes room for twice as many bytes, and that number must fit in an int64.
 _MOST_BYTES = 2**62
 
 Compression = str | Compressor | Mapping[str, Any] | None
 
 
 class OptimizerOptions(TypedDict, total=False):
-    """The options that `tfdist.DistributedOptimizer` takes too; None for the strategy's."""
+    """The options that `tfdist.DistributedOptimizer` takes too; None means the strategy's value."""
 
     accumulation_steps: int | None
     bucket_bytes: int | None
@@ -50,9 +50,9 @@ class Options:
             before one exchange and one update, 1 to 2**31 - 1. A remainder at the end of an epoch
             is completed by the next epoch's first batches.
         bucket_bytes: gradients are packed into buckets of at most this many bytes, 1 to 2**62.
-        compression: how gradients are compressed: a `tfdist.compression.Compressor`, its name such
-            as "topk", or a dict of patterns of variables' paths and these; None for not at all.
-            Once made, a `Choice`.
+        compression: how gradients are compressed: a `tfdist.compression.Compressor`, the name of
+            one such as "topk", or a dict from patterns of variables' paths to compressors or names.
+            None for no compression. The finished object holds a `Choice`.
         seed: for the random numbers of compressors, 0 to 2**63 - 1.
 
     Raises:
@@ -77,12 +77,12 @@ class Options:
         return options if isinstance(options, cls) else cls()
 
     def replace(self, **changes: Any) -> Options:
-        """A copy with those of `changes` that are not None."""
+        """A copy with `changes`, except for changes that are None."""
         given = {name: value for name, value in changes.items() if value is not None}
         return dataclasses.replace(self, **given)
 
     def of_optimizer(self) -> OptimizerOptions:
-        """Those that an optimizer takes."""
+        """The options that an optimizer takes."""
         return {name: getattr(self, name) for name in _OF_OPTIMIZER}  # type: ignore[return-value]
 
     def get_config(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ _Function = TypeVar("_Function", bound=Callable)
 
 
 def takes_options(function: _Function) -> _Function:
-    """Shows the options in the signature of a strategy's constructor that has `**options`."""
+    """Puts the options in place of `**options` in the signature of a strategy's constructor."""
     return _with_parameters(
         function,
         {field.name: (field.default, field.type) for field in dataclasses.fields(Options)},
@@ -107,13 +107,13 @@ def takes_options(function: _Function) -> _Function:
 
 
 def takes_optimizer_options(function: _Function) -> _Function:
-    """Shows the options in the signature of an optimizer's constructor that has `**options`."""
+    """Puts the options in place of `**options` in the signature of an optimizer's constructor."""
     types = OptimizerOptions.__annotations__
     return _with_parameters(function, {name: (None, types[name]) for name in _OF_OPTIMIZER})
 
 
 def _with_parameters(function: _Function, options: Mapping[str, tuple[Any, Any]]) -> _Function:
-    """`function`, which raises TypeError for other keywords than it and `options` have."""
+    """`function` with `options` in its signature; raises TypeError for any other keyword."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     common = [

@@ -14,8 +14,8 @@ from tfdist.validation import check_integer
 def virtual_devices(count: int) -> list[str]:
     """Splits the CPU into virtual devices, so that several replicas run on a laptop.
 
-    Call it before TensorFlow runs anything: a test suite does so once, at the top of `conftest.py`.
-    Devices may be left unused, so ask for the largest number that any test wants.
+    Call it before TensorFlow runs anything. A test suite calls it once, at the top of
+    `conftest.py`. Devices may be left unused, so ask for the largest number that any test wants.
 
     Args:
         count: the number of virtual CPU devices, 1 to 1024.

@@ -15,7 +15,7 @@ from tfdist.limits import FLOAT32_MAX, FLOAT32_SMALLEST, INT32_MAX, MOST_SECONDS
 
 
 def check_inner_optimizer(optimizer: object, wrapper: type) -> keras.optimizers.Optimizer:
-    """The Keras optimizer that `wrapper` may wrap.
+    """The Keras optimizer given by `optimizer`, checked: `wrapper` may wrap it.
 
     Args:
         optimizer: an optimizer, its name or its config.
@@ -23,13 +23,13 @@ def check_inner_optimizer(optimizer: object, wrapper: type) -> keras.optimizers.
 
     Raises:
         TypeError: for anything but a Keras 3 optimizer.
-        ValueError: for one that is wrapped already, by tfdist or by Horovod, or accumulates
-            gradients itself, and for an unknown name or config.
+        ValueError: for an optimizer that tfdist or Horovod has wrapped already, or that accumulates
+            gradients itself; for an unknown name or config.
     """
     if isinstance(optimizer, (str, dict)):
         try:
             optimizer = keras.optimizers.get(optimizer)
-        except Exception as error:  # Keras raises what it runs into
+        except Exception as error:  # Keras raises errors of any kind here
             raise ValueError(
                 "Expected a `keras.optimizers.Optimizer`, its name or its config. "
                 f"Received: {shown(optimizer)}"
@@ -61,10 +61,10 @@ def check_inner_optimizer(optimizer: object, wrapper: type) -> keras.optimizers.
 
 
 def check_not_horovods(optimizer: Any) -> None:
-    """Raises ValueError for what Horovod's own `DistributedOptimizer` makes of an optimizer.
+    """Raises ValueError for an optimizer that Horovod's own `DistributedOptimizer` has wrapped.
 
-    That is an object of a class derived from the optimizer's, of the same name, which Horovod
-    defines. It may be inside Keras' loss scaling.
+    Horovod makes a class with the same name as the optimizer's class, and derived from it. Such an
+    optimizer may be inside Keras' loss scaling.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     kind = type(optimizer)
@@ -155,9 +155,9 @@ def check_trainable(variables: list[keras.Variable]) -> None:
 
 
 def check_layers(layers: list[keras.layers.Layer], replicas: int) -> None:
-    """Raises ValueError for layers that need to see the whole batch, if there are replicas.
+    """Raises ValueError for layers that need the whole batch, if there are several replicas.
 
-    Those are layers with a state per sample and, before Keras 3.14, with an activity regularizer.
+    Such layers have a state per sample or, before Keras 3.14, an activity regularizer.
     """
     stateful = [layer.name for layer in layers if getattr(layer, "stateful", False)]
     if stateful and replicas > 1:
@@ -200,7 +200,7 @@ def check_exchangeable(dtype: object, name: str | None) -> None:
 
     Args:
         dtype: the variable's dtype; None where it is not known yet.
-        name: what it is called.
+        name: the variable's name.
     """
     if dtype is not None and tf.as_dtype(dtype) == tf.bfloat16:
         raise ValueError(
@@ -211,11 +211,11 @@ def check_exchangeable(dtype: object, name: str | None) -> None:
 
 
 def check_normalizer(reduction: str, masked: bool, step: Any) -> None:
-    """Raises ValueError for a loss that needs the other parts of the batch, if they are not there.
+    """Raises ValueError for a loss that needs sums over the replicas, if they cannot exchange.
 
     Args:
-        reduction: that of the Keras loss.
-        masked: whether it has a mask.
+        reduction: the reduction of the Keras loss.
+        masked: whether the loss has a mask.
         step: the `ReplicaStep` that runs.
     """
     if step.replicas > 1 and not step.exchanges:
@@ -249,11 +249,11 @@ def check_number(
         name: what the argument is called.
         value: what was received.
         minimum: the smallest allowed number.
-        exclusive: whether `minimum`, which is 0, is not allowed itself.
+        exclusive: whether `minimum` itself is not allowed; only with a `minimum` of 0.
         maximum: the largest allowed number.
     """
     valid = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    above = valid and (value > minimum if exclusive else value >= minimum)  # NaN is not
+    above = valid and (value > minimum if exclusive else value >= minimum)  # NaN is neither
     smallest = FLOAT32_SMALLEST if exclusive else minimum
     if not above or value == float("inf"):
         allowed = f"{'>' if exclusive else '>='} {minimum}"
@@ -265,12 +265,12 @@ def check_number(
 
 
 def check_seconds(name: str, value: object, minimum: float = 0.0) -> None:
-    """Raises ValueError unless the argument `name` is a time that can be waited for.
+    """Raises ValueError unless the argument `name` is a number of seconds that one can wait.
 
     Args:
         name: what the argument is called.
         value: what was received.
-        minimum: the smallest allowed number of seconds; 0 itself is not allowed.
+        minimum: the smallest allowed number of seconds; with 0, more than 0 is needed.
     """
     check_number(name, value, minimum, exclusive=not minimum, maximum=MOST_SECONDS)
 
@@ -290,7 +290,7 @@ def check_choice(name: str, value: object, allowed: Sequence[Any]) -> None:
 
 
 def check_resolver(resolver: object) -> None:
-    """Raises TypeError unless the argument `cluster_resolver` is one, or None."""
+    """Raises TypeError unless the argument `cluster_resolver` is a cluster resolver or None."""
     if resolver is not None:
         check_instance(
             "cluster_resolver",

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.launching import python_path
 from tests.cluster.test_environments import kubeflow, open_mpi, srun
+from tfdist.cli import private
 from tfdist.cli.doctor import as_text
 from tfdist.cli.examination import examine, probe
 from tfdist.cluster.addresses import listen, reserved_ports
@@ -305,6 +306,57 @@ def doctor(*arguments, **environ):
         text=True,
         check=False,
     )
+
+
+@pytest.mark.job
+def test_the_private_attributes_are_listed():
+    from tfdist.compat import registry
+
+    finished = doctor("--private", TF_CONFIG="{")  # which nothing looks at here
+    assert finished.returncode == 0, finished.stderr
+    lines = finished.stdout.splitlines()
+    assert lines[-1] == f"{len(registry.TOUCHES)} attributes, none with a problem"
+    place = lines.index("keras.src.trainers.trainer:Trainer.compile (replaced)")
+    assert lines[place + 1].startswith("    why: the optimizer must be wrapped before")
+    assert lines[place + 2] == "    verified with: Keras 3.10-3.15"
+    assert lines[place + 3] == '    would be replaced by: a public "compiled" event'
+    assert len(lines) == 4 * len(registry.TOUCHES) + 1
+
+
+@pytest.mark.job
+def test_a_private_attribute_that_is_gone_is_marked(tmp_path):
+    """Keras is the installed one, without a function."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import keras.src.losses.loss as loss\ndel loss.reduce_weighted_values\n"
+    )
+    finished = doctor("--private", "--json", PYTHONPATH=python_path(tmp_path))
+    assert finished.returncode == 1
+    problems = [touch for touch in json.loads(finished.stdout) if touch["problem"]]
+    assert [touch["place"] for touch in problems] == [
+        "keras.src.losses.loss:reduce_weighted_values"
+    ]
+    assert "is gone in the installed versions" in problems[0]["problem"]
+    shown = private.as_text(problems).splitlines()
+    assert shown[-2].startswith("!   keras.src.losses.loss:reduce_weighted_values is gone")
+    assert shown[-1] == "1 attributes, 1 with a problem"
+
+
+def test_newer_versions_are_noted_and_no_problem():
+    newer = HEALTHY | {"keras": {"version": "3.16.0", "backend": "tensorflow"}}
+    report = examine({}, newer)
+    assert report.problems == [] and "mirrored" in available(report)
+    assert len(report.notes) == 1 and "not with keras 3.16.0" in report.notes[0]
+    assert f"Notes\n  {report.notes[0]}\nProblems\n  none" in as_text(report)
+    assert "Notes" not in as_text(examine({}, HEALTHY))
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"), [("1", "Received: keras 3.16.0 and TFDIST"), ("on", "='on'")]
+)
+def test_newer_versions_are_a_problem_where_they_are_refused(value, problem):
+    newer = HEALTHY | {"keras": {"version": "3.16.0", "backend": "tensorflow"}}
+    report = examine({"TFDIST_STRICT_VERSIONS": value}, newer)
+    assert problem in report.problems[0] and available(report) == []
 
 
 @pytest.mark.job

@@ -43,7 +43,9 @@ def test_who_is_not_there_is_waited_for_by_nobody_and_comes_back_level(absent):
     if absent == "lost":
         assert counts.is_back(0)
     else:
+        assert not counts.is_something_left_for(0)
         counts.let_all_ask()
+        assert counts.is_something_left_for(0)
     assert counts.may_begin(1)
     finish(counts, 1, 1)
     assert not counts.may_begin(1)

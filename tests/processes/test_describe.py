@@ -43,7 +43,13 @@ def test_what_matters_is_described(name):
 
 
 def test_addresses_are_not_described():
-    assert plain([object(), _scaled(object())]) == plain([object(), _scaled(object())])
+    first, second = object(), object()
+    assert plain([first, _scaled(first)]) == plain([second, _scaled(second)])
+    assert plain({first: repr(first)}) == plain({second: repr(second)})
+
+
+def test_paths_of_files_are_not_described():
+    assert plain(_Own("/data/rank-0/words.txt")) == plain(_Own("/data/rank-1/words.txt"))
 
 
 def _model(activation="relu", swapped=False):

@@ -78,3 +78,21 @@ OTHERS = {
 def test_all_kinds_of_data_have_checksums(name):
     data = tf.data.Dataset.from_tensors(OTHERS[name])
     assert read(data)[-1].batches == 1
+
+
+@pytest.mark.parametrize("length_is_known", [True, False])
+def test_an_iterator_that_nobody_reads_counts_for_shuffle_as_on_one_device(length_is_known):
+    def shuffled():
+        return tf.data.Dataset.range(100).shuffle(100, seed=3).batch(10)
+
+    def orders(dataset):
+        found = []
+        for _ in range(3):
+            iter(dataset)  # Keras makes one to look at the data
+            found.append([batch.numpy().tolist() for batch in dataset])
+        return found
+
+    watched = Watch().on(shuffled(), length_is_known, lambda batch: batch).prefetch(2)
+    expected = orders(shuffled())
+    assert expected[0] != expected[1]
+    assert orders(watched) == expected

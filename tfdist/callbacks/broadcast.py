@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import keras
-import tensorflow as tf
 
-from tfdist.processes.agreement import all_variables, broadcast_variables, checksum_of
+from tfdist.processes.agreement import share_variables
 from tfdist.validation import check_integer
 
 
 class BroadcastGlobalVariables(keras.callbacks.Callback):
     """Gives every process the variables of the model and its optimizers that one process has.
 
-    What Horovod's `BroadcastGlobalVariablesCallback` is for. A tfdist strategy gives all processes
-    rank 0's initial values by itself, so that a script which used Horovod's needs this callback no
-    more. It is of use where variables are set in one process only, such as by `set_weights` with
-    what only that process has read; without it, `fit` raises an error there.
+    A name for scripts that used Horovod's `BroadcastGlobalVariablesCallback`. A tfdist strategy
+    gives all processes rank 0's initial values by itself, so a script that comes from Horovod no
+    longer needs the callback: it compares checksums when training begins, and sends nothing. It is
+    of use where variables are set in one process only, such as by `set_weights` with weights that
+    only that process has read; `fit` would raise an error there.
 
-    The processes compare checksums when training begins, and send only variables that differ. With
-    one process there is nothing to do. All processes must have the callback in their lists, at
-    the same place.
+    Only variables that differ are sent. With one process, and without a tfdist strategy, the
+    callback does nothing. All processes must have it in their lists, at the same place.
 
     Args:
         root_rank: the process whose values count, 0-based.
@@ -55,14 +54,5 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
                 "`root_rank` must be the rank of a process. "
                 f"Received: root_rank={self.root_rank} with {processes.size} process(es)"
             )
-        if processes.size == 1:
-            return
-        common = [
-            variable
-            for variable in all_variables(self.model)
-            if variable.synchronization != tf.VariableSynchronization.ON_READ
-        ]
-        checksums = processes.all_gather([checksum_of(strategy, v) for v in common])
-        differ = (checksums != checksums[0]).any(axis=0)
-        different = [variable for variable, differs in zip(common, differ) if differs]
-        broadcast_variables(strategy, different, self.root_rank)
+        if processes.size > 1:
+            share_variables(self.model, strategy, self.root_rank)

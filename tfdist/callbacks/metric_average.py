@@ -14,14 +14,15 @@ from tfdist.engines.processes import OneProcess
 class MetricAverage(keras.callbacks.Callback):
     """Averages over the processes those logs of an epoch that differ between them.
 
-    What Horovod's `MetricAverageCallback` is for. Losses and metrics are those of all processes
-    under a tfdist strategy, so they are left as they are, to the bit. What remains is what
-    callbacks of yours put into the logs of an epoch in each process: it becomes the mean over the
-    processes that have it, in all processes.
+    A name for scripts that used Horovod's `MetricAverageCallback`. Under a tfdist strategy losses
+    and metrics are already those of all processes: the callback leaves them as they are, to the
+    bit, and most scripts no longer need it. It is of use where a callback of yours puts a number
+    into the logs of an epoch in each process: that number becomes the mean over the processes
+    that have it, in all processes.
 
     Put it after the callbacks that write such logs and before those that read them, such as
-    `EarlyStopping` or `CSVLogger`, at the same place in all processes. They exchange the logs once
-    per epoch; with one process there is nothing to do.
+    `EarlyStopping` or `CSVLogger`, at the same place in all processes. The processes exchange
+    the logs once per epoch. With one process, and without a tfdist strategy, it does nothing.
 
     Example:
 

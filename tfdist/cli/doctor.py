@@ -8,23 +8,35 @@ import os
 
 import click
 
+from tfdist.cli import private
 from tfdist.cli.examination import Report, examine, probe
 
 _EXAMPLE = """\b
 Example:
   tfdist doctor
   srun -n 2 tfdist doctor --json
+  tfdist doctor --private
 """
 
 
 @click.command(epilog=_EXAMPLE)
 @click.option("--json", "as_json", is_flag=True, help="Prints JSON, for programs.")
-def doctor(as_json: bool) -> int:
+@click.option(
+    "--private",
+    "lists_private",
+    is_flag=True,
+    help="Lists the private attributes of TensorFlow and Keras that tfdist uses, instead.",
+)
+def doctor(as_json: bool, lists_private: bool) -> int:
     """Says what is installed, which strategies can run here, and what is wrong.
 
     Start it in the way in which you start your script, under `srun` or `mpirun` for example: it
     reads the same environment variables. The exit status is 1 when there are problems.
     """
+    if lists_private:
+        found = private.touches()
+        click.echo(json.dumps(found, indent=2) if as_json else private.as_text(found))
+        return 1 if any(touch["problem"] for touch in found) else 0
     report = examine(os.environ, probe(os.environ))
     click.echo(json.dumps(dataclasses.asdict(report), indent=2) if as_json else as_text(report))
     return 1 if report.problems else 0
@@ -46,6 +58,8 @@ def as_text(report: Report) -> str:
     lines += [f"  {name}={_one_line(value)}" for name, value in report.environment.items()]
     if not report.environment:
         lines.append("  none of the variables that tfdist reads is set")
+    if report.notes:
+        lines += ["Notes", *(f"  {note}" for note in report.notes)]
     lines += ["Problems"]
     lines += [f"  {problem}" for problem in report.problems] or ["  none"]
     return "\n".join(lines)

@@ -57,6 +57,7 @@ class Report:
         auto: the "strategy" that "auto" means here, and the "reason".
         launch: the "launcher" that started this process, its "rank" and the "size" of the job.
         environment: the variables that are read, with their values.
+        notes: what should be known, but is no problem yet, a line for each.
         problems: what should be repaired, a line for each.
     """
 
@@ -68,6 +69,7 @@ class Report:
     auto: dict[str, str | None] = dataclasses.field(default_factory=dict)
     launch: dict[str, Any] = dataclasses.field(default_factory=dict)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -83,7 +85,7 @@ def examine(environ: Mapping[str, str], probed: Mapping[str, Mapping[str, Any]])
     """
     read = {name: environ[name] for name in sorted(environ) if name.startswith(_PREFIXES)}
     report = Report(cores=cores(), environment=read)
-    engine = _engine(report, probed["tensorflow"], probed["keras"])
+    engine = _engine(report, probed["tensorflow"], probed["keras"], environ)
     installed = "missing" not in probed["horovod"] and "error" not in probed["horovod"]
     horovod = _horovod(report, probed["horovod"], engine)
     launch, mistake = _launch(report, environ)
@@ -105,7 +107,12 @@ def examine(environ: Mapping[str, str], probed: Mapping[str, Mapping[str, Any]])
     return report
 
 
-def _engine(report: Report, tf: Mapping[str, Any], keras: Mapping[str, Any]) -> str | None:
+def _engine(
+    report: Report,
+    tf: Mapping[str, Any],
+    keras: Mapping[str, Any],
+    environ: Mapping[str, str],
+) -> str | None:
     """Takes note of TensorFlow and Keras; returns why they cannot be used, if so."""
     python = platform.python_version()
     report.versions = {
@@ -126,8 +133,10 @@ def _engine(report: Report, tf: Mapping[str, Any], keras: Mapping[str, Any]) -> 
         elif "error" in found:
             problems.append(f"{name} cannot be imported. Received: {found['error']}")
     if "version" in tf and "version" in keras:
+        backend = keras.get("backend", "tensorflow")
         try:
-            _versions.check(tf["version"], keras["version"], keras.get("backend", "tensorflow"))
+            strict = _versions.is_strict(environ)
+            report.notes += _versions.check(tf["version"], keras["version"], backend, strict)
         except (ImportError, ValueError) as error:
             problems.append(str(error))
     report.problems += problems

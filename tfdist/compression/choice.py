@@ -79,6 +79,11 @@ class Choice:
         return [None if rule is None else self.rules[rule][1] for rule in chosen]
 
     @property
+    def depends_on_names(self) -> bool:
+        """Whether the compressor of a variable depends on what the variable is called."""
+        return self._patterns != ["*"]
+
+    @property
     def _patterns(self) -> list[str]:
         return [pattern for pattern, _ in self.rules]
 

@@ -1,4 +1,4 @@
-"""Batches under a strategy: the local parts of a distributed one, and splitting one that is not."""
+"""Batches under a strategy: local parts of distributed batches, and splitting of other batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdist.structures import Structure
 
 
 def is_distributed(data: Structure) -> bool:
-    """Whether `data` holds a value per replica anywhere."""
+    """Whether any value in `data` is distributed: one value per replica."""
     return any(_per_replica(leaf) for leaf in tf.nest.flatten(data))
 
 
@@ -18,7 +18,7 @@ def _per_replica(leaf: Structure) -> bool:
 
 
 def local_parts(data: Structure, strategy: tf.distribute.Strategy) -> list[list]:
-    """The distributed leaves of `data`, one list of them per local replica."""
+    """The distributed leaves of `data`: one list of leaves per local replica."""
     leaves = [leaf for leaf in tf.nest.flatten(data) if _per_replica(leaf)]
     per_leaf = [strategy.experimental_local_results(leaf) for leaf in leaves]
     replicas = len(strategy.extended.worker_devices)
@@ -33,8 +33,8 @@ def part(data: Structure, size: int | tf.Tensor, replica_id: int, replicas: int)
     """One replica's part of a global batch, as a distributed data set cuts it.
 
     Args:
-        data: a structure of tensors whose first dimension is the batch; others (None, scalars) are
-            returned as they are.
+        data: a structure of tensors whose first dimension is the batch. Other values (None,
+            scalars) are returned as they are.
         size: the number of samples in the batch.
         replica_id: the replica.
         replicas: the number of all replicas.
@@ -64,11 +64,11 @@ def as_tensors(data: Structure) -> Structure:
 
 
 def without_static_sizes(data: Structure) -> Structure:
-    """`data` with batches of unknown size in place of those whose size is known statically.
+    """`data` with unknown batch sizes in place of static ones.
 
-    A replica gets no sample of a batch with fewer samples than replicas. Where that is known when
-    its step is traced, shapes decide what is computed: Keras takes a summand of shape (0, n) for a
-    bias. In eager execution every size is known, and `data` are returned as they are.
+    If a batch has fewer samples than there are replicas, some replica gets no sample. If that were
+    known when its step is traced, the shapes would change what is computed: Keras takes a summand
+    of shape (0, n) for a bias. In eager execution every size is known, and `data` stay as they are.
 
     Args:
         data: a structure of tensors whose first dimension is the batch.
@@ -83,7 +83,7 @@ def without_static_sizes(data: Structure) -> Structure:
 
 
 def spec(data: Structure) -> Structure:
-    """The type specs of batches like `data`, of any size.
+    """The type specs of batches like `data`, but of any size.
 
     Args:
         data: a structure of tensors and arrays; other values are returned as they are.
@@ -100,7 +100,7 @@ def spec(data: Structure) -> Structure:
 
 
 def split(data: Structure, size: int | tf.Tensor, strategy: tf.distribute.Strategy) -> Structure:
-    """Splits one global batch over the replicas the way a distributed data set does.
+    """Splits one global batch over the replicas like a distributed data set does.
 
     Args:
         data: a structure of tensors; see `part`.
@@ -126,7 +126,7 @@ def split(data: Structure, size: int | tf.Tensor, strategy: tf.distribute.Strate
 def has_sparse_tensors(spec: Structure) -> bool:
     """Whether batches of the type `spec` hold sparse tensors.
 
-    TensorFlow fails to split them where a replica gets no sample, or where the indices are not in
-    order.
+    TensorFlow fails to split sparse tensors if a replica gets no sample, or if the indices are not
+    in order.
     """
     return any(isinstance(leaf, tf.SparseTensorSpec) for leaf in tf.nest.flatten(spec))

@@ -1,4 +1,4 @@
-"""A process' part of a data set: of global batches, or of data that the user divided himself."""
+"""A process' part of a data set: of global batches, or of data that the user has divided."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def of_global_batches(
     replicas: int,
     map_batches: Callable[[tf.data.Dataset, Callable], tf.data.Dataset] = _mapped,
 ) -> tf.data.Dataset:
-    """The parts of this process' replicas of every batch of `dataset`, one after the other.
+    """For every batch of `dataset`, the parts of this process' replicas, one after the other.
 
-    Every process reads all of the data and keeps its part, so that the global batches are those of
-    one device.
+    Every process reads all of the data and keeps its part, so that the global batches are the same
+    as on one device.
 
     Args:
         dataset: the global batches.
-        rank: this process.
+        rank: the rank of this process.
         local_replicas: the number of replicas in each process.
         replicas: the number of all replicas.
-        map_batches: called once, with a data set and a function of a batch that it maps it by.
+        map_batches: maps a data set by a function of a batch; called once with both.
     """
     is_tuple = isinstance(dataset.element_spec, tuple)
 
@@ -49,7 +49,7 @@ def of_global_batches(
         return map_batches(dataset, part_of).prefetch(tf.data.AUTOTUNE)
 
     def parts(*components: Structure) -> tf.data.Dataset:
-        """The parts of one batch in turn; with static shapes where the batch has them."""
+        """The parts of one batch in turn; shapes are static where the batch's shapes are."""
         batch = components if is_tuple else components[0]
         each = [tf.data.Dataset.from_tensors(part_of(batch, n)) for n in range(local_replicas)]
         return functools.reduce(tf.data.Dataset.concatenate, each)
@@ -68,8 +68,8 @@ def static_batch_size(spec: Structure) -> int | None:
 def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
     """`dataset` followed by empty batches, `length` in all; -1 for no end, -2 for no padding.
 
-    The empty ones have no sample and so the weight 0: a process whose own data end before the
-    others' goes on with them.
+    Empty batches have no samples, and so the weight 0. A process whose own data end before the data
+    of other processes goes on with empty batches.
     """
     own = int(dataset.cardinality())
     if length in (own, tf.data.UNKNOWN_CARDINALITY):
@@ -79,7 +79,7 @@ def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
 
 
 def _empty(spec: Structure, size: int = 0) -> Structure:
-    """A batch of `size` zeros of the type `spec`; other unknown dimensions are 0."""
+    """A batch of the type `spec` with `size` samples of zeros; other unknown dimensions are 0."""
 
     def empty(leaf: Structure) -> Structure:
         if leaf.shape.rank is None:
@@ -110,9 +110,9 @@ def _empty(spec: Structure, size: int = 0) -> Structure:
 def with_unknown_sizes(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """`dataset` with batches whose static size is forgotten.
 
-    Another process may have another size; what is computed from sizes must not be fixed at trace.
+    Another process may have batches of another size, so sizes must not become constants in a trace.
     """
-    # TensorFlow forgets a size that differs between data sets, though the second gives no element.
+    # When TensorFlow joins two data sets, it forgets sizes that differ. The second has no element.
     spec = dataset.element_spec
     other = _empty(spec, size=1 if static_batch_size(spec) == 0 else 0)
     return dataset.concatenate(tf.data.Dataset.from_tensors(other).take(0))

@@ -1,4 +1,4 @@
-"""What every engine can do: the contract between those that carry tensors and those that decide."""
+"""What every engine can do: the contract between the engines and the code that uses them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class Engine(Protocol):
 
     The operations are collective: every replica calls them, in the same order, in replica context,
     with tensors of the same dtype. Dtypes are float16, float32, float64, int32 and int64. Shapes
-    are static and equal on all replicas, but for the first dimension of what `all_gather` takes.
-    With one replica each operation returns what one replica has.
+    are static and equal on all replicas; only `all_gather` takes any first dimension. With one
+    replica each operation returns what this replica has.
 
-    Nothing above an engine asks which one it is.
+    Code above an engine never asks which engine it is.
 
     Attributes:
-        processes: the processes that the replicas run in; they also meet outside of steps.
-        largest_message: vectors of more bytes are faster in pieces of so many; None for no bound.
+        processes: the processes that the replicas run in; they also talk outside of steps.
+        largest_message: in bytes. Longer vectors travel faster in pieces of this size. None for no
+            bound.
     """
 
     processes: Processes
@@ -35,14 +36,14 @@ class Engine(Protocol):
         """The number of replicas."""
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
-        """The sum over the replicas of each of `values`, an operation for each.
+        """The sum of each of `values` over the replicas, with one operation per value.
 
         Args:
             values: tensors, and `tf.IndexedSlices`, whose rows are concatenated instead of summed.
         """
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The replicas' tensors one after the other, along the first dimension."""
+        """The tensors of all replicas, joined along the first dimension."""
 
     def broadcast(self, tensor: tf.Tensor, root: int = 0) -> tf.Tensor:
         """The tensor of replica `root`, bit by bit."""
@@ -61,7 +62,7 @@ class Engine(Protocol):
         """This replica's part of the sum over the replicas.
 
         Args:
-            vector: of `replicas * k` elements; part r are the k elements from `r * k` on.
+            vector: of `replicas * k` elements. Part r is the k elements from `r * k` on.
 
         Returns:
             A vector of k elements.

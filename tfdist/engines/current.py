@@ -11,5 +11,5 @@ _OF_OTHERS = ReplicaContextEngine()
 
 
 def current() -> Engine:
-    """The engine of the current strategy; for one that is not tfdist's, its replica context."""
+    """The engine of the current strategy; the replica context if the strategy is not tfdist's."""
     return getattr(tf.distribute.get_strategy(), "engine", _OF_OTHERS)

@@ -1,8 +1,8 @@
 """How the processes of a job talk to each other outside of training steps.
 
-Decisions, lengths of data sets and weights read from a file must be the same in all processes. What
-travels here is small or rare, so one operation is enough, the sum over the processes, and large
-arrays travel in pieces, so that no process has them twice.
+Decisions, lengths of data sets and weights read from a file must be the same in all processes. Such
+data is small or rare, so one operation is enough: the sum over the processes. Large arrays travel
+in pieces, so that no process holds an array twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-# Large enough for the speed of the link, small enough to be no matter of memory.
+# Large enough for the full speed of the link, small enough for any memory.
 _PIECE_BYTES = 16 * 1024 * 1024
 
 
@@ -40,12 +40,12 @@ class Processes(abc.ABC):
 
     @property
     def meeting_place(self) -> Processes:
-        """The processes by whose operations all strategies of a process meet, one for all."""
+        """The `Processes` object through which all strategies of this process talk to others."""
         return self
 
     @abc.abstractmethod
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
-        """The sum over the processes; there are several."""
+        """The sum over the processes; called only if there are several."""
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """The sum of `value` over the processes; outside of a `tf.function`.
@@ -57,7 +57,7 @@ class Processes(abc.ABC):
             A tensor of the same shape and dtype.
 
         Raises:
-            ConnectionError: when another process is lost; it names its rank where it is known.
+            ConnectionError: when another process is lost; names the lost rank where known.
 
         Example:
 
@@ -72,7 +72,7 @@ class Processes(abc.ABC):
 
     @contextlib.contextmanager
     def naming_lost_ranks(self) -> Iterator[None]:
-        """Turns the engine's errors at the loss of a process into ones that say so.
+        """Turns the engine's errors at the loss of a process into errors that report the loss.
 
         Raises:
             ConnectionError: as `sum`.
@@ -92,18 +92,18 @@ class Processes(abc.ABC):
             ) from error
 
     def name(self, rank: int) -> str:
-        """What a process is called in messages."""
+        """The name of a process in messages."""
         return f"rank {rank}"
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
-        """The ranks that `error` says are gone, as far as it does; None for another error."""
+        """The lost ranks that `error` names, if any; None if no process was lost."""
         return None
 
     def all_gather(self, row: Sequence[int]) -> np.ndarray:
         """Every process' `row` of integers.
 
         Args:
-            row: integers within int64, as many in every process.
+            row: integers within int64, equally many in every process.
 
         Returns:
             An int64 array of shape `[size, len(row)]`, the same in every process.
@@ -179,7 +179,7 @@ class Processes(abc.ABC):
         return received
 
     def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
-        """The uint8 vector `data` of process `root`; that of the others is only as long."""
+        """The uint8 vector `data` of process `root`; others pass one of the same length."""
         words = np.zeros(-(-data.size // 4), np.int32)
         if self.rank == root:
             words.view(np.uint8)[: data.size] = data
@@ -193,4 +193,4 @@ class OneProcess(Processes):
         super().__init__(rank=0, size=1)
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
-        raise NotImplementedError  # there are not several
+        raise NotImplementedError  # never called with one process

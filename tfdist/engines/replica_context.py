@@ -1,4 +1,4 @@
-"""The engine of replicas in one process: what TensorFlow's replica context offers."""
+"""The engine for replicas in one process, made of TensorFlow's replica context."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tfdist.engines.contract import Engine, Value
 from tfdist.engines.processes import OneProcess, Processes
 from tfdist.engines.words import from_words, to_words
 
-# TensorFlow's default for several processes is to pack all tensors into one, which takes longer
-# (benchmarks/exchange.py); what arrives here is packed already.
+# With several processes TensorFlow by default packs all tensors into one, which takes longer
+# (benchmarks/exchange.py). Gradients are packed already when they arrive here.
 _ONE_BY_ONE = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
 
 
@@ -21,10 +21,10 @@ def static_id() -> int:
 
 
 class ReplicaContextEngine(Engine):
-    """Carries tensors between the replicas of whatever strategy runs.
+    """Carries tensors between the replicas of the running strategy, whichever it is.
 
     Args:
-        processes: the processes of the job; None for this one.
+        processes: the processes of the job; None for this process alone.
         largest_message: as in `Engine`.
     """
 
@@ -41,10 +41,10 @@ class ReplicaContextEngine(Engine):
         """The sums, by the replica context."""
         if not values or self.replicas == 1:
             return list(values)
-        # TensorFlow takes one tensor object that all replicas hand in for one value, not for R
-        # equal ones, and would not sum it.
+        # If all replicas hand in the same tensor object, TensorFlow treats it as one value, not as
+        # R equal values, and does not sum it. So each replica hands in its own copy.
         own = [tf.nest.map_structure(tf.identity, v, expand_composites=True) for v in values]
-        # Under MirroredStrategy TensorFlow refuses a list that has int32 beside anything.
+        # Under MirroredStrategy TensorFlow refuses lists with an int32 tensor and any other.
         lists = [[value] for value in own] if any(v.dtype == tf.int32 for v in own) else [own]
         reduce = tf.distribute.get_replica_context().all_reduce
         return [
@@ -60,7 +60,7 @@ class ReplicaContextEngine(Engine):
         return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
 
     def broadcast(self, tensor: tf.Tensor, root: int = 0) -> tf.Tensor:
-        """The tensor of `root`: the sum of its bits and of zeros, as integers, which is exact."""
+        """The tensor of `root`: its bits as integers, summed with zeros, which is exact."""
         if self.replicas == 1:
             return tensor
         words = to_words(tensor)
@@ -68,7 +68,7 @@ class ReplicaContextEngine(Engine):
         return from_words(self.all_reduce([own])[0], tensor)
 
     def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
-        """The rows for this replica; the replicas of one process read each other's tensors."""
+        """The rows for this replica, read from the other replicas in this process."""
 
         def transposed(strategy: tf.distribute.Strategy, rows: tf.Tensor) -> list[tf.Tensor]:
             given = strategy.experimental_local_results(rows)
@@ -84,7 +84,7 @@ class ReplicaContextEngine(Engine):
         return context.merge_call(transposed, args=(tf.identity(rows),))[static_id()]
 
     def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
-        """This replica's part of the sum: each replica sends every other one its part, and adds."""
+        """This replica's part of the sum, added up from the parts that all replicas send to it."""
         if self.replicas == 1:
             return vector
         rows = tf.reshape(vector, [self.replicas, -1])

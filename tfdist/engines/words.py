@@ -1,4 +1,4 @@
-"""Tensors as vectors of int64, which every engine takes and sums without rounding."""
+"""Tensors as vectors of int64: every engine can send these and sums them without rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bytes_of(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def as_words(data: tf.Tensor) -> tf.Tensor:
-    """A vector of uint8 of static length as one of int64, filled up with zeros."""
+    """A uint8 vector of static length as an int64 vector, padded with zeros."""
     words = -(-data.shape[0] // WORD)
     padded = tf.pad(data, [[0, WORD * words - data.shape[0]]])
     return tf.bitcast(tf.reshape(padded, [words, WORD]), tf.int64)

@@ -36,24 +36,24 @@ class DistributedOptimizer(OptimizerWrapper):
     replica's share of the global batch, accumulated over `accumulation_steps` micro-batches,
     summed over the replicas in buckets, clipped, and applied by the inner optimizer's own code.
 
-    Under `model.fit` a tfdist strategy wraps the model's optimizer by itself. In a custom training
-    loop wrap it by hand, and call `apply` inside `strategy.run`. There the tape that takes the
-    gradient of a mean loss applies the replica's share.
+    Under `model.fit` a tfdist strategy wraps the model's optimizer automatically. In a custom loop
+    wrap the optimizer by hand, and call `apply` inside `strategy.run`. There, the tape that takes
+    the gradient of a mean loss applies the replica's share.
 
-    The learning rate and every other setting of the inner optimizer can be read and set here. The
-    saved state has the inner optimizer's layout, so a model trained with tfdist loads without it.
+    The learning rate and all other settings of the inner optimizer can be read and set here. The
+    saved state has the inner optimizer's layout, so a trained model can be loaded without tfdist.
 
     Args:
-        inner_optimizer: the `keras.optimizers.Optimizer` to wrap, or its name; a
-            `LossScaleOptimizer` too. Make it in the strategy's scope.
-        name: the optimizer's name. None for a name made from the inner optimizer's.
-        **options: `accumulation_steps`, `bucket_bytes` and `compression`, by keyword, see
-            `tfdist.Options`; None for the strategy's option, or the default without a tfdist
-            strategy. With accumulation, `iterations`, and with it every schedule, counts updates.
+        inner_optimizer: the `keras.optimizers.Optimizer` to wrap, or its name. It may be a
+            `LossScaleOptimizer`. Make it in the strategy's scope.
+        name: the optimizer's name. None for a name made from the inner optimizer's name.
+        **options: `accumulation_steps`, `bucket_bytes` and `compression`, by keyword; see
+            `tfdist.Options`. None for the strategy's option, or without a tfdist strategy for the
+            default. With accumulation, `iterations` and every schedule count updates.
 
     Raises:
-        ValueError: for a `DistributedOptimizer` inside another, an optimizer that accumulates
-            itself (`gradient_accumulation_steps`), and options out of range.
+        ValueError: for a `DistributedOptimizer` inside another, an optimizer that itself
+            accumulates (`gradient_accumulation_steps`), and options out of range.
         TypeError: when `inner_optimizer` is no Keras 3 optimizer.
 
     Example:
@@ -88,7 +88,7 @@ class DistributedOptimizer(OptimizerWrapper):
     _path: StepPath | None = None
 
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """An instance that is a `LossScaleOptimizer` too if `inner_optimizer` is one."""
+        """Returns an instance that is also a `LossScaleOptimizer` if `inner_optimizer` is one."""
         scales = isinstance(inner_optimizer, keras.optimizers.LossScaleOptimizer)
         if scales and cls is DistributedOptimizer:
             cls = DistributedLossScaleOptimizer
@@ -121,7 +121,7 @@ class DistributedOptimizer(OptimizerWrapper):
         if isinstance(tf.distribute.get_strategy(), collection.CollectsGradients):
             return
         self._path = StepPath(self.options, self._update, self._loss_scale, variables)
-        # Keras' saving finds what they keep as attributes of the optimizer.
+        # As attributes of the optimizer, so that Keras' saving finds their state.
         self.accumulator = self._path.accumulator
         if self.compressed is not None:
             self.compression_state = self.compressed.state
@@ -139,7 +139,7 @@ class DistributedOptimizer(OptimizerWrapper):
 
     @property
     def compressed(self) -> CompressedExchange | None:
-        """What compresses the gradients, once the optimizer is built; None without compression."""
+        """Compresses the gradients, once the optimizer is built; None without compression."""
         return self._path.averaging.compressed if self._path is not None else None
 
     @tf.autograph.experimental.do_not_convert
@@ -147,12 +147,12 @@ class DistributedOptimizer(OptimizerWrapper):
         """Scales a loss before its gradient is taken: by the replica's share and the loss scale.
 
         Args:
-            loss: the loss of the replica's part of the batch, a scalar, or a tensor of one value
-                for each sample, of which a tape's gradient is the sum over all samples.
+            loss: the loss of the replica's part of the batch: a scalar, or a tensor with one value
+                per sample, whose gradient a tape sums over all samples.
         """
         step = replica.current()
         if step is not None and not step.own_loop:
-            step.scaled_losses.add(id(self))
+            step.notes.scaled_losses.add(id(self))
             loss = loss_sums.as_mean(step, loss, warns=True)
             loss = loss * tf.cast(step.share.fraction, loss.dtype)
         return tag(self.unwrap().scale_loss(loss), LOSS)
@@ -164,12 +164,12 @@ class DistributedOptimizer(OptimizerWrapper):
         Args:
             grads: this replica's gradients: tensors of the variables' shapes, `tf.IndexedSlices`,
                 or None.
-            trainable_variables: the variables, in the order of `grads`. None for those that the
-                optimizer was built for.
+            trainable_variables: the variables, in the order of `grads`. None for the variables that
+                the optimizer was built for.
 
         Raises:
-            ValueError: in cross-replica context, without any gradient, for a variable that the
-                optimizer was not built for, and in a parameter server's loop of the user's own.
+            ValueError: in cross-replica context; without any gradient; for a variable that the
+                optimizer was not built for; in a user's own loop under a parameter server.
         """
         context = tf.distribute.get_replica_context()
         if context is None:
@@ -205,7 +205,7 @@ class DistributedOptimizer(OptimizerWrapper):
             self._note_counted()
 
     def _hand_out(self, collected: collection.Collected, grads: list, variables: list) -> None:
-        """Gives the gradients, weighted, to whoever runs the step."""
+        """Hands the weighted gradients to the caller that runs the step."""
         if collected.builds_later and not self.built:
             collected.unbuilt.append((self, variables))
             return
@@ -219,15 +219,15 @@ class DistributedOptimizer(OptimizerWrapper):
         collected.applied.append((self, gradients))
 
     def apply_collected(self, gradients: list, variables: list[keras.Variable]) -> tf.Tensor | None:
-        """Applies gradients that `collection.collect` got; in replica context.
+        """Applies gradients from `collection.collect`; in replica context.
 
         Args:
-            gradients: one per variable; None for none.
-            variables: those that the optimizer was built for, or in the place of one its parts.
+            gradients: one per variable; None where a variable has none.
+            variables: the variables given to `build`; for one of them there may be its parts.
 
         Returns:
-            A bool scalar, whether they were finite, as others are not applied where the loss is
-            scaled; None where it is not.
+            With loss scaling a bool scalar: whether the gradients were finite and so were applied.
+            None without loss scaling.
         """
         if not self._loss_scale.is_used:
             self._update.apply(gradients, variables)
@@ -244,35 +244,35 @@ class DistributedOptimizer(OptimizerWrapper):
         return finite
 
     def _note_counted(self) -> None:
-        """Notes that the step counts an update, whatever the data."""
+        """Notes that this step counts an update, whatever the data."""
         step = replica.current()
         if step is None:
             return
         inner = self.unwrap()
-        for optimizer in (inner, *getattr(inner, "optimizers", ())):  # of a MultiOptimizer
+        for optimizer in (inner, *getattr(inner, "optimizers", ())):  # a MultiOptimizer has several
             if optimizer.built:
-                step.advances.append(functools.partial(optimizer.iterations.assign_add, 1))
+                step.notes.advances.append(functools.partial(optimizer.iterations.assign_add, 1))
 
     def _check_applied_once(self) -> None:
-        """Raises ValueError at a second call in one step: each counts as a micro-batch."""
+        """Raises ValueError at a second call in one step: each call counts as a micro-batch."""
         step = replica.current()
         if step is None:
             return
-        if id(self) in step.applied:
+        if id(self) in step.notes.applied:
             raise ValueError(
                 "With gradient accumulation an optimizer can be applied once per step, as each "
                 "time counts as a micro-batch. Apply all gradients at once, use an optimizer for "
                 "each group of variables, or `accumulation_steps=1`. Received: a second apply of "
                 f"{self.name} with accumulation_steps={self.options.accumulation_steps}"
             )
-        step.applied.add(id(self))
+        step.notes.applied.add(id(self))
 
     def _build_in_scope(self, strategy: tf.distribute.Strategy, variables: list) -> None:
         with tf.init_scope(), strategy.scope():
             self.build(variables)
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration, from which `from_config` makes an equal optimizer without state."""
+        """The configuration; `from_config` makes an equal optimizer from it, without state."""
         options = self.options.get_config()
         return {
             "inner_optimizer": keras.saving.serialize_keras_object(self.unwrap()),
@@ -293,7 +293,7 @@ class DistributedOptimizer(OptimizerWrapper):
 
 @keras.saving.register_keras_serializable("tfdist")
 class DistributedLossScaleOptimizer(DistributedOptimizer, keras.optimizers.LossScaleOptimizer):
-    """What `DistributedOptimizer` makes of a `keras.optimizers.LossScaleOptimizer`.
+    """A `DistributedOptimizer` around a `keras.optimizers.LossScaleOptimizer`.
 
-    Keras and scripts find out with `isinstance` whether the loss is scaled already.
+    Keras and scripts use `isinstance` to find out whether the loss is scaled already.
     """

@@ -1,4 +1,4 @@
-"""OptimizerWrapper: a Keras optimizer that stands in for another one."""
+"""OptimizerWrapper: a Keras optimizer that takes the place of another one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tfdist import compat
 
 
 class _Inner(tf.Module):
-    """Holds the wrapped optimizer where `tf.train.Checkpoint` finds it and Keras' saving does not.
+    """Holds the wrapped optimizer where `tf.train.Checkpoint` finds it, but Keras' saving does not.
 
-    Keras would otherwise write the same variables a second time.
+    If Keras' saving found it, Keras would write the same variables twice.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer):
@@ -24,8 +24,8 @@ class _Inner(tf.Module):
 class OptimizerWrapper(compat.IndexedOptimizer):
     """Has the settings, the state and the file layout of the optimizer that it wraps.
 
-    Reading or setting an attribute that the wrapper does not have reads or sets the inner
-    optimizer's. What is saved looks as if the inner optimizer had saved it.
+    An attribute that the wrapper does not have is read from, and set on, the inner optimizer. Saved
+    files look as if the inner optimizer had written them.
 
     Args:
         inner: the optimizer to wrap.
@@ -54,7 +54,7 @@ class OptimizerWrapper(compat.IndexedOptimizer):
             self.unwrap().build(variables)
 
     def unwrap(self) -> keras.optimizers.Optimizer:
-        """The inner optimizer, as it was given."""
+        """The inner optimizer, as the user gave it."""
         return self._inner.optimizer
 
     def _in_build_order(self, grads: list, variables: list[keras.Variable]) -> list:
@@ -84,7 +84,7 @@ class OptimizerWrapper(compat.IndexedOptimizer):
 
     @property
     def iterations(self) -> keras.Variable:
-        """The number of updates; with accumulation, not of micro-batches."""
+        """The number of updates; with accumulation this is not the number of micro-batches."""
         return self.unwrap().iterations
 
     @property

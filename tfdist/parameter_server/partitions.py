@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.gradients import Gradient
+from tfdist.structures import Gradient
 
 # Of a smaller table all rows are read: its bytes cost less than to ask for some of them.
 _SMALL_BYTES = 64 * 1024

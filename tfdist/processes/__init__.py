@@ -1,5 +1,6 @@
 """What keeps the processes of one training job together outside of its steps.
 
-Callbacks decide in each process by themselves, write files and show progress; Ctrl-C and errors
-reach one process. Here that becomes one decision, one set of files and one error.
+In each process callbacks make their own decisions, write files and show progress. Ctrl-C and errors
+reach only one process. This package turns all that into one decision, one set of files and one
+error.
 """

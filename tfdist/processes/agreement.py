@@ -1,9 +1,9 @@
-"""One decision of all processes: what a callback changed in one, the others adopt."""
+"""One decision for all processes: what a callback changes in one process, the others adopt."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import numpy as np
@@ -13,19 +13,20 @@ from tfdist import compat
 from tfdist.checksum import checksum
 from tfdist.processes.contracts import Coordinated
 from tfdist.step.accumulation import GradientAccumulator
+from tfdist.step.model_optimizers import optimizers_of
 from tfdist.step.replica_state import ReplicaState
 
 
 class Agreement:
     """Watches what callbacks do to a model in this process, and makes all processes do the same.
 
-    `begin` before the callbacks and `end` after them, in all processes. Where processes changed
-    different things, the lowest rank's changes count.
+    All processes call `begin` before the callbacks and `end` after them. If several processes
+    changed something, the changes of the lowest rank count.
 
     Args:
         model: the model that is trained.
-        strategy: its strategy, of several processes.
-        variables: gives the variables that the callbacks may change, the same in all processes.
+        strategy: the model's strategy, with several processes.
+        variables: returns the variables that callbacks may change, the same in all processes.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Agreement:
         """
         after = self._checksums() if self._acts else self._before
         changed = [int(a != b) for a, b in zip(after, self._before)]
-        common = _combined([c for c, v in zip(after, self._variables()) if _is_common(v)])
+        common = _combined(c for c, v in zip(after, self._variables()) if _is_common(v))
         row = [
             int(bool(self._model.stop_training)),
             compat.initial_epoch(self._model),
@@ -70,18 +71,13 @@ class Agreement:
         rows = self._strategy.processes.all_gather(row)
         stops, epochs, changes, states, news = rows.T.tolist()
         root = changes.index(1) if any(changes) else 0
-        if len(set(states)) > 1 and not any(changes):
-            raise RuntimeError(
-                "The ranks' weights or optimizer states have become different, so they no longer "
-                "train one model. Something sets variables in one rank only, or a layer draws "
-                "random numbers of its own. "
-                f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
-            )
+        if not any(changes):
+            check_equal(states)
         self._before = after
         if any(changes):
             self._adopt(root, changed, after)
         for state in replica_states(self._model) if any(news) else ():
-            # Where all have read a file, each has its part.
+            # If all processes have read the file, each has its own part already.
             state.settle() if all(news) else state.share()
         compat.set_initial_epoch(self._model, epochs[root])
         self._model.stop_training = any(stops)
@@ -104,8 +100,25 @@ class Agreement:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
 
 
+def check_equal(states: Sequence[int]) -> None:
+    """Raises RuntimeError unless the checksums of the processes' variables are equal."""
+    if len(set(states)) > 1:
+        raise RuntimeError(
+            "The ranks' weights or optimizer states have become different, so they no longer "
+            "train one model. Something sets variables in one rank only, or a layer draws "
+            "random numbers of its own. "
+            f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
+        )
+
+
+def combined_checksum(strategy: Coordinated, variables: Sequence[keras.Variable]) -> int:
+    """A checksum of those of `variables` that must be equal in all processes."""
+    found = [variable.value for variable in variables]
+    return _combined(checksum_of(strategy, value) for value in found if _is_common(value))
+
+
 def checksum_of(strategy: Coordinated, variable: tf.Variable) -> int:
-    """A checksum of what this process' first replica has of `variable`."""
+    """A checksum of the value of `variable` on this process' first replica."""
     return checksum(strategy.experimental_local_results(variable)[0])
 
 
@@ -117,14 +130,30 @@ def broadcast_variables(strategy: Coordinated, variables: list[tf.Variable], roo
             part.assign(value)
 
 
+def share_variables(model: keras.Model, strategy: Coordinated, root: int) -> None:
+    """Gives all processes the variables of process `root`; called by all.
+
+    Only variables that differ travel. Variables with a different value on each replica never do.
+    """
+    common = [
+        variable
+        for variable in all_variables(model)
+        if variable.synchronization != tf.VariableSynchronization.ON_READ
+    ]
+    checksums = strategy.processes.all_gather([checksum_of(strategy, v) for v in common])
+    differ = (checksums != checksums[0]).any(axis=0)
+    different = [variable for variable, differs in zip(common, differ) if differs]
+    broadcast_variables(strategy, different, root)
+
+
 def _local(strategy: Coordinated, variable: tf.Variable) -> np.ndarray:
     return np.asarray(strategy.experimental_local_results(variable)[0].numpy())
 
 
 def all_variables(model: keras.Model) -> list[tf.Variable]:
-    """The variables of `model` and of its optimizers, but for what each replica has for itself."""
+    """The variables of `model` and of its optimizers, without state that each replica owns."""
     found: dict[int, tf.Variable] = {}
-    for owner in [model, *_optimizers(model)]:
+    for owner in [model, *optimizers_of(model).values()]:
         for variable in owner.variables:
             found.setdefault(id(variable.value), variable.value)
     for accumulator in _accumulators(model):
@@ -133,16 +162,16 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
 
 
 def learning_rates(model: keras.Model) -> list[tf.Variable]:
-    """The learning rates that can be set: not those of schedules."""
-    rates = [optimizer.learning_rate for optimizer in _optimizers(model)]
+    """The learning rates that can be set; a schedule's learning rate cannot."""
+    rates = [optimizer.learning_rate for optimizer in optimizers_of(model).values()]
     return [rate.value for rate in rates if isinstance(rate, keras.Variable)]
 
 
 def replica_states(model: keras.Model) -> list[ReplicaState]:
-    """What each replica has for itself: gradients that wait, and what compressors keep."""
+    """The state that each replica owns: accumulated gradients, and what compressors keep."""
     found = [
         getattr(optimizer, name, None)
-        for optimizer in _optimizers(model)
+        for optimizer in optimizers_of(model).values()
         for name in ("accumulator", "compression_state")
     ]
     return [state for state in found if state is not None]
@@ -152,17 +181,13 @@ def _accumulators(model: keras.Model) -> list[GradientAccumulator]:
     return [state for state in replica_states(model) if isinstance(state, GradientAccumulator)]
 
 
-def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    return [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
-
-
 def _is_common(variable: keras.Variable) -> bool:
-    """Whether a variable must be equal in all processes: not sums that each replica gathers."""
+    """Whether a variable must be equal in all processes; sums per replica need not be."""
     return (
         variable.synchronization != tf.VariableSynchronization.ON_READ
         and variable.dtype.is_floating
     )
 
 
-def _combined(checksums: list[int]) -> int:
-    return zlib.crc32(np.array(checksums, np.int64).tobytes())
+def _combined(checksums: Iterable[int]) -> int:
+    return zlib.crc32(np.array(list(checksums), np.int64).tobytes())

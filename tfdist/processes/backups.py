@@ -1,14 +1,14 @@
-"""A folder of backups in which the newest is replaced by a whole one only.
+"""A folder of backups in which only a whole backup ever replaces the newest one.
 
-Keras' BackupAndRestore writes the weights first and the epoch that they belong to next. A process
-that is killed in between, or in the middle of a file, would leave files that do not belong
-together. So the next backup is written aside, gets a file of checksums when it is whole, and is
-then moved into place:
+Keras' BackupAndRestore first writes the weights, then the epoch that the weights belong to. If the
+process is killed in between, or in the middle of a file, the files do not belong together. So
+tfdist writes the next backup aside, adds a file of checksums when the backup is whole, and then
+moves the backup into place:
 
     latest.weights.h5, training_metadata.json, SHA256SUMS   the newest backup, under Keras' names
-    previous/                                               the one before it: the same files
-    .incomplete/                                            where the next one is written
-    damaged/                                                what could not be used any more
+    previous/                                               the backup before it: the same files
+    .incomplete/                                            where the next backup is written
+    damaged/                                                files that could not be used any more
 
 SHA256SUMS says which files belong together, in the format of `sha256sum --check`. It is the last
 file of a backup to be written, and the last to be moved.
@@ -33,7 +33,7 @@ _WEIGHTS, _METADATA = "latest.weights.h5", "training_metadata.json"
 
 
 class BackupFolder:
-    """The folder of one BackupAndRestore. A process may be killed anywhere in any method.
+    """The folder of one BackupAndRestore; safe if the process is killed anywhere in any method.
 
     Args:
         path: the folder, which need not exist.
@@ -49,9 +49,9 @@ class BackupFolder:
         self._damaged = path / "damaged"
 
     def recover(self) -> None:
-        """Puts the newest whole backup in its place, if there was any backup.
+        """Puts the newest whole backup in place, if there was any backup.
 
-        Warns when that is not the one which was there.
+        Warns if the backup that was in place has to be replaced by an older one.
 
         Raises:
             ValueError: when no backup is whole.
@@ -74,8 +74,8 @@ class BackupFolder:
             self._fall_back(damage)
 
     def commit(self) -> None:
-        """Puts what was written to `staging` since the last time in its place, as one backup."""
-        if not self.staging.is_dir():  # mostly: this runs after each batch
+        """Puts the files written to `staging` since the last call in place, as one backup."""
+        if not self.staging.is_dir():  # the usual case, as this runs after each batch
             return
         names = [path.name for path in self.staging.glob("[!.]*")]
         if not names:
@@ -89,7 +89,7 @@ class BackupFolder:
     def delete(self) -> None:
         """Removes the backups, and the folder if it holds nothing else and is no link or mount."""
         if self._path.exists():
-            # From here on there is no backup, wherever this is killed.
+            # Publishes an empty backup: from here on, wherever this is killed, no backup is left.
             self._write_sums(self.staging, [])
             self._publish()
             for name in (_WEIGHTS, _METADATA):
@@ -102,12 +102,12 @@ class BackupFolder:
                 self._path.rmdir()
 
     def discard_incomplete(self) -> None:
-        """Removes what was not whole when training ended."""
-        if not (self.staging / _SUMS).exists():  # else `recover` completes it
+        """Removes a backup that was not whole when training ended."""
+        if not (self.staging / _SUMS).exists():  # a whole one is completed by `recover`
             shutil.rmtree(self.staging, ignore_errors=True)
 
     def _write_sums(self, folder: pathlib.Path, names: Iterable[str]) -> None:
-        """Writes the checksums of files, all at once, when the files are on the disk."""
+        """Writes the checksums of files in one atomic step, once the files are on the disk."""
         lines = []
         for name in sorted(names):
             flush(folder / name)
@@ -120,13 +120,13 @@ class BackupFolder:
         flush(folder)
 
     def _publish(self) -> None:
-        """Moves the whole backup in `staging` into place; goes on where that was interrupted."""
+        """Moves the whole backup in `staging` into place; continues an interrupted move."""
         _move(self._path, self._previous)
         _move(self.staging, self._path)
         shutil.rmtree(self.staging)
 
     def _take_over_double_checkpoint(self) -> None:
-        """Takes what Keras' `double_checkpoint` kept as the previous backup: it is newer."""
+        """Makes the backup kept by Keras' `double_checkpoint` the previous one, as it is newer."""
         kept = {name: _of_keras(self._path / name) for name in (_WEIGHTS, _METADATA)}
         if all(path.exists() for path in kept.values()):
             self._previous.mkdir(exist_ok=True)
@@ -143,7 +143,7 @@ class BackupFolder:
             )
 
     def _fall_back(self, damage: str) -> None:
-        """Puts the previous backup in place of the damaged one, which is kept aside."""
+        """Puts the previous backup in place of the damaged one, which is moved to `damaged/`."""
         also = self._damage(self._previous) if self._previous.exists() else "no previous backup"
         if also:
             raise ValueError(
@@ -164,15 +164,15 @@ class BackupFolder:
         self._publish()
 
     def _names(self, folder: pathlib.Path) -> list[str]:
-        """The files of the backup in `folder`: Keras' own, and those that have checksums."""
+        """The names of a backup's files in `folder`: Keras' names, and all names with checksums."""
         return list(dict.fromkeys([_WEIGHTS, _METADATA, *(_read_sums(folder) or ())]))
 
     def _damage(self, folder: pathlib.Path, moved_to: pathlib.Path | None = None) -> str | None:
-        """What is wrong with the backup in `folder`, None if it is whole as far as can be seen.
+        """What is wrong with the backup in `folder`; None if no damage can be seen.
 
         Args:
             folder: the folder.
-            moved_to: where files that are not there may have been moved already.
+            moved_to: where missing files may have been moved already.
         """
         sums = _read_sums(folder)
         if sums is None:
@@ -193,7 +193,7 @@ class BackupFolder:
     def _was_rewritten(self) -> bool:
         """Whether Keras without tfdist has replaced the backup and left tfdist's checksums.
 
-        Then all files differ, and none is visibly damaged.
+        In that case all files differ from their checksums, and no file is visibly damaged.
         """
         sums = _read_sums(self._path) or {}
         paths = {name: self._path / name for name in (_WEIGHTS, _METADATA)}
@@ -203,25 +203,25 @@ class BackupFolder:
 
 
 def flush(path: str | os.PathLike) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits until a file, or the list of names in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without it
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not on every file system
             raise
     finally:
         os.close(descriptor)
 
 
 def _move(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Moves the files that `source` has checksums of; these last, until when it can be repeated."""
+    """Moves the files listed in the checksums; the checksums move last, so a retry can finish."""
     names = _read_sums(source)
     if names is None:
         return
     target.mkdir(exist_ok=True)
     for name in (*names, _SUMS):
-        with contextlib.suppress(FileNotFoundError):  # it was moved before
+        with contextlib.suppress(FileNotFoundError):  # moved before the interruption
             os.replace(source / name, target / name)
     flush(target)
 
@@ -244,7 +244,7 @@ def _checksum(path: pathlib.Path) -> str:
 
 
 def _visible_damage(folder: pathlib.Path) -> str | None:
-    """What is wrong with a backup without checksums, as far as one can see without them."""
+    """What is wrong with a backup, as far as one can see without checksums."""
     for path in (folder / _WEIGHTS, folder / _METADATA):
         if not path.exists():
             return f"{path} is missing"
@@ -260,7 +260,7 @@ def _visible_damage(folder: pathlib.Path) -> str | None:
 
 
 def _of_keras(path: pathlib.Path) -> pathlib.Path:
-    """Where Keras' `double_checkpoint` keeps the file before the one at `path`."""
+    """Where Keras' `double_checkpoint` keeps the older version of the file at `path`."""
     return path.with_name(f"{path.name}.bkp")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-# Keras' callbacks that neither decide nor change anything at the end of a batch, as a rule.
+# Keras' callbacks that, as a rule, decide nothing and change nothing at the end of a batch.
 PASSIVE = (
     keras.callbacks.BackupAndRestore,
     keras.callbacks.CSVLogger,
@@ -15,15 +15,15 @@ PASSIVE = (
     keras.callbacks.TensorBoard,
 )
 
-# Those that save the model, in all processes or, where only one has them, in this one.
+# Keras' callbacks that save the model: in all processes, or in one if no other has them.
 SAVING = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 
 def check_chief_saves(counts: np.ndarray) -> None:
-    """Raises ValueError where another rank has a callback that saves, and rank 0 does not.
+    """Raises ValueError if another rank has more saving callbacks of a kind than rank 0.
 
     Args:
-        counts: by rank, how many it has of each kind of `SAVING`.
+        counts: for each rank, the number of its callbacks of each kind in `SAVING`.
     """
     for kind, by_rank in zip(SAVING, counts.T.tolist()):
         if max(by_rank) > by_rank[0]:
@@ -39,16 +39,16 @@ def defines(
     name: str,
     harmless: tuple[type[keras.callbacks.Callback], ...] = (),
 ) -> bool:
-    """Whether `callback` has a method `name` of its own, other than those of `harmless`."""
+    """Whether `callback` has a method `name` of its own, not one from the `harmless` classes."""
     classes = (keras.callbacks.Callback, *harmless)
     own = all(getattr(type(callback), name) is not getattr(c, name) for c in classes)
     return own or name in vars(callback)
 
 
 def may_save_alone(callback: keras.callbacks.Callback, phase: str) -> bool:
-    """Whether `callback` may save the model in one process: Keras' own save in all of them.
+    """Whether `callback` may save the model in one process; Keras' own callbacks save in all.
 
-    One that saves in all of them, or not at all, may say so: `saves_alone = False`.
+    A callback that saves in all processes, or never, can say so: `saves_alone = False`.
     """
     if not getattr(callback, "saves_alone", True):
         return False
@@ -60,7 +60,7 @@ def may_save_alone(callback: keras.callbacks.Callback, phase: str) -> bool:
 def acts_in_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether the processes must agree after each batch on what `callback` did.
 
-    A callback that does the same in all of them may say so: `decides_in_batches = False`.
+    A callback that does the same in all processes can say so: `decides_in_batches = False`.
     """
     if not getattr(callback, "decides_in_batches", True):
         return False
@@ -71,7 +71,7 @@ def acts_in_batches(callback: keras.callbacks.Callback) -> bool:
 
 
 def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether one of Keras' callbacks decides by, or writes, metrics in the middle of an epoch."""
+    """Whether `callback` is Keras' own and uses or writes metrics in the middle of an epoch."""
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return callback.save_best_only and callback.save_freq != "epoch"
     if isinstance(callback, keras.callbacks.TensorBoard):

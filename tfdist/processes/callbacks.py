@@ -1,4 +1,4 @@
-"""The two callbacks that stand before and after the user's in every process."""
+"""The two callbacks that run before and after the user's callbacks in every process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tfdist.processes.callback_kinds import (
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import CallbackFiles
 
-# When the processes agree on what callbacks did.
+# The processes agree on what callbacks did after each of these methods.
 _PHASES = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
 
 
 def coordinate(strategy: Coordinated, callback_list: keras.callbacks.CallbackList) -> None:
-    """Puts the two callbacks around those of the list; progress is shown by the chief only.
+    """Puts the two callbacks around the callbacks of the list; only the chief shows progress.
 
     Args:
         strategy: the strategy of several processes.
@@ -43,7 +43,7 @@ def coordinate(strategy: Coordinated, callback_list: keras.callbacks.CallbackLis
 
 
 class _Shared:
-    """What the first and the last callback know in common."""
+    """State that the first and the last callback share."""
 
     def __init__(self, strategy: Coordinated, callbacks: list[keras.callbacks.Callback]):
         self.strategy = strategy
@@ -58,7 +58,7 @@ class _Shared:
         self.in_batches: Agreement
 
     def recover(self) -> None:
-        """Mends the chief's backups; all processes raise when it cannot."""
+        """Repairs the chief's backups; all processes raise an error if that fails."""
         error: Exception | None = None
         try:
             self.files.recover()
@@ -67,7 +67,7 @@ class _Shared:
         runs.raise_everywhere(self.strategy.processes, error, "go on from a backup")
 
     def start(self, model: keras.Model) -> None:
-        """Begins a training; all processes look into every batch if the callbacks of one do."""
+        """Begins training; if callbacks of one process look into batches, all processes do."""
         self.training = True
         self.whole = Agreement(model, self.strategy, all_variables)
         self.in_batches = Agreement(model, self.strategy, learning_rates)
@@ -95,12 +95,12 @@ class _Shared:
         self.may_save_alone = frozenset(phase for phase in _PHASES if alone[phase])
 
     def may_change_variables(self, phase: str) -> bool:
-        """Whether a callback of this process may, in a phase of an epoch."""
+        """Whether a callback of this process may change variables in a phase of an epoch."""
         return any(defines(callback, phase, PASSIVE) for callback in self.callbacks)
 
 
 class First(keras.callbacks.Callback):
-    """Stands before the user's callbacks and notes the state that they find."""
+    """Runs before the user's callbacks and notes the state that they find."""
 
     def __init__(self, shared: _Shared):
         super().__init__()
@@ -114,13 +114,13 @@ class First(keras.callbacks.Callback):
                 state.hold()
         shared.strategy.callbacks_run = True
         shared.whole.begin(
-            # Before and after training, Keras itself may change variables.
+            # At the beginning and end of training Keras itself may change variables.
             acts=not phase.startswith("on_epoch") or shared.may_change_variables(phase),
             trained=phase != "on_epoch_begin",
         )
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Mends what a killed process left, and starts to watch."""
+        """Repairs the backups of a killed process, and begins to watch."""
         optimizer = self.model.optimizer
         variables = self.model.trainable_variables
         if optimizer is not None and not optimizer.built and variables:
@@ -132,19 +132,19 @@ class First(keras.callbacks.Callback):
         self._begin("on_train_begin")
 
     def _check_params(self) -> None:
-        """Raises ValueError where the processes were asked for different numbers of steps."""
+        """Raises ValueError if the processes were asked for different numbers of steps."""
         params = self.params or {}
         facts = {name: params.get(name) for name in ("steps", "epochs")}
         meeting.meet(self._shared.strategy.processes, "begins to train or evaluate", facts)
 
     def on_test_begin(self, logs: dict | None = None) -> None:
-        """Checks what the processes were asked for; validation steps are timed anew."""
+        """Checks the number of steps; the time of validation steps is measured anew."""
         if not self._shared.training:
             self._check_params()
         self._shared.questions.start_again()
 
     def on_predict_begin(self, logs: dict | None = None) -> None:
-        """Checks what the processes were asked for."""
+        """Checks the number of steps."""
         self._check_params()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -185,7 +185,7 @@ class First(keras.callbacks.Callback):
         self._shared.strategy.data.compare()
 
     def on_test_end(self, logs: dict | None = None) -> None:
-        """Compares the processes' data, unless the end of an epoch of training does it."""
+        """Compares the processes' data; in training, the end of the epoch does so instead."""
         if not self._shared.training:
             self._compare_data()
 
@@ -194,14 +194,14 @@ class First(keras.callbacks.Callback):
         self._compare_data()
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Lets the chief's callbacks clean up where they wrote."""
+        """Lets the chief's callbacks clean up their files."""
         if self._shared.strategy.is_chief:
             self._shared.files.end_training()
         self._begin("on_train_end")
 
 
 class Last(keras.callbacks.Callback):
-    """Stands after the user's callbacks and makes one decision of all processes'."""
+    """Runs after the user's callbacks and turns the processes' decisions into one."""
 
     def __init__(self, shared: _Shared):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the strategies of several processes are to the code that keeps the processes together."""
+"""The interfaces of strategies that the code in this package relies on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KerasRunner(Protocol):
     """A strategy under which Keras' own methods run.
 
     Attributes:
-        callback_files: where the callbacks of the present runs write.
+        callback_files: the files of the callbacks, for each run that is under way.
     """
 
     callback_files: list[CallbackFiles]
@@ -38,9 +38,9 @@ class Coordinated(KerasRunner, Protocol):
 
     Attributes:
         processes: the processes.
-        log_all_ranks: whether other processes than the chief show progress too.
-        callbacks_run: whether Keras runs its callbacks, after which the processes agree.
-        data: what the processes have read of global batches, which they compare.
+        log_all_ranks: whether all processes show progress, not only the chief.
+        callbacks_run: whether Keras is running callbacks; the processes agree after them.
+        data: compares what the processes have read of global batches.
     """
 
     processes: Processes

@@ -1,7 +1,7 @@
-"""Before a variable is made in a strategy's scope: the processes compare which one it is.
+"""Before a variable is made in a strategy's scope, the processes compare what they make.
 
-They also compare its initial value. Only one that differs has to travel: zeros and ones, as most
-variables of an optimizer are, do not.
+The processes also compare initial values. Only values that differ have to travel. Zeros and ones,
+the initial values of most optimizer variables, do not travel.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def before_creating(processes: Processes, arguments: dict[str, Any]) -> tuple[di
 
     Args:
         processes: the processes.
-        arguments: those of TensorFlow's variable creators.
+        arguments: the arguments of TensorFlow's variable creators.
 
     Returns:
-        The arguments, with the initial value in place of a function that gives it; and whether
+        The arguments, where a function for the initial value is replaced by the value; and whether
         the value has the same bits in all processes.
 
     Raises:
-        ValueError: in all processes, when they make variables of different shapes or dtypes, give
-            one (such as a learning rate) different values, or when one of them does something
-            else.
+        ValueError: in all processes, when they make variables of different shapes or dtypes, when
+            they give different values to a variable such as a learning rate, or when a process does
+            something else.
     """
     given = arguments.get("initial_value")
     value = _value(given, arguments.get("dtype"))
@@ -54,7 +54,7 @@ def before_creating(processes: Processes, arguments: dict[str, Any]) -> tuple[di
 
 
 def _value(given: Structure, dtype: tf.DType | str | None) -> tf.Tensor | None:
-    """The initial value; None where it is not known, as in a function that is being traced."""
+    """The initial value; None where it is unknown, as in a function that is being traced."""
     if not tf.executing_eagerly():
         return None
     value = given() if callable(given) else given

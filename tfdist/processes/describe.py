@@ -1,7 +1,7 @@
-"""Objects as plain data, by which processes compare what they were given.
+"""Objects as plain data, so that processes can compare what they were given.
 
-Equal objects of different processes must come out equal: no addresses, no numbers that Keras
-counts up for names, no paths of files.
+Equal objects in different processes must give equal data. So the data contain no addresses, no
+paths of files, and no numbers that Keras appends to names.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import marshal
+import os
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ import tensorflow as tf
 from tfdist.processes.meeting import digest
 
 _DEEPEST = 12
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _MOST_NUMBERS = 16
 _OFTEN_INCOMPLETE = (
     keras.losses.Loss,
@@ -32,19 +34,21 @@ _OFTEN_INCOMPLETE = (
 def plain(value: object, depth: int = 0) -> Any:
     """`value` as dicts, lists, strings, numbers and None.
 
-    Layers and models are described by their class only: they are compared as a whole elsewhere.
+    Of layers and models only the class is described; they are compared as a whole elsewhere.
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return _text(value)
     if isinstance(value, float):
-        return repr(value)  # also NaN, which is not equal to itself
+        return repr(value)  # as text, since NaN is not equal to itself
     if depth > _DEEPEST:
         return _class_of(value)
     below = functools.partial(plain, depth=depth + 1)
     if isinstance(value, Mapping):
         if value.get("class_name") == "__lambda__":
             return below(_serialized(value["config"]))
-        return {str(key): below(item) for key, item in value.items()}
+        return {_text(str(key)): below(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [below(item) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -66,18 +70,23 @@ def plain(value: object, depth: int = 0) -> Any:
     return _object(value, below)
 
 
+def _text(text: str) -> str:
+    """`text` without the path of a file, and without the address that a default `repr` gives."""
+    return "a path" if os.path.isabs(text) else _ADDRESS.sub(" at an address", text)
+
+
 def _object(value: object, below: Callable[[object], Any]) -> Any:
     if isinstance(value, keras.layers.Layer) or not hasattr(value, "get_config"):
         return _class_of(value)
     try:
         config = value.get_config()
-    except Exception:  # a user's own class need not have a configuration
+    except Exception:  # a user's class may have no configuration
         return _class_of(value)
     return {"class": _class_of(value), **below(config), **_left_out(value, below)}
 
 
 def _left_out(value: object, below: Callable[[object], Any]) -> dict[str, Any]:
-    """Numbers and functions that a configuration need not contain, such as Huber's `delta`."""
+    """Numbers and functions that a configuration may leave out, such as Huber's `delta`."""
     if not isinstance(value, _OFTEN_INCOMPLETE):
         return {}
     kinds = (bool, int, float, dict, types.FunctionType, functools.partial)
@@ -86,7 +95,7 @@ def _left_out(value: object, below: Callable[[object], Any]) -> dict[str, Any]:
 
 
 def _class_of(value: object) -> str:
-    name = getattr(value, "__name__", None)  # of built-in functions and wrappers of functions
+    name = getattr(value, "__name__", None)  # for built-in functions and wrappers of functions
     return name if isinstance(name, str) else type(value).__qualname__
 
 
@@ -102,7 +111,7 @@ def _numbers(array: np.ndarray) -> Any:
 def _value_of(value: tf.Tensor | tf.Variable) -> Any:
     try:
         return _numbers(np.asarray(value.numpy()))
-    except Exception:  # a tensor of a graph, or of a kind without numbers
+    except Exception:  # a graph's tensor, or one without numbers
         return str(value.shape)
 
 
@@ -131,7 +140,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _code(code: types.CodeType) -> int:
-    """A checksum of what code does, not of where it stands."""
+    """A checksum of what code does, wherever the code is."""
     constants = [
         str(_code(item)) if isinstance(item, types.CodeType) else _constant(item)
         for item in code.co_consts
@@ -144,17 +153,21 @@ def _constant(item: object) -> str:
     return repr(sorted(item, key=repr)) if isinstance(item, frozenset) else repr(item)
 
 
-def with_names_by_order(tree: object) -> Any:
-    """Plain data of a configuration, in which names say in which order they come.
+def with_names_by_order(tree: object, with_bases: bool = True) -> Any:
+    """Plain data of a configuration, with names replaced by the order in which they appear.
 
-    Keras counts the layers of a process to name them, so that a rank which made another model
-    before has "dense_1" for "dense". What refers to a layer by its name is renamed too.
+    Keras names layers by counting the layers of a process. So a rank that made another model before
+    has "dense_1" where others have "dense". References to a layer by its name are renamed too.
+
+    Args:
+        tree: the plain data.
+        with_bases: whether names that differ in more than such a number count as different.
     """
     names: dict[str, str] = {}
     bases: dict[str, int] = {}
     for name in _names(tree):
         if name not in names:
-            base = re.sub(r"_\d+$", "", name)
+            base = re.sub(r"_\d+$", "", name) if with_bases else "name"
             bases[base] = bases.get(base, -1) + 1
             names[name] = f"{base}#{bases[base]}" if bases[base] else base
     return _renamed(tree, names)

@@ -12,14 +12,16 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import compat
+from tfdist.optimizer import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.processes.describe import plain, with_names_by_order
+from tfdist.step.model_optimizers import optimizers_of
 
-# What differs without harm: where progress goes to, and what runs beside training.
+# Arguments that may differ: they decide what is shown, and what runs beside training.
 _HARMLESS = ("verbose", "callbacks", "return_dict", "kwargs")
 _DATA = ("x", "y", "sample_weight", "validation_data")
-# Initial values, also those of seeds, are rank 0's. Shapes for which layers were built may be those
-# of a rank's part of a batch.
+# Initial values, seeds included, come from rank 0. Layers may have been built for the shape of a
+# rank's part of a batch.
 _OWN_OF_RANKS = ("seed", "build_config", "initializer")
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics", "auto_scale_loss")
 
@@ -28,7 +30,7 @@ _compared: weakref.WeakSet = weakref.WeakSet()
 
 
 def note_compiled(model: keras.Model, arguments: Mapping[str, Any]) -> None:
-    """Notes what `compile` was given, of which a model keeps only a part."""
+    """Notes what `compile` was given, as a model keeps only a part of it."""
     _compiled[model] = {name: plain(arguments.get(name)) for name in _COMPILED}
 
 
@@ -38,7 +40,7 @@ def note_compared(model: keras.Model) -> None:
 
 
 def of_versions() -> dict[str, str]:
-    """The versions of what computes."""
+    """The versions of tfdist, Keras, TensorFlow and Python."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {
         "tfdist": tfdist.__version__,
@@ -59,14 +61,14 @@ def of_strategy(name: str, options: Options, local_replicas: int) -> dict[str, A
 
 
 def of_run(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The model, how it was compiled, and what its method was called with.
+    """The model, how it was compiled, and the arguments of its method.
 
     To save time, `evaluate` and `predict` leave out a model that was compared before.
 
     Args:
         model: the model.
-        name: of the method: "fit", "evaluate" or "predict".
-        arguments: those of the method, by their names.
+        name: the method: "fit", "evaluate" or "predict".
+        arguments: the method's arguments, by name.
     """
     plain_arguments = {
         name: plain(value) for name, value in arguments.items() if name not in (*_HARMLESS, *_DATA)
@@ -89,8 +91,8 @@ def of_run(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> dict[
 def of_model(model: keras.Model) -> dict[str, Any]:
     """The class of `model`, its configuration, and its layers.
 
-    The configuration says how layers are connected. Not every model has one; layers of a model or
-    layer of the user's own are then described one by one.
+    The configuration says how layers are connected. A user's own model may have none; its layers
+    are then described one by one.
     """
     config = _config(model)
     layers = [] if config is not None else compat.flatten_layers(model)[1:]
@@ -101,9 +103,20 @@ def of_model(model: keras.Model) -> dict[str, Any]:
             "layers": [_layer(layer) for layer in layers],
             "trainable": [bool(layer.trainable) for layer in compat.flatten_layers(model)],
             "variables": [[list(v.shape), v.dtype] for v in model.variables],
-        }
+        },
+        with_bases=_depends_on_names(model),
     )
     return _common(found)
+
+
+def _depends_on_names(model: keras.Model) -> bool:
+    """Whether it matters for training what layers are called: for compressors by variable."""
+    chosen = [
+        optimizer.options.compression
+        for optimizer in optimizers_of(model).values()
+        if isinstance(optimizer, DistributedOptimizer)
+    ]
+    return any(choice is not None and choice.depends_on_names for choice in chosen)
 
 
 def _common(tree: object) -> Any:
@@ -126,7 +139,7 @@ def _layer(layer: keras.layers.Layer) -> dict[str, Any]:
 def _config(layer: keras.layers.Layer) -> Any:
     try:
         return plain(layer.get_config())
-    except Exception:  # Keras raises several kinds for what has no configuration
+    except Exception:  # Keras raises errors of several kinds where there is none
         return None
 
 
@@ -148,7 +161,7 @@ def of_compile(model: keras.Model) -> dict[str, Any]:
 
 
 def _callbacks(arguments: Mapping[str, Any]) -> list[Any]:
-    """The callbacks of tfdist, which communicate or act in each rank by itself."""
+    """The names of tfdist's own callbacks; all ranks need the same, as some communicate."""
     given = arguments.get("callbacks")
     if isinstance(given, keras.callbacks.CallbackList):
         given = given.callbacks

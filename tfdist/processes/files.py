@@ -1,4 +1,4 @@
-"""Files of callbacks and models: one process writes them, and only whole ones are seen."""
+"""Files of callbacks and models: one process writes them, and only whole files become visible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdist.processes.contracts import KerasRunner
 
 
 class CallbackFiles:
-    """Where the callbacks of one `fit` write.
+    """Where the callbacks of one `fit` write: the chief to the given paths, others aside.
 
     Args:
         callbacks: the callbacks.
@@ -29,7 +29,7 @@ class CallbackFiles:
 
     def __init__(self, callbacks: list[keras.callbacks.Callback], is_chief: bool):
         self._callbacks = callbacks
-        # Where files cannot be moved at once, backups are written in their place.
+        # Remote file systems cannot move files in one step, so backups there are written in place.
         self._backups = {
             id(c): Backup(c)
             for c in callbacks
@@ -44,7 +44,7 @@ class CallbackFiles:
                 self._turn_aside(callback)
 
     def _turn_aside(self, callback: keras.callbacks.Callback) -> None:
-        """Lets a callback of a process that is not the chief write where nobody looks."""
+        """Makes a callback write to a temporary folder, in a process that is not the chief."""
         target = ""
         if isinstance(callback, keras.callbacks.CSVLogger):
             target = callback.filename
@@ -53,7 +53,7 @@ class CallbackFiles:
         elif isinstance(callback, keras.callbacks.BackupAndRestore):
             target = callback.backup_dir
         elif isinstance(callback, keras.callbacks.ModelCheckpoint):
-            # It writes nothing here, but makes the folder, if no other process makes it meanwhile.
+            # It writes nothing here, but makes the folder, which fails if another process does too.
             target = os.path.dirname(callback.filepath)
         if target:
             self._elsewhere = self._elsewhere or tempfile.TemporaryDirectory(prefix="tfdist-")
@@ -61,7 +61,7 @@ class CallbackFiles:
             self._undo.append(_redirect(callback, target, str(aside)))
 
     def silence(self) -> None:
-        """Lets the callbacks say nothing, until their paths are restored."""
+        """Makes the callbacks print nothing, until their paths are restored."""
         for callback in self._callbacks:
             verbose = getattr(callback, "verbose", 0)
             if verbose:
@@ -69,7 +69,7 @@ class CallbackFiles:
                 self._undo.append(functools.partial(setattr, callback, "verbose", verbose))
 
     def with_commits(self) -> list[keras.callbacks.Callback]:
-        """The callbacks, and behind each that writes backups one that makes them visible."""
+        """The callbacks; a `Commit` follows each one whose backups it makes visible."""
         found = []
         for callback in self._callbacks:
             found.append(callback)
@@ -78,22 +78,22 @@ class CallbackFiles:
         return found
 
     def recover(self) -> None:
-        """Puts whole backups in the places of those that a killed process has left.
+        """Repairs the backups that a killed process has left.
 
         Raises:
-            ValueError: when there are backups, and none is whole.
+            ValueError: when there are backups, but no whole one.
         """
         for backup in self._backups.values():
             backup.folder.recover()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Lets backups in the middle of the epoch have its number."""
+        """Gives backups in the middle of the epoch the epoch's number."""
         for callback in self._callbacks:
             if isinstance(callback, keras.callbacks.BackupAndRestore):
                 compat.set_backup_epoch(callback, epoch)
 
     def end_training(self) -> None:
-        """Lets callbacks clean up where they wrote; files that are not theirs stay."""
+        """Lets callbacks clean up their own files; other files stay."""
         self.restore()
         for backup in self._backups.values():
             self._undo.append(backup.clean_up())
@@ -109,13 +109,13 @@ class CallbackFiles:
 
 
 class Backup:
-    """What one BackupAndRestore writes.
+    """The backups of one BackupAndRestore.
 
     Args:
         callback: the callback.
 
     Attributes:
-        folder: where it writes.
+        folder: the folder to which the callback writes.
     """
 
     def __init__(self, callback: keras.callbacks.BackupAndRestore):
@@ -124,7 +124,7 @@ class Backup:
         self.folder = BackupFolder(pathlib.Path(callback.backup_dir))
 
     def stage(self) -> None:
-        """From now on backups become visible with `folder.commit` only."""
+        """From now on backups become visible only through `folder.commit`."""
         old, new = self._callback.backup_dir, str(self.folder.staging)
         self._undo = self._undo or _redirect(self._callback, old, new)
 
@@ -136,10 +136,10 @@ class Backup:
             self.folder.discard_incomplete()
 
     def clean_up(self) -> Callable[[], None]:
-        """Removes the backups if the callback was asked to; returns what undoes the rest.
+        """Removes the backups if the callback would; returns a function that restores its setting.
 
-        Keras would remove the whole folder, with what others have written there, and raise an error
-        where it cannot: a link, or a folder where a disk is mounted.
+        Keras would remove the whole folder, with everybody's files in it. Keras would also raise an
+        error for a folder that it cannot remove: a link, or one where a disk is mounted.
         """
         callback = self._callback
         if not callback.delete_checkpoint:
@@ -150,7 +150,7 @@ class Backup:
 
 
 class Recover(keras.callbacks.Callback):
-    """Stands before the callbacks of a `fit` in one process, and gives them whole backups.
+    """Runs before the callbacks of a `fit` in one process, and gives them whole backups.
 
     Args:
         strategy: the strategy.
@@ -163,24 +163,24 @@ class Recover(keras.callbacks.Callback):
         self._files = files
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Mends what a killed process left."""
+        """Repairs the backups that a killed process has left."""
         self._strategy.callback_files.append(self._files)
         self._files.recover()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Lets backups in the middle of the epoch have its number."""
+        """Gives backups in the middle of the epoch the epoch's number."""
         self._files.begin_epoch(epoch)
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Lets the callbacks clean up where they wrote."""
+        """Lets the callbacks clean up their files."""
         self._files.end_training()
 
 
 class Commit(keras.callbacks.Callback):
-    """Stands behind a BackupAndRestore and makes visible what it wrote.
+    """Runs after a BackupAndRestore and makes its backups visible.
 
     Args:
-        backup: what it writes.
+        backup: the backups of that callback.
     """
 
     def __init__(self, backup: Backup):
@@ -188,7 +188,7 @@ class Commit(keras.callbacks.Callback):
         self._backup = backup
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """From now on backups become visible when they are whole; the last was restored."""
+        """From now on only whole backups become visible; the last one has been restored already."""
         self._backup.stage()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
@@ -228,7 +228,7 @@ def restored(strategy: KerasRunner) -> Iterator[None]:
 def _redirect(
     callback: keras.callbacks.Callback, old: str | os.PathLike, new: str
 ) -> Callable[[], None]:
-    """Replaces `old` by `new` in all paths that `callback` keeps; returns what undoes it."""
+    """Replaces `old` by `new` in all paths that `callback` keeps; returns a function to undo it."""
     start = os.fspath(old).rstrip("/")
     paths = {
         name: path
@@ -247,22 +247,22 @@ def _is_remote(path: str | os.PathLike) -> bool:
 
 @contextlib.contextmanager
 def whole_file(path: Any, size: int) -> Iterator[Any]:
-    """A path to write to instead of `path`, which it replaces when it is whole.
+    """Yields a temporary path to write to; the whole file then replaces the file at `path`.
 
-    Folders, open files and remote ones are written directly.
+    Folders, open files and remote files are written directly.
 
     Args:
         path: where the file is to be.
-        size: about how many bytes it will have.
+        size: about how many bytes the file will have.
 
     Raises:
-        OSError: when there is no room for as many.
+        OSError: when the disk has no room for this many bytes.
     """
     is_path = isinstance(path, (str, os.PathLike)) and not _is_remote(path)
     if not is_path or not str(path).endswith((".h5", ".hdf5", ".keras")) or os.path.isdir(path):
         yield path
         return
-    given, path = path, pathlib.Path(os.path.realpath(path))  # a link stays one
+    given, path = path, pathlib.Path(os.path.realpath(path))  # a link stays a link
     if not path.parent.is_dir():
         yield given  # Keras raises its own error
         return
@@ -283,7 +283,7 @@ def whole_file(path: Any, size: int) -> Iterator[Any]:
 
 
 def _check_room(path: pathlib.Path, size: int) -> None:
-    """Raises OSError where a file of `size` bytes has no room.
+    """Raises OSError if the disk has no room for a file of `size` bytes.
 
     A full disk would end the process: HDF5 (1.14, 2.0) crashes when it closes the file.
     """
@@ -291,6 +291,6 @@ def _check_room(path: pathlib.Path, size: int) -> None:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems without it
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not on every file system
                 message = f"{os.strerror(error.errno or 0)}: {size} bytes are needed"
                 raise OSError(error.errno, message, str(path)) from error

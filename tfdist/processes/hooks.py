@@ -1,4 +1,4 @@
-"""Puts whole files, and one decision of several processes, into `fit`, saving and loading."""
+"""Hooks in `fit`, saving and loading: whole files, and one decision of several processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ import keras
 import numpy as np
 
 from tfdist import compat
-from tfdist.processes import digest, meeting, runs
-from tfdist.processes.agreement import all_variables, broadcast_variables, replica_states
+from tfdist.processes import digest, meeting, runs, single_batches
+from tfdist.processes.agreement import (
+    all_variables,
+    broadcast_variables,
+    check_equal,
+    combined_checksum,
+    replica_states,
+)
 from tfdist.processes.callbacks import coordinate
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import protect, restored, whole_file
@@ -20,7 +26,7 @@ from tfdist.processes.saving import write_together
 
 
 def install(strategy_class: type) -> None:
-    """Installs the hooks for models of strategies of `strategy_class`; others are left alone."""
+    """Installs the hooks for models of `strategy_class` strategies; other models are unaffected."""
 
     def strategy_of(model: keras.Model) -> Any:
         strategy = getattr(model, "distribute_strategy", None)
@@ -61,29 +67,38 @@ def install(strategy_class: type) -> None:
         else:
             read()
 
+    def before_single_batch(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
+        strategy = strategy_of(model)
+        if strategy is not None and strategy.is_multi_process and not strategy.callbacks_run:
+            single_batches.agree(model, name, arguments)
+
     compat.hook_runs(around_run)
+    compat.hook_single_batches(before_single_batch)
     compat.hook_callbacks(before_callbacks)
     compat.hook_saving(save)
     compat.hook_load_weights(load)
 
 
 def _agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises ValueError in all processes, where they are about to run different things."""
-    processes = model.distribute_strategy.processes
+    """Raises ValueError in all processes, if they are about to run different things."""
+    strategy = model.distribute_strategy
     facts = {key: value for key, value in arguments.items() if key not in ("self", "kwargs")}
-    meeting.meet(processes, f"begins `{name}`", digest.of_run(model, name, facts))
+    run = digest.of_run(model, name, facts)
+    # `fit` compares the weights, and more, when its callbacks have begun.
+    weights = 0 if name == "fit" else combined_checksum(strategy, model.variables)
+    check_equal(meeting.meet(strategy.processes, f"begins `{name}`", run, number=weights))
     digest.note_compared(model)
 
 
 def _size(model: keras.Model) -> int:
-    """About how many bytes a file of `model` has: the values, and what HDF5 notes about them."""
+    """The approximate bytes of a file of `model`: the values, and HDF5's notes about them."""
     values = [int(np.prod(v.shape)) * v.dtype.size for v in all_variables(model)]
     values += [size for state in replica_states(model) for size in state.sizes()]
     return sum(2048 + size for size in values)
 
 
 def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -> Any:
-    """Writes in the chief; the others give it what only they have."""
+    """Writes in the chief; the other processes send it the state that only they have."""
     states = [state for state in replica_states(model) if state.has_rows()]
     if not all(state.is_held for state in states):
         return write_together(strategy.processes, states, write)
@@ -91,9 +106,9 @@ def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -
 
 
 def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -> None:
-    """Reads in the chief, whose file counts, and gives the others what it read.
+    """Reads in the chief, whose file counts, and sends the result to the other processes.
 
-    While callbacks run nothing is sent: what they change is agreed on after them.
+    While callbacks run, nothing is sent: the processes agree on all changes after the callbacks.
 
     Raises:
         RuntimeError: in the other processes, when the chief could not read.

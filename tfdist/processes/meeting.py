@@ -1,9 +1,10 @@
-"""Where all processes meet before what only works if all of them do the same.
+"""Meetings: all processes compare what they are about to do, where all must do the same.
 
-Collective operations of different kinds or shapes that meet end in a lost connection, or wait for
-ever. So before one whose kind or shape depends on the script, the processes compare what they are
-about to do, in an operation that is the same everywhere: two numbers from each of them. Only where
-these differ do texts travel, and all processes raise the same error.
+If processes start collective operations of different kinds or shapes, the connection is lost or all
+wait for ever. So before an operation whose kind or shape depends on the script, the processes
+compare what they are about to do. They use an operation that is the same everywhere: two numbers
+from each process. Only if the numbers differ do texts travel, and all processes raise the same
+error.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ def meet(
         processes: the processes.
         doing: what this process is about to do, such as "begins `fit`".
         facts: plain data (dicts, lists, strings, numbers) that must be equal in all processes.
-        detail: what to say besides `doing`; it may differ.
-        number: an int64 that may differ.
-        advice: what the error says first.
+        detail: what an error says besides `doing`; may differ between processes.
+        number: an int64 that may differ between processes.
+        advice: the first sentences of the error.
 
     Returns:
         Every process' `number`.
 
     Raises:
-        ValueError: in all processes, when they do different things or differ in their facts; it
-            names what differs, with the values and ranks.
+        ValueError: in all processes, when they do different things or their facts differ. The
+            error names what differs, with the values and ranks.
         ConnectionError: when another process is lost.
     """
     if processes.size == 1:
@@ -76,7 +77,7 @@ def _outside_of_scopes(function: Callable[[Any], _Result], argument: Any) -> _Re
     """Calls `function` where no function is being traced and no strategy's scope is active."""
     if tf.executing_eagerly() and not tf.distribute.has_strategy():
         return function(argument)
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # a new one is in none
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # in no scope
         return thread.submit(function, argument).result()
 
 
@@ -97,11 +98,11 @@ def _what_differs(texts: Sequence[Any]) -> str:
 
 
 def differences(trees: Sequence[Any], name: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Where plain data differ.
+    """Finds the parts in which plain data differ.
 
     Args:
         trees: dicts, lists, strings and numbers, nested.
-        name: what they are called.
+        name: the name of the data in messages.
 
     Yields:
         The name of a part, such as "model.layers[1].units", and its value in each of `trees`.
@@ -127,7 +128,7 @@ def differences(trees: Sequence[Any], name: str = "") -> Iterator[tuple[str, lis
 
 
 def _by_value(values: Sequence[Any]) -> list[tuple[Any, str]]:
-    """Each different value with the ranks that have it."""
+    """Each distinct value with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(json.dumps(value, sort_keys=True), []).append(rank)

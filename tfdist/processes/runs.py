@@ -1,4 +1,4 @@
-"""What surrounds `fit`, `evaluate` and `predict`: Ctrl-C for all, and errors that name the rank."""
+"""Surrounds `fit`, `evaluate` and `predict`: Ctrl-C for all, and errors that name the rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdist.engines.processes import Processes
 from tfdist.processes import files
 from tfdist.processes.contracts import Coordinated
 
-# About how often, in seconds, the processes ask each other whether someone pressed Ctrl-C.
+# About how many seconds pass until the processes again ask each other about Ctrl-C.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
 
 
@@ -29,13 +29,13 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
 
     Before the outermost of nested runs, the processes `agree` that they do the same.
 
-    The first Ctrl-C stops all of them at one step, with KeyboardInterrupt; a second one stops this
-    process at once.
+    The first Ctrl-C stops all processes at the same step, with KeyboardInterrupt. A second Ctrl-C
+    stops this process at once.
 
     Raises:
-        ConnectionError: when another process is lost; it names its rank where it is known.
+        ConnectionError: when another process is lost; names the lost rank where known.
     """
-    outermost = not getattr(_running, "active", False)
+    outermost = not is_running()
     _running.active = True
     try:
         with files.restored(strategy), strategy.processes.naming_lost_ranks():
@@ -52,6 +52,11 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
 _running = threading.local()
 
 
+def is_running() -> bool:
+    """Whether this thread is inside of `fit`, `evaluate` or `predict`."""
+    return getattr(_running, "active", False)
+
+
 @contextlib.contextmanager
 def _one_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
@@ -65,7 +70,7 @@ def _one_interrupt() -> Iterator[None]:
     previous = signal.signal(signal.SIGINT, note)
     try:
         yield
-        if _Interruption.requested:  # too late for the others to stop with this process
+        if _Interruption.requested:  # too late to stop all
             raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGINT, previous)
@@ -73,15 +78,15 @@ def _one_interrupt() -> Iterator[None]:
 
 
 def raise_everywhere(processes: Processes, error: Exception | None, action: str) -> None:
-    """Raises `error`, which this process has met, and in all others one that tells of it.
+    """Raises `error` in this process; an error of rank 0 is reported in all other processes too.
 
     Args:
-        processes: the processes, all of which call this.
-        error: what went wrong in this process; None for nothing.
+        processes: the processes; all of them call this.
+        error: this process' error; None if there was none.
         action: what rank 0 was about to do, for the message.
 
     Raises:
-        RuntimeError: in the other processes, when rank 0 has met an error.
+        RuntimeError: in the other processes, when rank 0 had an error.
     """
     own = f"{type(error).__name__}: {error}" if error else ""
     (message, *_) = processes.all_gather_texts(own)
@@ -94,8 +99,8 @@ def raise_everywhere(processes: Processes, error: Exception | None, action: str)
 class Questions:
     """Asks the other processes now and then whether someone pressed Ctrl-C.
 
-    All of them ask at the same steps, about one second apart: the answers say how long the steps
-    take, from which all compute the same next one.
+    All processes ask at the same steps, about one second apart. Each answer includes how long the
+    steps took, and from the answers all processes compute the same next step.
 
     Args:
         processes: the processes.
@@ -108,15 +113,16 @@ class Questions:
         self._asked_at = time.monotonic()
 
     def start_again(self) -> None:
-        """Called by all processes where other steps begin, which may take longer."""
+        """Measures the time of steps anew; called by all processes before other kinds of steps."""
         self._steps_between = self._steps_left = 1
         self._asked_at = time.monotonic()
 
     def ask_now_and_then(self) -> bool:
-        """Called by all processes before each step.
+        """Asks if it is time to; called by all processes before each step.
 
         Returns:
-            Whether it is time for what they do about once a second; the same in all of them.
+            Whether it is time for the work that is due about once a second; the same in all
+            processes.
 
         Raises:
             KeyboardInterrupt: in all processes, when Ctrl-C was pressed in one.

@@ -1,4 +1,4 @@
-"""Saving what each process has a part of: the first one writes, the others send it their parts."""
+"""Saves state of which each process has a part: the first writes, the others send their parts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ def write_together(
 ) -> Any:
     """Calls `write` in the first process; called by all processes.
 
-    What is written may ask each of `states` to save itself. The first process then tells the others
-    which one it is, and all go through its rows; at the end it tells them how it went.
+    `write` may ask each of `states` to save itself. The first process then tells the others which
+    state comes next, and all processes exchange its rows. At the end the first process tells the
+    others whether the save succeeded.
 
     Returns:
         What `write` returns; None in the other processes.
 
     Raises:
         RuntimeError: in the other processes, when the first one could not write.
-        ConnectionError: when another process is lost; it names its rank where it is known.
+        ConnectionError: when another process is lost; names the lost rank where known.
     """
     with processes.naming_lost_ranks():
         if processes.is_chief:
@@ -56,7 +57,7 @@ def _receive_and_write(
 
 
 def _is_loss(processes: Processes, error: BaseException) -> bool:
-    """Whether the others cannot be reached: a remote file system has errors of the same types."""
+    """Whether a process is lost; a remote file system raises errors of the same types."""
     cause = error.__cause__ if isinstance(error, ConnectionError) else error
     return isinstance(cause, tf.errors.OpError) and processes.lost(cause) is not None
 
@@ -71,5 +72,5 @@ def _send(processes: Processes, states: Sequence[ReplicaState]) -> None:
 
 
 def _tell(processes: Processes, number: int) -> int:
-    """What the first process says."""
+    """Sends the first process' `number` to all; returns it in all."""
     return int(processes.all_gather([number])[0, 0])

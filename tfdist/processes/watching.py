@@ -1,7 +1,7 @@
-"""Whether all processes read the same global batches: running checksums, which they compare.
+"""Checks that all processes read the same global batches, by comparing running checksums.
 
-Each process keeps a part of every batch and leaves the rest, so data that differ between processes
-train a model on a mixture that nobody asked for.
+Each process keeps a part of every batch and drops the rest. So if data differ between processes,
+the model is trained on a mixture that nobody asked for.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.engines.processes import Processes
-from tfdist.processes.meeting import names_of
+from tfdist.processes import runs
+from tfdist.processes.meeting import meet, names_of
 from tfdist.step.weighting import batch_size
 from tfdist.structures import Structure
 
-# So many batches back, the first one that differs can be named.
+# The first batch that differs can be named if it is at most this many batches back.
 REMEMBERED = 4096
 _MORE_THAN_BATCHES = 2**40
-# Enough to notice another order or other data.
+# Numbers per sample that enter a checksum: enough to notice another order or other data.
 _SAMPLED_OF_INPUTS, _SAMPLED_OF_TARGETS = 8, 64
 _UNKNOWN_ROW = 1000
 _ADVICE = (
@@ -42,10 +43,10 @@ class Read(NamedTuple):
     Attributes:
         number: how many passes were begun.
         batches: how many batches were read.
-        ended: whether there are no more.
+        ended: whether the data have ended.
         sizes: a checksum of the numbers of samples of all these batches.
-        targets: one of a sample of their targets and sample weights.
-        inputs: one of a sample of their inputs.
+        targets: a checksum of some of the targets and sample weights.
+        inputs: a checksum of some of the inputs.
     """
 
     number: int = 0
@@ -56,7 +57,7 @@ class Read(NamedTuple):
     inputs: int = 0
 
 
-# A checksum is the last one times a factor plus what is new.
+# The new checksum is the previous one times a factor, plus the contribution of the new batch.
 _FACTORS = tuple(Read(1, 1, 1, *[6_364_136_223_846_793_005] * 3))
 _CHECKSUMS = {
     "sizes": "numbers of samples",
@@ -68,7 +69,7 @@ _CHECKSUMS = {
 class Watch:
     """Running checksums of the batches that a data set gives.
 
-    They are kept in a table, as a variable would be a distributed one in a strategy's scope.
+    The checksums are in a table: in a strategy's scope a variable would become distributed.
     """
 
     def __init__(self) -> None:
@@ -78,25 +79,30 @@ class Watch:
     def on(
         self, dataset: tf.data.Dataset, length_is_known: bool, function: Callable[[Any], Any]
     ) -> tf.data.Dataset:
-        """Notes the batches when they pass, and what one step of a pipeline makes of them.
+        """Maps `dataset` by `function`, and notes the batches as they pass.
 
         Args:
             dataset: the batches.
-            length_is_known: whether their number is; otherwise the end is noted too.
-            function: of a batch. It shares a step with the noting, as a step costs more than that.
+            length_is_known: whether the number of batches is known; if not, the end is noted too.
+            function: a function of a batch. Notes and function share one step of the pipeline, as
+                the step costs more than the notes.
 
         Returns:
-            What `function` returned.
+            A data set of the results of `function`.
         """
 
         @tf.autograph.experimental.do_not_convert
-        def note(row: tf.Tensor, batch: Structure) -> tuple[tf.Tensor, Any]:
-            return self._noted(row * _FACTORS + _news(batch)), function(batch)
+        def begin(zero: tf.Tensor) -> tf.data.Dataset:
+            begun = self._latest()[0] * list(Read(number=1)) + list(Read(number=1))
+            return tf.data.Dataset.from_tensors(self._noted(begun)).repeat()
 
         @tf.autograph.experimental.do_not_convert
-        def note_pass(zero: tf.Tensor) -> tf.data.Dataset:
-            begun = self._latest()[0] * list(Read(number=1)) + list(Read(number=1))
-            return dataset.scan(self._noted(begun), note)
+        def note(
+            row: tf.Tensor, element: tuple[tf.Tensor, Structure]
+        ) -> tuple[tf.Tensor, Structure]:
+            begun, batch = element
+            row = tf.where(row[0] == 0, begun, row)
+            return self._noted(row * _FACTORS + _news(batch)), function(batch)
 
         @tf.autograph.experimental.do_not_convert
         def note_end(zero: tf.Tensor) -> tf.data.Dataset:
@@ -104,15 +110,19 @@ class Watch:
                 return dataset.take(tf.identity(zero)).scan(zero, lambda n, b: (n, function(b)))
 
         zero = tf.data.Dataset.from_tensors(tf.zeros([], tf.int64))
-        noted = zero.flat_map(note_pass)
+        # `dataset` is not in a function of `flat_map`, which begins with it when the first batch is
+        # asked for. Keras makes iterators that it never asks for one, and `shuffle` counts them.
+        passes = tf.data.Dataset.zip((zero.flat_map(begin), dataset))
+        unbegun = tf.constant(list(Read()), tf.int64)
+        noted = passes.scan(unbegun, note)
         return noted if length_is_known else noted.concatenate(zero.flat_map(note_end))
 
     def latest(self) -> list[int]:
-        """The last `Read`; batches may be read before they are trained on."""
+        """The last `Read`; may be ahead of training, as batches are read in advance."""
         return self._latest().numpy().tolist()
 
     def after(self, counts: range) -> list[Read]:
-        """What was read after these numbers of batches."""
+        """The `Read` after each of these numbers of batches."""
         keys = [count % REMEMBERED for count in counts]
         return [Read(*row) for row in self._table.lookup(tf.constant(keys, tf.int64)).numpy()]
 
@@ -126,7 +136,7 @@ class Watch:
 
 
 def _news(batch: Structure) -> tf.Tensor:
-    """What one more batch adds to a `Read`, int64."""
+    """What one more batch adds to a `Read`: a vector of int64."""
     size = batch_size(batch)
     if isinstance(batch, tuple) and len(batch) <= 3:
         inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
@@ -142,6 +152,16 @@ def _news(batch: Structure) -> tf.Tensor:
         inputs=_checksum(inputs, _SAMPLED_OF_INPUTS),
     )
     return tf.stack(list(news))
+
+
+def of_inputs(data: Structure) -> int:
+    """A checksum of a sample of `data`, a structure of eager tensors."""
+    return int(_checksum(data, _SAMPLED_OF_INPUTS))
+
+
+def of_targets(data: Structure) -> int:
+    """A checksum of a larger sample of `data`, a structure of eager tensors."""
+    return int(_checksum(data, _SAMPLED_OF_TARGETS))
 
 
 def _checksum(data: Structure, of_each: int) -> tf.Tensor:
@@ -166,7 +186,7 @@ def _some(tensor: tf.Tensor, of_each: int) -> tf.Tensor:
 
 
 class Comparison:
-    """The processes compare what they have read of the data sets that were distributed last."""
+    """Compares what the processes have read of the data sets that were distributed last."""
 
     def __init__(self, processes: Processes):
         self._processes = processes
@@ -180,13 +200,37 @@ class Comparison:
         self._watches.append(Watch())
         return self._watches[-1].on(dataset, length_is_known, function)
 
+    def compare_reading(self, what: str) -> None:
+        """Called in loops of the user's own, by all processes after the same numbers of batches.
+
+        Args:
+            what: what this process has read.
+
+        Raises:
+            ValueError: in all processes, when one of them does something else.
+            RuntimeError: as `compare`.
+        """
+        if self._watches and not runs.is_running():
+            meet(self._processes, what, {})
+            self.compare()
+
+    def compare_inputs(self, checksums: list[int]) -> None:
+        """Warns, once, when the inputs of a single batch differ.
+
+        Args:
+            checksums: those of all processes.
+        """
+        differs = [rank for rank, one in enumerate(checksums) if one != checksums[0]]
+        if differs and not self._warned:
+            self._warn(f"{_ADVICE} Received: other inputs in {names_of(differs)} than in rank 0")
+
     def compare(self) -> None:
         """Called by all processes, between steps.
 
         Raises:
-            RuntimeError: in all processes, when the data of one of them have ended before those of
-                the others, and when the targets, sample weights or numbers of samples of their
-                batches differ. If only inputs do, there is a warning, once.
+            RuntimeError: in all processes, when the data of one process have ended before the data
+                of the others, or when the batches differ in targets, sample weights or numbers of
+                samples. If only inputs differ, there is one warning.
         """
         if not self._watches:
             return
@@ -228,6 +272,9 @@ class Comparison:
         )
         if serious:
             raise RuntimeError(message)
+        self._warn(message)
+
+    def _warn(self, message: str) -> None:
         self._warned = True
         tf.get_logger().warning(
             f"tfdist: {message}. (Where only random augmentation differs, this does no harm.)"

@@ -1,8 +1,8 @@
 """Stage 2: average the gradients of k micro-batches on each replica before one exchange.
 
-The accumulators are replica-local; nothing travels until the k-th micro-batch. They carry over from
-one epoch to the next, as with Keras' own `gradient_accumulation_steps`: when the steps of an epoch
-are no multiple of k, the remainder is completed by the first batches of the next epoch.
+The accumulators are local to each replica; nothing travels until the k-th micro-batch. Accumulators
+carry over from one epoch to the next, as with Keras' own `gradient_accumulation_steps`. So if the
+steps of an epoch are no multiple of k, the next epoch's first batches complete the remainder.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from tfdist.step.replica_state import ReplicaState
 class GradientAccumulator(ReplicaState):
     """Sums of gradients since the last update, one flat variable per bucket and replica.
 
-    It is saved per variable, so that a file can be read with another bucket size. With compression
-    each replica's sums are saved, as they are what its compressor will see. Without, only the sum
-    over the replicas matters to the update. (A `tf.train.Checkpoint` writes the flat variables,
-    summed: there the bucket size must stay the same.)
+    The state is saved per variable, so that a file can be read with another bucket size. With
+    compression each replica's sums are saved, because the replica's compressor will see these sums.
+    Without compression only the sum over the replicas matters to the update, and is saved. (A
+    `tf.train.Checkpoint` writes the flat variables, summed: there the bucket size must stay the
+    same.)
 
     Args:
         steps: k, the number of micro-batches per update.
         buckets: the layout of the gradients of all trainable variables.
         variables: number of trainable variables.
-        iterations: gives the optimizer's number of updates.
+        iterations: returns the optimizer's number of updates.
         compressed: whether gradients are compressed.
     """
 
@@ -77,10 +78,10 @@ class GradientAccumulator(ReplicaState):
             total.assign_add(flat if finite is None else tf.where(finite, flat, 0))
 
     def take(self, micro_batches: tf.Tensor) -> list[tf.Tensor]:
-        """The replica's packed mean over the micro-batches; clears the sums; in replica context.
+        """Returns the replica's packed mean and clears the sums; in replica context.
 
         Args:
-            micro_batches: an int64 scalar, their number.
+            micro_batches: an int64 scalar, the number of micro-batches in the sums.
         """
         means = []
         for total in self.sums:
@@ -94,8 +95,8 @@ class GradientAccumulator(ReplicaState):
 
         Returns:
             A bool scalar, whether an update is due, and an int64 scalar, the number of
-            micro-batches since the last one. When it is due that is k, or more after a state was
-            read that had been saved with a larger k.
+            micro-batches since the last update. When an update is due, this number is k. It can be
+            larger after reading a state that was saved with a larger k.
         """
         micro_batches = tf.convert_to_tensor(self.micro_step) + 1
         due = tf.greater_equal(micro_batches, self.steps)
@@ -112,15 +113,15 @@ class GradientAccumulator(ReplicaState):
         ]
 
     def has_rows(self) -> bool:
-        """Whether gradients wait for an update; alike in all processes."""
+        """Whether gradients wait for an update; the same in all processes."""
         return int(self.micro_step.numpy()) != 0
 
     def saved_as(self) -> str:
-        """By replica where a compressor will see each replica's gradients, else their sum."""
+        """Per replica if a compressor will see each replica's sums, else as their total."""
         return PER_REPLICA if self._compressed else SUM
 
     def position(self) -> tuple[int, int]:
-        """The number of updates, and of micro-batches since."""
+        """The number of updates, and the number of micro-batches since the last update."""
         return self._iterations(), int(self.micro_step.numpy())
 
     def start_anew(self) -> None:
@@ -136,10 +137,10 @@ class GradientAccumulator(ReplicaState):
         super().save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
-        """Reads the state; without any (no accumulation when it was saved), nothing waits.
+        """Reads the state; a model saved without accumulation has none, and nothing waits then.
 
         Raises:
-            ValueError: when it was saved for other variables.
+            ValueError: when the state was saved for other variables.
         """
         names = set(store.keys())
         if len(names) <= 1:
@@ -169,5 +170,5 @@ class GradientAccumulator(ReplicaState):
 
 
 def _array(stored: Any) -> np.ndarray:
-    """An array out of a file; Keras gives it as a tensor where HDF5 has no such dtype."""
+    """An array from a file; for dtypes that HDF5 does not have, Keras returns a tensor."""
     return np.asarray(stored[()])

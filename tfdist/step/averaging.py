@@ -1,4 +1,4 @@
-"""What the replicas average, and when: one interface; `averaging_of` chooses."""
+"""What the replicas average, and when: the interface, and `averaging_of`, which chooses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Averaging(Protocol):
     """Stage 3: what an update gets from the gradients of all replicas.
 
     Attributes:
-        compressed: the part of it that compresses; None without compression.
+        compressed: the part that compresses; None without compression.
     """
 
     compressed: CompressedExchange | None
@@ -27,15 +27,15 @@ class Averaging(Protocol):
 
         Args:
             gradients: one per trainable variable: tensors, `tf.IndexedSlices`, or None.
-            accumulates: whether they are accumulated.
+            accumulates: whether gradients are accumulated.
         """
 
     def sum(self, packing: Packing, packed: list, number: tf.Tensor) -> list[Any]:
         """The gradients for the update; None where there is none; in replica context.
 
         Args:
-            packing: as from `packing`.
-            packed: what it packed, weighted by the replica's share.
+            packing: the layout, from `packing`.
+            packed: the packed gradients, weighted by the replica's share.
             number: int64 scalar, the number of updates so far.
         """
 
@@ -48,7 +48,7 @@ def averaging_of(
     Made in the strategy's scope.
 
     Args:
-        options: those of the optimizer.
+        options: the options of the optimizer.
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
     """

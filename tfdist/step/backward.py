@@ -1,8 +1,8 @@
-"""Before stage 1: large gradients of variables come early in the backward pass.
+"""Before stage 1: large gradients of variables are computed early in the backward pass.
 
-A layer's backward pass gives the gradient of its variables, and that of its input, for the layer
-before it. TensorFlow computes both at the same time where it can. The exchange of the first can
-begin sooner if it does not share the processor with the second.
+A layer's backward pass computes two things: the gradient of its variables, and the gradient of its
+input, for the layer before. TensorFlow computes both at the same time where it can. If the
+variables' gradient comes first and has the processor to itself, its exchange can begin sooner.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.structures import Gradient
 
-# What may come between the operation that computes a gradient and the gradient.
+# Operations that may stand between the one that computes a gradient and the gradient itself.
 _OTHER_FORMS = {"Cast", "Identity", "Mul", "Reshape", "Transpose"}
 
 
 def compute_first(gradients: Sequence[Any], at_least: int) -> None:
-    """Makes what needs the same inputs as a large gradient, and is not needed for it, wait for it.
+    """Computes large gradients before other operations that use the same inputs.
 
-    Called while a step is traced. Gradients that are not computed in the function that is being
-    traced are left alone, so it does nothing outside of a `tf.function`.
+    The other operations wait, unless the gradient needs them itself. Called while a step is traced.
+    Only gradients that are computed in the function being traced are ordered, so nothing happens
+    outside of a `tf.function`.
 
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
-        at_least: bytes of a gradient that is large. What computes so much uses all cores of a
-            device alone; smaller ones gain from running beside each other.
+        at_least: a gradient of this many bytes is large. Computing a large gradient uses all cores
+            of a device. Smaller gradients gain from being computed side by side.
     """
     graph = tf.compat.v1.get_default_graph()
     large = [g for g in gradients if _is_of(graph, g) and _bytes(g) >= at_least]
@@ -54,7 +55,7 @@ def _computing(operation: tf.Operation) -> tf.Operation:
 
 
 def _needed(operation: tf.Operation) -> set[tf.Operation]:
-    """The operation, and all that it depends on."""
+    """The operation, and all operations that it depends on."""
     found: set[tf.Operation] = set()
     left = [operation]
     while left:
@@ -66,11 +67,11 @@ def _needed(operation: tf.Operation) -> set[tf.Operation]:
 
 
 class _Order:
-    """What comes before what in a graph that is being traced.
+    """The order of operations in a graph that is being traced.
 
-    When TensorFlow has traced a function, it makes its stateful operations wait for each other in
-    the order in which they were made. What is put first must not come after one that it was made
-    before: operations could then wait for each other in a circle.
+    After tracing a function, TensorFlow makes its stateful operations wait for each other in the
+    order in which they were created. So an operation must not be put before another one if a
+    stateful operation was created between the two: they could then wait for each other in a circle.
     """
 
     def __init__(self, graph: tf.Graph):
@@ -78,7 +79,7 @@ class _Order:
         self._places = {operation: place for place, operation in enumerate(self._operations)}
 
     def put_first(self, operation: tf.Operation) -> None:
-        """Makes the others that take one of the operation's inputs wait for it where they can."""
+        """Makes the other users of the operation's inputs wait for it, where that is safe."""
         needed = _needed(operation)
         for other in {other for tensor in operation.inputs for other in tensor.consumers()}:
             if other not in needed and not self._stateful_between(other, operation):

@@ -1,4 +1,4 @@
-"""Hands a step's gradients to whoever runs the step as a function, instead of applying them."""
+"""Collects a step's gradients for the caller that runs the step, instead of applying them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 
 class CollectsGradients:
-    """A strategy that applies by itself what `collect` gets, mixed in before a `tf.distribute` one.
+    """Marks a strategy that applies by itself the gradients from `collect`.
 
-    Under it an optimizer exchanges nothing and accumulates nothing.
+    It is mixed in before a `tf.distribute` strategy. Under such a strategy an optimizer exchanges
+    nothing and accumulates nothing.
     """
 
 
@@ -21,11 +22,11 @@ class Collected:
     """The gradients of one step.
 
     Attributes:
-        applied: for each time that an optimizer is applied, the optimizer and its gradients, one
-            per variable that it was built for; None where there is none.
+        applied: for each time that an optimizer is applied, the optimizer and its gradients. There
+            is one gradient per variable that the optimizer was built for; None where there is none.
         builds_later: whether the variables do not exist yet, so that optimizers cannot be built.
-        unbuilt: with `builds_later`, the optimizers that were not built, each with the variables
-            that it is for.
+        unbuilt: with `builds_later`, the optimizers that are not built yet, each with its
+            variables.
     """
 
     applied: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
@@ -43,10 +44,10 @@ def current() -> Collected | None:
 
 @contextlib.contextmanager
 def collect(builds_later: bool = False) -> Iterator[Collected]:
-    """In this context, `DistributedOptimizer.apply` in this thread hands out its gradients.
+    """In this context and thread, `DistributedOptimizer.apply` hands out its gradients.
 
     Args:
-        builds_later: whether optimizers are noted instead of built; see `Collected`.
+        builds_later: whether optimizers are only noted, not built; see `Collected`.
     """
     previous = current()
     _collecting.collected = Collected(builds_later=builds_later)

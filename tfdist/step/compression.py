@@ -41,9 +41,9 @@ class CompressedExchange:
 
     Attributes:
         units: which variables are compressed together, and by what.
-        in_use: the units as of the last trace: without variables whose gradients are sparse.
+        in_use: the units at the last trace, without the variables whose gradients are sparse.
         state: what is kept from step to step.
-        monitor: what measures each step; None for nothing.
+        monitor: measures each step; None for no measuring.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class CompressedExchange:
         dense: Structure,
         number: tf.Tensor,
     ) -> Structure:
-        """Chooses by the number of updates; in cross-replica context, where that is allowed."""
+        """Runs the stage of this update; in cross-replica context, where conditions are allowed."""
         now = strategy.experimental_local_results(number)[0]
         stage = tf.reduce_sum([tf.cast(now >= start, tf.int32) for start in starts]) - 1
 

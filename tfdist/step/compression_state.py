@@ -1,4 +1,4 @@
-"""What compressors keep from one step to the next, on each replica its own."""
+"""What compressors keep from one step to the next: each replica has its own."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from tfdist.step.replica_rows import NOTHING, PER_REPLICA, SUM, Entry, places, t
 from tfdist.step.replica_state import ReplicaState
 
 residual = "residual"
-"""The name of what error feedback keeps."""
+"""The key of what error feedback keeps."""
 
 
 class CompressionState(ReplicaState):
     """Residuals and the compressors' own state, per unit and replica.
 
-    A saved model has every replica's state, for each variable by itself, so that training goes on
-    as if it had not been interrupted. Read with another number of replicas, what all had left
-    unsent together is divided equally among them. Another compressor sends it, if it has the same
-    state for the same variables, as with error feedback; otherwise it is dropped, with a warning.
-    (A `tf.train.Checkpoint` always divides equally.)
+    A saved model has every replica's state, separately for each variable, so that training goes on
+    as if it had not been interrupted. If the model is read with another number of replicas, what
+    all replicas had left unsent is summed and divided equally among the replicas. Another
+    compressor can take over the state if its own has the same entries for the same variables, as
+    with error feedback. Otherwise the state is dropped, with a warning. (A `tf.train.Checkpoint`
+    always divides equally.)
 
     Args:
         units: the compressors and the variables that they work on.
@@ -74,14 +75,14 @@ class CompressionState(ReplicaState):
         ]
 
     def start_anew(self) -> None:
-        """Begins anew, as before training."""
+        """Resets the state to what it was before training."""
         for index, part in enumerate(self.parts):
             for name, value in self._first(index).items():
                 for local in self._strategy.experimental_local_results(part[name]):
                     local.assign(value)
 
     def load_own_variables(self, store: dict) -> None:
-        """Reads the state; without any, nothing was left unsent."""
+        """Reads the state; if the file has none, nothing was left unsent."""
         saved = _Saved(store, self._is_shared)
         wanted = {key: shape for entry in self.entries() for key, _, shape in entry.places}
         if not saved.shapes:
@@ -109,22 +110,22 @@ class CompressionState(ReplicaState):
         self.adopt(SUM, saved.sum)
 
     def _write_sum(self, store: dict, key: str, part: np.ndarray) -> None:
-        store[key] = part[None]  # as one replica's
+        store[key] = part[None]  # as if from one replica
 
     def _is_shared(self, key: str) -> bool:
         return key in self._shared_keys
 
 
 class _Saved:
-    """What a file has: each replica's values by themselves or, as earlier, in one array.
+    """The state in a file: one array per replica or, in older files, one array for all replicas.
 
     Args:
         store: the file's part for the state.
-        is_shared: whether all replicas have the same under a key.
+        is_shared: tells whether all replicas have the same values under a key.
 
     Attributes:
-        shapes: by key, of one replica's values.
-        replicas: the numbers of replicas that have saved something of their own.
+        shapes: for each key, the shape of one replica's values.
+        replicas: how many replicas saved values of their own; several numbers if keys differ.
     """
 
     def __init__(self, store: dict, is_shared: Callable[[str], bool]):
@@ -150,7 +151,7 @@ class _Saved:
         return self._store[name][()] if name in self._names else self._store[key][replica]
 
     def sum(self, key: str, _: int) -> np.ndarray:
-        """The sum over the replicas; of what they share, what one has."""
+        """The sum over the replicas; for shared values, the value of one replica."""
         count = 1 if self._is_shared(key) else self._replicas[key]
         return total_of(self.row(key, replica) for replica in range(count))
 

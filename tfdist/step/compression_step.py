@@ -1,4 +1,4 @@
-"""One unit's way through one step: from its gradients to their sum, and to what is kept."""
+"""One unit in one step: from its gradients to their sum, and to the state that is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.structures import Gradient, Structure
 
 
 def is_compressed(gradient: Gradient, compressor: Compressor) -> bool:
-    """Sparse gradients travel as they are, unless they have a momentum, which is dense."""
+    """Whether a gradient is compressed; sparse ones are not, unless the compressor has momentum."""
     if isinstance(gradient, tf.IndexedSlices):
         return compressor.keeps_momentum
     return gradient is not None
@@ -25,11 +25,11 @@ def seeds(seed: int, unit: Unit, number: tf.Tensor, sender: tf.Tensor, replicas:
     """The random numbers of a unit's step.
 
     Args:
-        seed: the option of the strategy.
+        seed: the strategy's option `seed`.
         unit: the unit, with all of its variables.
         number: int scalar, the number of updates so far.
-        sender: int32 scalar, which of the replicas sends.
-        replicas: how many there are.
+        sender: int32 scalar, the replica that sends.
+        replicas: the number of replicas.
     """
     fold_in = tf.random.experimental.stateless_fold_in
     of_unit = zlib.crc32(f"{seed} {unit.bucket.indices}".encode()) & 0x7FFFFFFF
@@ -40,19 +40,19 @@ def seeds(seed: int, unit: Unit, number: tf.Tensor, sender: tf.Tensor, replicas:
 class UnitStep:
     """What one replica does for one unit in one step.
 
-    Variables without a dense gradient have no part in it; what is kept of them waits.
+    Variables without a dense gradient take no part in the step; their state stays as it is.
 
     Args:
         unit: the unit.
-        compressor: what the unit's compressor is in this step.
+        compressor: the unit's compressor at this step.
         state: the unit's state.
         dense: gradients by the variable's index.
         step: seeds.
 
     Attributes:
         unit: the unit, without variables that have no dense gradient.
-        compressor: as given.
-        payload: what is to travel next; None when all has arrived.
+        compressor: the unit's compressor at this step.
+        payload: the next payload to send; None when all has arrived.
         sent: the payloads so far.
     """
 
@@ -88,7 +88,7 @@ class UnitStep:
         self._sent_bytes += sum(_nbytes(tensor) for tensor in payload)
 
     def receive(self, received: Payload) -> None:
-        """Takes what has arrived, and has the next payload, if there is one."""
+        """Takes what has arrived, and prepares the next payload, if there is one."""
         try:
             self._hand_out(self._exchange.send(received))
         except StopIteration as end:
@@ -96,13 +96,13 @@ class UnitStep:
             self._check_bytes()
 
     def receive_own(self) -> None:
-        """As `receive`, where no other replica sends anything."""
+        """Like `receive`, where no other replica sends anything."""
         own = self.payload or ()
         is_sum = self.compressor.aggregation == "sum"
         self.receive(own if is_sum else tuple(tensor[None] for tensor in own))
 
     def measured(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The gradient, what was sent of it and of earlier ones, and what was not sent."""
+        """The gradient, what was sent (also from earlier gradients), and what was not sent."""
         assert self._result is not None
         kept = self._result.kept
         own = self._result.own
@@ -134,7 +134,7 @@ class UnitStep:
         return tf.reshape(tf.concat(flat, axis=0), self.unit.spec.shape)
 
     def _is_whole(self, value: tf.Tensor) -> bool:
-        """Whether an entry of the state is left as it is: else it has a part for each variable."""
+        """Whether an entry of the state stays undivided; else it has a part for each variable."""
         return self.unit == self._planned or value.shape != self._planned.spec.shape
 
     def _taken(self, value: tf.Tensor) -> tf.Tensor:
@@ -146,7 +146,7 @@ class UnitStep:
         return tf.concat([p for index, p in parts if index in self.unit.bucket.indices], axis=0)
 
     def _put_back(self, name: str, value: tf.Tensor) -> tf.Tensor:
-        """Inverse of `_taken`: the entry with another part of this step's variables."""
+        """Inverse of `_taken`: the entry with new values for this step's variables."""
         before = self._planned_state[name]
         if self._is_whole(before):
             return value
@@ -156,7 +156,7 @@ class UnitStep:
         return tf.concat([new.get(index, part) for index, part in old], axis=0)
 
     def _check_shapes(self) -> None:
-        """Raises ValueError for a state that cannot do without some of the unit's variables."""
+        """Raises ValueError if some variables take no part and the state cannot be divided."""
         if self.unit == self._planned:
             return
         wanted = {n: tuple(v.shape) for n, v in self.compressor.init(self.unit.spec).items()}
@@ -170,7 +170,7 @@ class UnitStep:
             )
 
     def _check_bytes(self) -> None:
-        """Raises ValueError unless as much has travelled as the compressor says."""
+        """Raises ValueError unless as many bytes have travelled as the compressor says."""
         said = self.compressor.wire_bytes(self.unit.spec)
         if self._sent_bytes != said:
             raise ValueError(

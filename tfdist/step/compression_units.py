@@ -1,4 +1,4 @@
-"""Which variables' gradients are compressed together, and by what."""
+"""Which variables' gradients are compressed together, and by which compressor."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Unit:
     """Variables whose gradients are compressed together.
 
     Attributes:
-        compressor: by what.
-        bucket: which variables.
+        compressor: the compressor of all of them.
+        bucket: the variables.
     """
 
     compressor: Compressor
@@ -37,11 +37,11 @@ class Unit:
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of its payload."""
+        """The bytes of the unit's payload."""
         return self.compressor.wire_bytes(self.spec)
 
     def only(self, variables: Container[int]) -> Unit:
-        """The unit without other variables than these."""
+        """The unit with only those of its variables that are in `variables`."""
         members = [
             (index, shape)
             for index, shape in zip(self.bucket.indices, self.bucket.shapes)
@@ -52,7 +52,7 @@ class Unit:
         return dataclasses.replace(self, bucket=bucket)
 
     def divided(self, gradient: tf.Tensor) -> dict[int, tf.Tensor]:
-        """What the compressor gives as gradients of the variables, by their index."""
+        """The compressor's result as gradients of the variables, by the variable's index."""
         parts = tf.split(tf.reshape(gradient, [-1]), self.bucket.sizes)
         return {
             index: tf.cast(tf.reshape(part, shape), self.bucket.dtype)
@@ -61,12 +61,12 @@ class Unit:
 
 
 def starts_of_stages(units: Sequence[Unit]) -> list[int]:
-    """The updates from which on something else is used, ascending, the first of them 0."""
+    """The updates at which some compressor changes: ascending, beginning with 0."""
     return sorted({0, *(first for unit in units for first, _ in unit.compressor.stages())})
 
 
 def compressor_at(compressor: Compressor, number: int) -> Compressor:
-    """What `compressor` is at update `number`."""
+    """The compressor that `compressor` uses at update `number`."""
     stages = compressor.stages()
     place = bisect.bisect_right([first for first, _ in stages], number) - 1
     return stages[place][1] if place >= 0 else Uncompressed()
@@ -79,17 +79,18 @@ def plan_units(
     bucket_bytes: int,
     places: Sequence[Hashable] | None = None,
 ) -> list[Unit]:
-    """Assigns variables to units; those that travel uncompressed are in none.
+    """Assigns variables to units; variables that travel uncompressed are in no unit.
 
     Args:
         choice: which compressor for which variable.
         specs: the variables' shapes and dtypes.
         paths: the variables' paths.
         bucket_bytes: upper bound of a unit of several variables, in bytes.
-        places: where their gradients are sent to: a unit's all to one place. None for one place.
+        places: for each variable, where its gradient is sent; all variables of a unit have the same
+            place. None for one place.
 
     Raises:
-        ValueError: for a pattern that another one hides; for variables without momentum.
+        ValueError: for a pattern that another pattern hides; for variables without momentum.
     """
     chosen = choice.for_paths(paths)
     _check_momentum(chosen, paths)
@@ -118,7 +119,7 @@ def plan_units(
 
 
 def _check_momentum(chosen: Sequence[Compressor | None], paths: Sequence[str]) -> None:
-    """Raises ValueError if some variables have momentum from their compressor and others none."""
+    """Raises ValueError if only some variables have momentum from their compressor."""
     without = [p for c, p in zip(chosen, paths) if c is None or not c.keeps_momentum]
     if without and len(without) < len(paths):
         raise ValueError(
@@ -129,7 +130,7 @@ def _check_momentum(chosen: Sequence[Compressor | None], paths: Sequence[str]) -
 
 
 def warn_of_traffic(units: Sequence[Unit]) -> None:
-    """Warns where gathering payloads is more traffic than uncompressed gradients."""
+    """Warns if gathering payloads makes more traffic than sending uncompressed gradients."""
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     for compressor in dict.fromkeys(unit.compressor for unit in units):
         specs = [unit.spec for unit in units if unit.compressor == compressor]

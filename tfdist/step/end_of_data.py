@@ -1,10 +1,10 @@
-"""The step that finds no data: it must do the same on all replicas, and what one device does.
+"""The step that finds no data must do the same on all replicas as on one device.
 
-Where the length of the data is not known, Keras starts a step, and TensorFlow stops it when there
-is no batch. On one device what needs no batch has happened by then: the optimizer has counted an
-update, layers have drawn seeds. On several, each replica would be stopped at a point of its own,
-and they would differ from then on. So nothing in a replica's step happens before its batch is
-there, and after the step that found none everything moves on as on one device.
+Where the length of the data is not known, Keras starts a step, and TensorFlow stops the step when
+there is no batch. On one device, everything that needs no batch has happened by then: the optimizer
+has counted an update, and layers have drawn seeds. Several replicas would each be stopped at a
+different point, and would differ from then on. So nothing in a replica's step happens before its
+batch is there. After a step that found no batch, counters and seeds move on as on one device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _advances: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def nothing_without(batch: Structure) -> contextlib.AbstractContextManager:
-    """In this context, what is traced runs only after the tensors of `batch` exist."""
+    """In this context, traced operations run only after the tensors of `batch` exist."""
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     leaves = tf.nest.flatten(batch, expand_composites=True)
@@ -35,13 +35,13 @@ def nothing_without(batch: Structure) -> contextlib.AbstractContextManager:
 
 
 def note(model: keras.Model, step: str, advances: list[Callable[[], Any]]) -> None:
-    """Notes what moves on in each step of `model`; `advances` is that of one replica."""
+    """Notes what moves on in each step of `model`: the `advances` of one replica."""
     _advances.setdefault(model, {})[step] = advances
 
 
 @contextlib.contextmanager
 def of_run(model: keras.Model, name: str, arguments: Any) -> Iterator[None]:
-    """Surrounds `model.fit`, `evaluate` or `predict`, as `name` says; they may be nested."""
+    """Surrounds a run of `model`: "fit", "evaluate" or "predict" by `name`; runs may be nested."""
     outer = getattr(_runs, "innermost", (None, ""))
     _runs.innermost = (model, _STEPS[name])
     try:
@@ -51,13 +51,13 @@ def of_run(model: keras.Model, name: str, arguments: Any) -> Iterator[None]:
 
 
 def running_step(model: keras.Model) -> str | None:
-    """The name of the step that the innermost run takes; None where it is not a run of `model`."""
+    """The name of the innermost run's step; None if that is not a run of `model`."""
     innermost, step = getattr(_runs, "innermost", (None, ""))
     return step if innermost is model else None
 
 
 def advance() -> None:
-    """Moves on what a step without data would have moved on, in the innermost run."""
+    """Moves on what a step of the innermost run moves on, after a step that found no data."""
     model, step = getattr(_runs, "innermost", (None, ""))
     if model is not None and not model.run_eagerly:
         for move_on in _advances.get(model, {}).get(step, ()):

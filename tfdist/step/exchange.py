@@ -1,6 +1,6 @@
 """Stage 3: sum the gradients over the replicas, packed into buckets.
 
-One collective operation per bucket instead of one per variable: the cost of a step then does not
+There is one collective operation per bucket, not one per variable. So the cost of a step does not
 grow with the number of variables. The bucket size follows Li et al., "PyTorch Distributed:
 Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 3.2.3.
 """
@@ -17,11 +17,11 @@ import tensorflow as tf
 from tfdist.engines.current import current
 from tfdist.structures import Structure
 
-# An operation of fewer bytes takes as long.
+# An operation with fewer bytes than this takes as long as one with this many.
 SMALL_BYTES = 256 * 1024
 
-# This part of what a step exchanges is enough for an operation, unless it is less than SMALL_BYTES:
-# with fewer and larger ones, less would travel before the backward pass ends.
+# An operation carries at most this part of what a step exchanges, or SMALL_BYTES if that is more.
+# With fewer and larger operations, less would travel before the backward pass ends.
 PART = 1 / 12
 
 
@@ -30,9 +30,9 @@ class Bucket:
     """Tensors of one dtype that travel as one flat tensor.
 
     Attributes:
-        indices: positions of the tensors in the list that was planned for.
-        shapes: their shapes.
-        dtype: their dtype.
+        indices: positions of the tensors in the list given to `plan_buckets`.
+        shapes: shapes of the tensors.
+        dtype: dtype of the tensors.
     """
 
     indices: tuple[int, ...]
@@ -46,17 +46,17 @@ class Bucket:
 
     @property
     def bytes(self) -> int:
-        """What they take together."""
+        """The bytes of all tensors together."""
         return sum(self.sizes) * self.dtype.size
 
 
 def plan_buckets(specs: Sequence[tf.TensorSpec], bucket_bytes: int) -> list[Bucket]:
-    """Assigns tensors to buckets, in their order, each bucket of one dtype.
+    """Assigns tensors to buckets, in the given order; each bucket has one dtype.
 
     Args:
         specs: shape and dtype of each tensor; the shapes must be static.
-        bucket_bytes: upper bound of a bucket's size in bytes. A tensor that is larger alone has a
-            bucket of its own.
+        bucket_bytes: upper bound of a bucket's size in bytes. A larger tensor has a bucket of its
+            own.
 
     Returns:
         The buckets; every index of `specs` is in exactly one.
@@ -84,11 +84,11 @@ def _bucket(specs: Sequence[tf.TensorSpec], members: list[int]) -> Bucket:
 
 
 def enough(total_bytes: int, bucket_bytes: int) -> int:
-    """The bytes that are enough for one of the operations of a step.
+    """How many bytes one operation of a step carries at most.
 
     Args:
-        total_bytes: what the step exchanges.
-        bucket_bytes: upper bound.
+        total_bytes: how many bytes the step exchanges.
+        bucket_bytes: upper bound of a bucket in bytes.
     """
     return min(bucket_bytes, max(math.ceil(PART * total_bytes), SMALL_BYTES))
 
@@ -107,7 +107,7 @@ def unpack(bucket: Bucket, flat: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _reshape(tensor: tf.Tensor, member_shape: tuple[int, ...], shape: Sequence[int]) -> tf.Tensor:
-    """`tensor` in `shape`; a member that is a vector has the shape of its part already."""
+    """`tensor` in `shape`; no operation if the bucket's member is a vector already."""
     return tensor if len(member_shape) == 1 else tf.reshape(tensor, shape)
 
 
@@ -116,8 +116,8 @@ class Packing:
 
     Args:
         gradients: tensors, `tf.IndexedSlices`, or None.
-        specs: shape and dtype of the variables; those of a gradient may not be known statically.
-        bucket_bytes: upper bound of a bucket in bytes; 0 for tensors that are not joined.
+        specs: shape and dtype of the variables. The static shape of a gradient may be unknown.
+        bucket_bytes: upper bound of a bucket in bytes; 0 to join no tensors.
     """
 
     def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int):
@@ -134,13 +134,13 @@ class Packing:
         return packed + [gradients[index] for index in self._sparse]
 
     def sum(self, packed: Sequence[Any]) -> list[Any]:
-        """The sums over the replicas of what `pack` gave; called in replica context.
+        """The sums over the replicas of the tensors from `pack`; called in replica context.
 
-        Each is an operation of its own, which starts as soon as its gradients are there; the last
-        ones first, as a backward pass begins with the last layers.
+        Each sum is an operation of its own, which starts as soon as its gradients are there. The
+        last gradients come first, as a backward pass begins with the last layers.
 
         Args:
-            packed: as from `pack`, of the same shapes on every replica.
+            packed: the tensors from `pack`, of the same shapes on every replica.
         """
         return [total for value in reversed(packed) for total in all_reduce([value])][::-1]
 
@@ -165,8 +165,8 @@ def all_reduce(values: list) -> list:
     """The sum over all replicas of each of `values`; called in replica context.
 
     Args:
-        values: tensors, of the same shapes on every replica, and `tf.IndexedSlices`, which are
-            concatenated instead of made dense.
+        values: tensors of the same shapes on every replica, and `tf.IndexedSlices`. The latter are
+            concatenated, not made dense.
     """
     engine = current()
     if not values or engine.replicas == 1:

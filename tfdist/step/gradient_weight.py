@@ -11,20 +11,21 @@ from tfdist.step.loss_scale import LossScale
 def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tensor | None:
     """The weight of this replica's gradients; None for 1.
 
-    The share, unless the loss has it already; zero on a replica without samples; and the inverse of
-    the loss scale.
+    The weight is the share (unless the loss has it already) times the inverse of the loss scale. On
+    a replica without samples the weight is zero.
 
     Args:
-        optimizer: the one that applies them, whose `scale_loss` may have applied the share.
-        loss_scale: its loss scale.
+        optimizer: the optimizer that applies the gradients; its `scale_loss` may have applied the
+            share already.
+        loss_scale: the loss scale of this optimizer.
     """
     weight: float | tf.Tensor | None = None
     step = replica.current()
     if step is not None:
-        scaled = step.own_loop or id(optimizer) in step.scaled_losses
-        step.weighted_gradients |= not scaled
+        scaled = step.own_loop or id(optimizer) in step.notes.scaled_losses
+        step.notes.weighted_gradients |= not scaled
         weight = step.share.nonempty if scaled else step.share.fraction
-        weight = None if step.empty_counts else weight
+        weight = None if step.notes.empty_counts else weight
     unscale = loss_scale.inverse()
     if unscale is not None:
         weight = unscale if weight is None else unscale * weight

@@ -18,10 +18,10 @@ def complete(
     name: str,
     finish_logs: Callable[[Any, replica.ReplicaStep], Any],
 ) -> Callable:
-    """Returns `fn` with what must follow it in the same replica.
+    """Returns `fn`, completed by what must follow in the same replica.
 
-    After a training step the statistics that layers took from their local batch are averaged. Logs
-    of training and evaluation go through `finish_logs`.
+    After a training step, the statistics that layers took from their local batch are averaged. The
+    logs of training and evaluation go through `finish_logs`.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -29,14 +29,14 @@ def complete(
         running = replica.current()
         if running is None:
             return logs
-        end_of_data.note(model, name, running.advances)
+        end_of_data.note(model, name, running.notes.advances)
         if name == "predict_step":
             return logs
         if name == "train_step":
             statistics = moving_statistics.local_statistics(model)
             if statistics:
                 moving_statistics.average(statistics, running.share)
-            if running.weighted_gradients and running.share.nonempty is not None:
+            if running.notes.weighted_gradients and running.share.nonempty is not None:
                 _warn_of_gradients_across_replicas(model)
         return finish_logs(logs, running)
 
@@ -44,7 +44,7 @@ def complete(
 
 
 def _warn_of_gradients_across_replicas(model: keras.Model) -> None:
-    """Warns where weighting gradients is not the same as weighting the loss before its gradient."""
+    """Warns if it matters whether the share is applied to gradients or to the loss before."""
     if any(getattr(layer, "synchronized", False) for layer in compat.flatten_layers(model)):
         warnings.warn(
             "This train_step takes the gradient of a loss that did not go through `loss = "
@@ -56,7 +56,7 @@ def _warn_of_gradients_across_replicas(model: keras.Model) -> None:
 
 
 def warn_of_unsynchronized_layers(model: keras.Model) -> None:
-    """Warns when training cannot equal one device's because of BatchNormalization."""
+    """Warns if training cannot equal training on one device because of BatchNormalization."""
     names = [
         layer.name
         for layer in compat.flatten_layers(model)

@@ -1,4 +1,4 @@
-"""What a step reports, weighted as its gradients are: logs are those of the global batch."""
+"""What a step reports, weighted like its gradients: logs describe the global batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdist.structures import Structure
 
 
 def is_number(log: Structure) -> bool:
-    """Whether a value of the logs is a floating-point scalar, which is taken for a mean."""
+    """Whether a value of the logs is a floating-point scalar; such values are taken for means."""
     return _is_floating(log) and log.shape.rank == 0
 
 
@@ -28,13 +28,13 @@ def contributions(
     mean: Callable[[tf.Tensor], tf.Tensor] = tf.convert_to_tensor,
     is_weighted: Callable[[Any], bool] = is_number,
 ) -> Structure:
-    """The numbers of `logs` as what they add to the global ones; others as they are.
+    """The numbers of `logs` as contributions to the global numbers; other values unchanged.
 
     Args:
         logs: a structure of what a replica's step returned.
         weight: the replica's share, or a multiple of it.
-        mean: what makes a mean over the replica's samples of a number that is a sum.
-        is_weighted: which values are numbers.
+        mean: turns a number that is a sum into a mean over the replica's samples.
+        is_weighted: tells which values are numbers.
     """
     return tf.nest.map_structure(
         lambda log: weigh(mean(log), weight) if is_weighted(log) else log, logs
@@ -42,7 +42,7 @@ def contributions(
 
 
 def for_mean_over_replicas(logs: Structure, running: replica.ReplicaStep) -> Structure:
-    """A replica's logs, such that Keras' mean over the replicas is the global one."""
+    """A replica's logs, scaled so that Keras' mean over the replicas is the global mean."""
 
     def mean(log: Structure) -> tf.Tensor:
         return loss_sums.as_mean(running, tf.convert_to_tensor(log))
@@ -52,7 +52,7 @@ def for_mean_over_replicas(logs: Structure, running: replica.ReplicaStep) -> Str
 
 
 def averaged(logs: Structure, running: replica.ReplicaStep) -> Structure:
-    """The logs of the global batch, in each replica; one exchange for all of them."""
+    """The logs of the global batch, in each replica; one exchange serves all values."""
 
     def mean(log: Structure) -> tf.Tensor:
         return tf.cast(loss_sums.as_mean(running, log), tf.float32)
@@ -71,7 +71,7 @@ def averaged(logs: Structure, running: replica.ReplicaStep) -> Structure:
 def total(parts: list) -> Structure:
     """The logs of a global batch from the contributions of its parts.
 
-    What is no number is the last part's.
+    Values that are no numbers come from the last part.
     """
     return tf.nest.map_structure(
         lambda *values: tf.add_n(values) if is_number(values[0]) else values[-1], *parts
@@ -82,7 +82,7 @@ def with_global_metrics(logs: Structure, model: keras.Model, name: str) -> Struc
     """Puts the metrics' results over all replicas in place of the local ones.
 
     Called in cross-replica context, where reading a metric sums its state over the replicas. In a
-    step of the user's own, "loss" is taken for the loss of the batch, not for Keras' metric.
+    user's own step, "loss" is taken for the loss of the batch, not for Keras' metric.
     """
     if name == "predict_step" or not isinstance(logs, dict):
         return logs
@@ -90,7 +90,7 @@ def with_global_metrics(logs: Structure, model: keras.Model, name: str) -> Struc
 
 
 def with_results(logs: dict, results: dict, model: keras.Model, name: str) -> dict:
-    """Puts the metrics' results in place of those of one batch; see `with_global_metrics`."""
+    """Puts `results` of metrics in place of the values in `logs`; see `with_global_metrics`."""
     results = dict(results)
     if getattr(type(model), name) is not getattr(keras.Model, name):
         results.pop("loss", None)
@@ -98,7 +98,7 @@ def with_results(logs: dict, results: dict, model: keras.Model, name: str) -> di
 
 
 def _replaced(logs: dict, results: dict) -> dict:
-    """`logs`, also in dicts below, with the values of `results` under the same names."""
+    """`logs` with the values of `results` under the same names, also in nested dicts."""
     return {
         key: _replaced(value, results) if isinstance(value, dict) else results.get(key, value)
         for key, value in logs.items()

@@ -30,11 +30,12 @@ _QUOTIENTS = ("RealDiv", "DivNoNan")
 
 
 def kind_of(step: ReplicaStep, term: Term) -> str:
-    """What a term is for a Keras step.
+    """What a term is in a Keras step.
 
     Returns:
-        SUM for a sum over the samples, SELECTION for a mean over as many values as the data say,
-        RATIO for a quotient of scalars, UNKNOWN where it cannot be told, or the term's own kind.
+        SUM for a sum over the samples; SELECTION for a mean over values whose number depends on
+        the data; RATIO for a quotient of scalars; UNKNOWN where tfdist cannot tell; else the term's
+        own kind.
     """
     if term.kind == PART or _adds_samples(step, term):
         return SUM
@@ -49,7 +50,7 @@ def kind_of(step: ReplicaStep, term: Term) -> str:
 
 
 def _adds_samples(step: ReplicaStep, term: Term) -> bool:
-    """Whether the first dimension of what a term adds is that of the replica's samples."""
+    """Whether a term adds up values along the dimension of the replica's samples."""
     operation = term.tensor.op
     inner = terms_of_call(term.tensor)
     if inner:
@@ -69,7 +70,7 @@ def _adds_samples(step: ReplicaStep, term: Term) -> bool:
 
 
 def _decisive(step: ReplicaStep, operation: tf.Operation) -> tf.Operation:
-    """The reduction that takes the samples away: `operation`, or one whose result it adds up."""
+    """The reduction over the samples: `operation`, or an earlier one whose result it adds up."""
     while operation.type in ("Sum", "Mean"):
         inner = _beneath(operation.inputs[0], _SAME_ELEMENTS).op
         if inner.type not in ("Sum", "Mean") or not reduces_samples(inner):
@@ -91,9 +92,9 @@ def _beneath(tensor: tf.Tensor, types: tuple[str, ...]) -> tf.Tensor:
 
 
 def _mixes_dimensions(operation: tf.Operation) -> bool:
-    """Whether the first dimension of the result may be another than that of the inputs.
+    """Whether the first dimension of the result may differ from that of the inputs.
 
-    As in a matrix of correlations between features.
+    An example is a matrix of correlations between features.
     """
     if operation.type == "MatMul":
         is_transposed = operation.get_attr("transpose_a")
@@ -108,6 +109,6 @@ def _is_size(tensor: tf.Tensor) -> bool:
 
 
 def parts_of_quotient(term: Term) -> tuple[Term, tf.Tensor]:
-    """The term's numerator, with the term's factors, and its denominator."""
+    """The numerator of a term, as a term with the same factors, and the denominator."""
     numerator, denominator = term.tensor.op.inputs
     return dataclasses.replace(term, tensor=numerator), denominator

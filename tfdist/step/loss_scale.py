@@ -1,8 +1,9 @@
 """Dynamic loss scaling of mixed_float16 training: one decision for all replicas.
 
-The rule is Keras' `LossScaleOptimizer`'s (after Micikevicius et al., "Mixed Precision Training",
-ICLR 2018, section 3.2): skip the step and halve the scale when any gradient is not finite, double
-it after `dynamic_growth_steps` finite steps. Only here "any" includes the other replicas'.
+The rule is the one of Keras' `LossScaleOptimizer` (after Micikevicius et al., "Mixed Precision
+Training", ICLR 2018, section 3.2). When any gradient is not finite, skip the step and halve the
+scale. After `dynamic_growth_steps` finite steps, double the scale. The difference: here "any"
+includes the gradients of the other replicas.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import keras
 import tensorflow as tf
 
 from tfdist.step import exchange
+from tfdist.step.model_optimizers import optimizers_of
 
 
 def scales_of(model: keras.Model) -> list[keras.Variable]:
     """The scales of the optimizers that are attributes of `model`, as float32 scalars."""
     scales = {}
-    for value in vars(model).values():
-        wraps = isinstance(value, keras.optimizers.Optimizer) and hasattr(value, "unwrap")
-        inner = value.unwrap() if wraps else value
+    for optimizer in optimizers_of(model).values():
+        inner = optimizer.unwrap() if hasattr(optimizer, "unwrap") else optimizer
         if isinstance(inner, keras.optimizers.LossScaleOptimizer) and inner.built:
             scales[id(inner)] = inner.dynamic_scale
     return [*scales.values()]
 
 
 class LossScale:
-    """The loss scale of one optimizer, and the one decision whether a step's gradients are used.
+    """The loss scale of one optimizer, and the decision whether a step's gradients are used.
 
     Args:
         optimizer: the optimizer as the user gave it; only a `LossScaleOptimizer` scales.
@@ -43,7 +44,7 @@ class LossScale:
         return self._scaler is not None
 
     def inverse(self) -> tf.Tensor | None:
-        """What gradients of the scaled loss are multiplied by: a float32 scalar; None for 1."""
+        """The factor for gradients of the scaled loss: a float32 scalar; None for 1."""
         if self._scaler is None:
             return None
         return 1.0 / tf.convert_to_tensor(self._scaler.dynamic_scale.value)
@@ -64,11 +65,11 @@ class LossScale:
         return tf.equal(overflows[0], 0.0)
 
     def decide(self, finite: tf.Tensor | None, step: Callable[[], None]) -> None:
-        """Runs `step` if gradients are finite, and moves the scale; in cross-replica context.
+        """Runs `step` if gradients are finite, and updates the scale; in cross-replica context.
 
         Args:
-            finite: as from `all_finite`, one replica's.
-            step: what uses the gradients.
+            finite: the result of `all_finite` on one replica.
+            step: uses the gradients.
         """
 
         def used() -> None:
@@ -81,7 +82,7 @@ class LossScale:
             tf.cond(finite, used, lambda: self.note(is_finite=False))
 
     def note(self, is_finite: bool) -> None:
-        """Counts a finite step, at some of which the scale doubles, or halves the scale."""
+        """Counts a finite step and doubles the scale if it is time; else halves the scale."""
         if self._scaler is None:
             return
         counter, scale = self._scaler.step_counter.value, self._scaler.dynamic_scale.value
@@ -97,7 +98,7 @@ class LossScale:
 
 
 def all_finite_here(gradients: list) -> tf.Tensor:
-    """Whether these gradients are finite, whatever those of others: a bool scalar.
+    """Whether the given gradients are finite, regardless of other replicas: a bool scalar.
 
     Args:
         gradients: tensors and `tf.IndexedSlices`.

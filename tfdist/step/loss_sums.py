@@ -1,8 +1,9 @@
 """Sums over samples in the losses of Keras' steps, where a replica's share is meant for means.
 
-The sum over replicas of share times loss is the loss of the global batch for a mean over the
-samples. Of a sum over the samples it would be a fraction: it is divided by the share first. What
-is divided by a sum of its own, such as that of a mask, is divided by the global one.
+If a loss is a mean over the samples, the sum over replicas of share times loss is the loss of the
+global batch. If a loss is a sum over the samples, the share would make it too small, so the loss is
+divided by the share first. If a loss is divided by a sum of its own, such as the sum of a mask, it
+is divided by the sum over all replicas instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Collection, Iterator
 
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.engines.current import current
 from tfdist.step import loss_tags, weighting
 from tfdist.step.loss_reductions import RATIO, SELECTION, kind_of, parts_of_quotient
@@ -23,7 +23,7 @@ from tfdist.step.replica import ReplicaStep
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """A tensor of which the elements, times `factor`, are added to the loss."""
+    """A tensor whose elements, times `factor`, are added to the loss."""
 
     tensor: tf.Tensor
     factor: tf.Tensor | float
@@ -31,12 +31,12 @@ class _Piece:
 
 
 def as_mean(step: ReplicaStep, loss: tf.Tensor, warns: bool = False) -> tf.Tensor:
-    """A value, with what it has of sums over samples divided by the replica's share.
+    """`loss`, with its sums over samples divided by the replica's share.
 
     Args:
         step: the step that is running.
         loss: a tensor.
-        warns: whether to warn where it cannot be told what the value is.
+        warns: whether to warn where tfdist cannot tell what the value is.
     """
     pieces = _pieces(step, loss, warns=warns)
     if pieces is None:
@@ -48,9 +48,9 @@ def as_mean(step: ReplicaStep, loss: tf.Tensor, warns: bool = False) -> tf.Tenso
 def term_factors(
     step: ReplicaStep, loss: tf.Tensor, sources: Collection[int]
 ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-    """What a tape differentiates in place of `loss`, each with a factor of its gradient.
+    """The tensors that a tape differentiates in place of `loss`, each with its gradient's factor.
 
-    Nothing where the loss can stay as it is.
+    Yields nothing where the loss can stay as it is.
     """
     for piece in _pieces(step, loss, sources, warns=True) or ():
         if piece.has_gradient:
@@ -70,9 +70,10 @@ def _added(piece: _Piece, dtype: tf.DType) -> tf.Tensor:
 def _pieces(
     step: ReplicaStep, loss: tf.Tensor, sources: Collection[int] = (), warns: bool = False
 ) -> list[_Piece] | None:
-    """What `loss` is the sum of, where it is more than means; None where it can stay as it is.
+    """The pieces whose sum is `loss`; None where the loss can stay as it is.
 
-    That is also where no graph tells: in an eager step.
+    The loss stays as it is if it consists of means. It also stays in an eager step, where no graph
+    tells what the loss consists of.
     """
     if tf.executing_eagerly() or loss.shape.rank != 0:
         return None
@@ -104,7 +105,7 @@ def _exact(
 
 
 def _quotient(step: ReplicaStep, term: Term, sources: Collection[int]) -> list[_Piece] | None:
-    """The numerator's terms over the denominator of all replicas; None where it cannot be told."""
+    """The numerator's terms over the denominator of all replicas; None if they are not known."""
     numerator, denominator = parts_of_quotient(term)
     if sources and depends_on(denominator, sources):
         return None
@@ -126,7 +127,7 @@ def _quotient(step: ReplicaStep, term: Term, sources: Collection[int]) -> list[_
 
 
 def _known(step: ReplicaStep, scalar: tf.Tensor, sources: Collection[int]) -> list[_Piece] | None:
-    """The pieces of a sum of sums, means and constants."""
+    """The pieces of a sum of sums, means and constants; None for a sum of anything else."""
     found = []
     for term in terms_of(scalar, sources):
         kind = kind_of(step, term)
@@ -163,6 +164,3 @@ def _warn(term: Term) -> None:
         f"of the operation {term.tensor.op.type}",
         stacklevel=2,
     )
-
-
-compat.hook_sums(term_factors, as_mean)

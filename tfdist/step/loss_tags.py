@@ -1,4 +1,4 @@
-"""What is known of a scalar loss from the moment when it was made.
+"""Tags: what is known of a scalar loss from the moment when it is computed.
 
 A loss is either a mean over the replica's part of the batch, or the replica's part of a global sum.
 Tags say which, for losses that come from functions of Keras, TensorFlow or tfdist.
@@ -23,26 +23,26 @@ _ATTRIBUTE = "_tfdist_tag"
 
 
 def tag(value: Structure, kind: str) -> Any:
-    """Notes `kind` at `value`, which it returns, in a step of a strategy.
+    """Tags `value` with `kind` in a step of a strategy, and returns `value`.
 
-    What is computed of the value has no tag.
+    Tensors that are computed from the value have no tag.
     """
     step = replica.current()
     if step is not None:
         setattr(value, _ATTRIBUTE, kind)
-        step.seen.add(kind)
+        step.notes.seen.add(kind)
     return value
 
 
 def mark_unweighted(gradient: Gradient) -> Any:
-    """Notes that `gradient`, which it returns, does not have the replica's share."""
+    """Tags `gradient` as lacking the replica's share, and returns `gradient`."""
     if gradient is not None:
         setattr(gradient, _ATTRIBUTE, UNWEIGHTED)
     return gradient
 
 
 def tag_of(value: Structure) -> str | None:
-    """The kind that `value` was tagged with, None for none."""
+    """The kind that `value` was tagged with; None without a tag."""
     return getattr(value, _ATTRIBUTE, None)
 
 

@@ -1,8 +1,8 @@
 """What a loss of a user's own training loop is made of, read from the graph that computes it.
 
-A scalar is taken apart into the terms that it is the sum of, each with its factors. A term is a
-loss that a tag tells of (`loss_tags`), or the reduction that made a scalar of the samples: a mean
-over the replica's part of the batch, or a sum, which is this replica's part of the global sum.
+A scalar is split into the terms that it adds up, each with its factors. A term is a loss with a tag
+(`loss_tags`), or a reduction of the samples to a scalar. Such a reduction is a mean over the
+replica's part of the batch, or a sum, which is the replica's part of the global sum.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Term:
         kind: a tag of `loss_tags`, or MEAN, SUM, CONSTANT or UNKNOWN.
         tensor: a scalar.
         factors: numbers, and pairs of a scalar tensor and its power, 1 or -1.
-        sign: 1.0 or -1.0, or what a mean over scalars gives it.
+        sign: 1.0 or -1.0; in a mean over n scalars, 1/n of that.
         has_gradient: False behind a `tf.stop_gradient`.
     """
 
@@ -78,7 +78,7 @@ def terms_of(loss: tf.Tensor, sources: Collection[int] = ()) -> list[Term]:
 
     Args:
         loss: the scalar.
-        sources: ids of the resources of variables. No factor of a term depends on them.
+        sources: ids of variables' resources. No factor of a term depends on these variables.
     """
     found, todo = [], [Term("", loss)]
     while todo:
@@ -93,7 +93,7 @@ def terms_of(loss: tf.Tensor, sources: Collection[int] = ()) -> list[Term]:
 
 
 def _taken_apart(term: Term, sources: Collection[int]) -> list[Term] | None:
-    """The terms that `term` adds up, or the one that it is a multiple of; None for neither."""
+    """The terms that `term` is a sum of, or the one that it is a multiple of; None if neither."""
     operation = term.tensor.op
     inputs, scalars = list(operation.inputs), _scalars_of(operation)
     if operation.type == "StopGradient":
@@ -120,7 +120,7 @@ def _taken_apart(term: Term, sources: Collection[int]) -> list[Term] | None:
 
 
 def _kind_of(term: Term) -> str:
-    """The kind of a term that is no sum and no product."""
+    """The kind of a term that cannot be taken apart."""
     if is_constant(term.tensor):
         return CONSTANT
     operation = term.tensor.op
@@ -133,7 +133,7 @@ def _kind_of(term: Term) -> str:
 
 
 def _scalars_of(operation: tf.Operation) -> list[tf.Tensor]:
-    """The scalars that a reduction adds, or the one that it leaves as it is; else none."""
+    """The scalars that a reduction adds up, or the one that it leaves unchanged; else none."""
     if operation.type not in ("Sum", "Mean"):
         return []
     reduced = operation.inputs[0]
@@ -144,7 +144,7 @@ def _scalars_of(operation: tf.Operation) -> list[tf.Tensor]:
 
 
 def _product(operation: tf.Operation) -> tuple | None:
-    """What a product of scalars multiplies and the factor; None where both depend on the data."""
+    """A product of scalars as value and factor; None where both depend on the data."""
     power = _PRODUCTS.get(operation.type)
     if power is None:
         return None
@@ -161,7 +161,7 @@ def _product(operation: tf.Operation) -> tuple | None:
 
 
 def _number_in(tensor: tf.Tensor) -> float | None:
-    """The number that a scalar is known to be, also an entry of a known shape."""
+    """The number that a scalar is known to be; entries of a known shape count as known."""
     operation = tensor.op
     if operation.type == "Cast":
         return _number_in(operation.inputs[0])
@@ -191,16 +191,16 @@ def is_constant(tensor: tf.Tensor) -> bool:
 
 
 def depends_on(tensor: tf.Tensor, sources: Collection[int]) -> bool:
-    """Whether the gradient of `tensor` by one of `sources`, ids of resources, is not zero."""
+    """Whether `tensor` has a gradient by one of `sources`, which are ids of resources."""
     return any(id(origin) in sources for origin in _origins(tensor, with_gradient=True))
 
 
 def _origins(tensor: tf.Tensor, with_gradient: bool = False) -> Iterator[Any]:
-    """What `tensor` is computed of: captured tensors, arguments, and operations that make data."""
+    """What `tensor` is computed from: captured tensors, arguments, operations that make data."""
     todo, seen = [tensor], set()
     while todo:
         tensor = todo.pop()
-        if not hasattr(tensor, "op"):  # an eager tensor, which a function has captured
+        if not hasattr(tensor, "op"):  # an eager tensor that a function has captured
             yield tensor
             continue
         operation = tensor.op
@@ -225,12 +225,12 @@ def _makes_data(operation_type: str) -> bool:
 
 
 def _kind_of_reduction(term: Term) -> str:
-    """MEAN or SUM over the samples, UNKNOWN where something else may be meant."""
+    """MEAN or SUM over the samples; UNKNOWN if the user may mean something else."""
     operation = term.tensor.op
     kind, reduced = _REDUCTIONS[operation.type], operation.inputs[0]
     if kind == MEAN and selects_samples(reduced):
         return UNKNOWN
-    # A sum that is divided by the number of what it adds may be meant as a mean.
+    # If a sum is divided by the number of its summands, the user may mean a mean.
     sizes = {reduced.shape[0], reduced.shape.num_elements()} if reduced.shape.rank else set()
     if kind == SUM and any(term.has_factor(1.0 / size) for size in sizes - {None, 0, 1}):
         return UNKNOWN
@@ -245,7 +245,7 @@ def _kind_of_reduction(term: Term) -> str:
 
 
 def selects_samples(reduced: tf.Tensor) -> bool:
-    """Whether the data say how many values there are, as with `tf.boolean_mask`."""
+    """Whether the number of values depends on the data, as with `tf.boolean_mask`."""
     for beneath in elementwise_beneath(reduced):
         if beneath.type in ("Gather", "GatherV2", "GatherNd"):
             indices = beneath.inputs[1].op
@@ -257,7 +257,7 @@ def selects_samples(reduced: tf.Tensor) -> bool:
 
 
 def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """The operations on single elements that made `tensor`, and what these began with."""
+    """The elementwise operations that computed `tensor`, and the operations that fed them."""
     todo, seen = [tensor.op], set()
     while todo:
         operation = todo.pop()
@@ -269,7 +269,7 @@ def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
 
 
 def reduces_samples(operation: tf.Operation) -> bool:
-    """Whether a reduction takes away the first dimension, that of the samples."""
+    """Whether a reduction removes the first dimension, which belongs to the samples."""
     if operation.get_attr("keep_dims"):
         return False
     axes, rank = tf.get_static_value(operation.inputs[1]), operation.inputs[0].shape.rank
@@ -277,7 +277,7 @@ def reduces_samples(operation: tf.Operation) -> bool:
 
 
 def terms_of_call(tensor: tf.Tensor) -> list[Term]:
-    """The terms of `tensor` inside of the functions that an operation calls; [] for no such one."""
+    """The terms of `tensor` inside the functions that its operation calls; [] if it calls none."""
     names = _CALLS.get(tensor.op.type, ())
     graphs = [compat.function_graph(tensor.graph, tensor.op.get_attr(n).name) for n in names]
     if None in graphs:
@@ -286,7 +286,7 @@ def terms_of_call(tensor: tf.Tensor) -> list[Term]:
 
 
 def _common_kind(terms: list[Term]) -> str:
-    """The kind of terms that are all of one kind."""
+    """The kind that all terms share, constants aside; UNKNOWN if they differ."""
     kinds = {term.kind for term in terms}
     if len(kinds) > 1:
         kinds.discard(CONSTANT)

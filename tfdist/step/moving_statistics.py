@@ -1,8 +1,8 @@
 """Keeps statistics that layers gather from their local batch equal on all replicas.
 
 BatchNormalization without `synchronized=True` updates its moving mean and variance from the local
-batch, so the replicas' copies drift apart, and TensorFlow would save and read replica 0's alone.
-Averaging them after every step is exact at any time later, because the update is linear.
+batch. So the replicas' copies drift apart, and TensorFlow would save and read only the copy of
+replica 0. Averaging the copies after every step loses nothing, because the update is linear.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tfdist.step.weighting import Share, weigh
 def local_statistics(model: keras.Model) -> list[keras.Variable]:
     """The float variables that layers of `model` may update from a replica's own batch.
 
-    Those are the non-trainable weights of trainable layers (BatchNormalization's moving
-    statistics, for one), but for synchronized BatchNormalization, which has global ones already,
-    and for preprocessing layers, whose `adapt` has set them.
+    These variables are the non-trainable weights of trainable layers, such as BatchNormalization's
+    moving statistics. Two kinds of layers are left out: synchronized BatchNormalization, whose
+    statistics are global already, and preprocessing layers, whose `adapt` has set the weights.
     """
     found: dict[int, keras.Variable] = {}
     for layer in compat.flatten_layers(model):
@@ -37,7 +37,7 @@ def local_statistics(model: keras.Model) -> list[keras.Variable]:
 def average(variables: list[keras.Variable], share: Share) -> None:
     """Gives every replica the mean of `variables`, weighted by the replicas' shares.
 
-    Called in replica context after the model's step. A replica without samples counts for nothing.
+    Called in replica context after the model's step. A replica without samples has no weight.
     """
     values = [tf.convert_to_tensor(variable.value) for variable in variables]
     specs = [tf.TensorSpec(value.shape, value.dtype) for value in values]

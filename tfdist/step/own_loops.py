@@ -1,8 +1,9 @@
-"""Losses of users' own training loops: where they become this replica's part of the global loss.
+"""Makes losses of users' own training loops this replica's part of the global loss.
 
-In a step every loss is the mean over the replica's part of the batch, unless it is made as a part
-of a sum over all replicas (`tf.nn.compute_average_loss`). The share is applied where gradients are
-taken, and to Keras losses that a step returns, whose sum over the replicas is the global loss.
+In a step every loss is the mean over the replica's part of the batch, unless it was computed as a
+part of a sum over all replicas (`tf.nn.compute_average_loss`). The share is applied in two places:
+where gradients are taken, and to Keras losses that a step returns. The sum of these returned losses
+over the replicas is the global loss.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ _CHOICES = (
 def weigh_targets(
     step: ReplicaStep, targets: list, gradients: list, sources: list
 ) -> tuple[list, list]:
-    """What a tape differentiates in place of `targets`, so that gradients add up over replicas.
+    """The tensors that a tape differentiates in place of `targets`, so that gradients add up.
 
     Args:
         step: the step that is running.
         targets: tensors.
-        gradients: for each a factor of its gradient, or None.
-        sources: what the gradient is taken by, tensors and variables.
+        gradients: for each target a factor of its gradient, or None.
+        sources: the tensors and variables by which the gradient is taken.
 
     Returns:
-        Tensors, and for each a factor of its gradient.
+        Tensors, and for each tensor a factor of its gradient.
 
     Raises:
-        ValueError: for a loss of which it cannot be told what it is.
+        ValueError: for a loss that may be a mean or a sum, where tfdist cannot tell which.
     """
     variables = [source for source in sources if isinstance(source, _VARIABLES)]
     found: list[tuple[Any, Any]] = []
@@ -84,10 +85,10 @@ def _weighted_terms(
 
 
 def _weights(step: ReplicaStep, terms: list[Term], loss: tf.Tensor) -> list:
-    """What makes of each term this replica's part of the global loss.
+    """For each term, the weight that makes it this replica's part of the global loss.
 
     Raises:
-        ValueError: where that cannot be told.
+        ValueError: where tfdist cannot tell the weight.
     """
     kinds = {term.kind for term in terms}
     means = [term for term in terms if term.kind == MEAN]
@@ -113,7 +114,8 @@ def _weights(step: ReplicaStep, terms: list[Term], loss: tf.Tensor) -> list:
             "`tf.nn.scale_regularization_loss`; multiply a weight of your own into the loss after "
             f"`tfdist.scale_loss(regularization)`. Received: {loss.name}"
         )
-    # A replica without samples counts nothing, so its part of the regularization falls to others.
+    # A replica without samples adds nothing, so the other replicas take over its part of the
+    # regularization.
     by_replicas = step.share.fraction * step.replicas
     weights = []
     for term in terms:
@@ -131,11 +133,11 @@ def _named(terms: list[Term], loss: tf.Tensor) -> str:
 
 
 def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Gradient) -> Any:
-    """The factor of a target's gradient where no graph tells how the target was made."""
+    """The factor of a target's gradient, where no graph shows how the target was computed."""
     kind = tag_of(target)
-    kinds = {kind} if kind else step.seen - {ADDED}
+    kinds = {kind} if kind else step.notes.seen - {ADDED}
     parts = {PART, SCALED} & kinds
-    mixed = parts and (kinds - parts or ADDED in step.seen)
+    mixed = parts and (kinds - parts or ADDED in step.notes.seen)
     if not kinds or (mixed and not kind):
         raise ValueError(
             "Without a `tf.function` around `strategy.run`, it cannot be told what this loss is "
@@ -143,19 +145,19 @@ def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Gradient) 
             f"{_CHOICES} Received: a step with {sorted(kinds) or 'no such loss'}"
         )
     if parts:
-        step.empty_counts = True  # of a regularization loss each replica has its part
+        step.notes.empty_counts = True  # each replica has its part of a regularization loss
         return gradient
-    step.weighted_losses[id(target)] = target
+    step.notes.weighted_losses[id(target)] = target
     share = tf.cast(step.share.fraction, target.dtype)
     return share if gradient is None else share * tf.cast(gradient, share.dtype)
 
 
 def weigh_returned(step: ReplicaStep, result: Structure) -> Any:
-    """What a step returns, with its Keras losses as parts of the global one.
+    """The result of a step, with each Keras loss turned into a part of the global loss.
 
     Args:
         step: the step that has run.
-        result: a structure.
+        result: what the step returned: any structure.
     """
     if not step.own_loop:
         return result
@@ -169,7 +171,7 @@ def weigh_returned(step: ReplicaStep, result: Structure) -> Any:
 def _part_of(step: ReplicaStep, loss: tf.Tensor) -> tf.Tensor:
     share = tf.cast(step.share.fraction, loss.dtype)
     if tf.executing_eagerly():
-        is_mean = tag_of(loss) == LOSS or id(loss) in step.weighted_losses
+        is_mean = tag_of(loss) == LOSS or id(loss) in step.notes.weighted_losses
         return tf.math.multiply_no_nan(loss, share) if is_mean else loss
     terms = terms_of(loss)
     kinds = {term.kind for term in terms}
@@ -188,13 +190,15 @@ def _part_of(step: ReplicaStep, loss: tf.Tensor) -> tf.Tensor:
 
 
 def is_part_of_sum(step: ReplicaStep, value: tf.Tensor) -> bool:
-    """Whether a scalar that a metric gets is no mean over the replica's samples.
+    """Whether a scalar that a metric gets is a part of a global sum, not a mean over samples.
 
     Raises:
         ValueError: for a Keras loss times the number of replicas.
     """
     if tf.executing_eagerly():
-        return tag_of(value) in (PART, SCALED) or (PART in step.seen and LOSS not in step.seen)
+        return tag_of(value) in (PART, SCALED) or (
+            PART in step.notes.seen and LOSS not in step.notes.seen
+        )
     terms = terms_of(value)
     losses = [term for term in terms if term.kind == LOSS]
     if losses and all(term.has_factor(float(step.replicas)) for term in losses):
@@ -205,6 +209,3 @@ def is_part_of_sum(step: ReplicaStep, value: tf.Tensor) -> bool:
         )
     kinds = {term.kind for term in terms}
     return bool(kinds & {PART, SUM, SCALED}) and not kinds & {LOSS, MEAN, UNKNOWN}
-
-
-compat.hook_own_loops(weigh_targets, is_part_of_sum)

@@ -1,4 +1,4 @@
-"""The one way of a replica's gradients to the updated variables, stage by stage."""
+"""The one way from a replica's gradients to updated variables, stage by stage."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class StepPath:
     Made in the strategy's scope.
 
     Args:
-        options: those of the optimizer.
-        update: what is updated.
-        loss_scale: the loss scale.
-        variables: the trainable variables, for which the update is built.
+        options: the options of the optimizer.
+        update: updates the variables.
+        loss_scale: the loss scale of the optimizer.
+        variables: the trainable variables; the update is built for all of them.
 
     Attributes:
         accumulator: the gradients that wait for an update; None without accumulation.
@@ -60,11 +60,11 @@ class StepPath:
 
     @property
     def updates_at_each_step(self) -> bool:
-        """Whether no step is without an update: no accumulation, and no overflow to skip."""
+        """Whether every step ends in an update: no accumulation, and no loss scale to skip one."""
         return self.accumulator is None and not self._loss_scale.is_used
 
     def order(self, gradients: Sequence[Any]) -> None:
-        """Lets large gradients be computed first, as they travel longest; in replica context."""
+        """Computes large gradients first, as they travel longest; in replica context."""
         if current().replicas > 1:
             backward.compute_first(gradients, self._bucket_bytes)
 
@@ -80,9 +80,9 @@ class StepPath:
         Args:
             gradients: one per variable that the update was built for: tensors,
                 `tf.IndexedSlices`, or None.
-            weight: what they are multiplied by; None for nothing.
-            variables: those that are updated.
-            places: their numbers among those that the update was built for.
+            weight: the factor of the gradients; None for 1.
+            variables: the variables to update.
+            places: the index of each of `variables` among those that the update was built for.
         """
         packing, packed = self._pack(gradients, weight)
 
@@ -104,7 +104,7 @@ class StepPath:
     def _pack(self, gradients: list, weight: float | tf.Tensor | None) -> tuple[Packing, list]:
         """Packs and weights the gradients in one pass.
 
-        Accumulated gradients are dense, with zeros for variables that have none in this step.
+        With accumulation all gradients become dense: zeros for variables without a gradient.
         """
         if self.accumulator is not None:
             gradients = [
@@ -126,8 +126,8 @@ class StepPath:
     ) -> None:
         """Counts the micro-batch and updates at the k-th, unless a gradient is not finite.
 
-        It runs in cross-replica context, the only place where TensorFlow allows a condition around
-        a collective operation.
+        Runs in cross-replica context: only there does TensorFlow allow a condition around a
+        collective operation.
         """
         run = strategy.extended.call_for_each_replica
         accumulator = self.accumulator
@@ -136,8 +136,8 @@ class StepPath:
             if accumulator is None:
                 run(lambda update, values: update(values), args=(update_replica, packed))
                 return
-            # At the end of data of unknown length a step runs into the end of the data set;
-            # without gradients nothing may be counted.
+            # If the length of the data is unknown, the last step finds no batch and has no
+            # gradients. Such a step must not be counted.
             parts = [strategy.experimental_local_results(value) for value in packed]
             with tf.control_dependencies([part for local in parts for part in local]):
                 due, number = accumulator.count()

@@ -18,6 +18,33 @@ from tfdist.step.weighting import Share
 
 
 @dataclasses.dataclass
+class Notes:
+    """What one replica has found out while it runs one step.
+
+    Attributes:
+        seen: the kinds of losses that were computed: tags of `step/loss_tags.py`.
+        empty_counts: whether the gradients of a replica without samples count as they are.
+        weighted_losses: the losses whose gradient was weighted in an eager step, by id.
+        scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
+        weighted_gradients: whether an optimizer applied the share to gradients, because their loss
+            never went through `scale_loss`.
+        applied: ids of the accumulating optimizers that were applied already.
+        advances: functions that move on what every step moves on, whatever the data: counters of
+            updates, and seeds. They are called outside of a step; see `step/end_of_data.py`.
+        drawn: for each random number that was drawn, the state of its generator.
+    """
+
+    seen: set[str] = dataclasses.field(default_factory=set)
+    empty_counts: bool = False
+    weighted_losses: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
+    scaled_losses: set[int] = dataclasses.field(default_factory=set)
+    weighted_gradients: bool = False
+    applied: set[int] = dataclasses.field(default_factory=set)
+    advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    drawn: list[tf.Variable] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
 class ReplicaStep:
     """One replica's view of one step.
 
@@ -26,21 +53,12 @@ class ReplicaStep:
         replicas: the number of all replicas.
         share: this replica's share of the global batch.
         own_loop: True in a step of a user's own loop, where the share is applied as gradients are
-            taken (`strategies/own_loops.py`); False in Keras' own steps, where the optimizer
-            applies the share.
+            taken (`step/own_loops.py`); False in Keras' own steps, where the optimizer applies the
+            share.
+        exchanges: whether the replicas of a step can exchange values while it runs.
         samples: how many samples this replica has; None where that is not static.
         is_eager: whether the strategy's `run` was called eagerly.
-        seen: the kinds of losses that were made in this step, tags of `step/loss_tags.py`.
-        empty_counts: whether gradients of a replica without samples are taken as they are.
-        weighted_losses: losses whose gradient was weighted in an eager step, by id.
-        exchanges: whether the replicas of a step can exchange values while it runs.
-        scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
-        weighted_gradients: whether an optimizer applied the share to its gradients, because their
-            loss never went through `scale_loss`.
-        applied: ids of the accumulating optimizers that were applied already.
-        advances: what moves on with every step, whatever the data: counters of updates and seeds,
-            as functions that move them on outside of a step; see `step/end_of_data.py`.
-        drawn: the state of a random number generator for each number that was drawn.
+        notes: what the step finds out.
     """
 
     replica_id: int | tf.Tensor
@@ -50,14 +68,7 @@ class ReplicaStep:
     exchanges: bool = True
     samples: int | None = None
     is_eager: bool = False
-    empty_counts: bool = False
-    seen: set[str] = dataclasses.field(default_factory=set)
-    weighted_losses: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
-    scaled_losses: set[int] = dataclasses.field(default_factory=set)
-    weighted_gradients: bool = False
-    applied: set[int] = dataclasses.field(default_factory=set)
-    advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
-    drawn: list[Any] = dataclasses.field(default_factory=list)
+    notes: Notes = dataclasses.field(default_factory=Notes)
 
 
 _running = threading.local()

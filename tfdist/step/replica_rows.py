@@ -1,4 +1,4 @@
-"""Rows of what replicas keep: which variables of the model they belong to, and their sum."""
+"""Rows: the values that one replica keeps of a variable; how a file holds and sums them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdist.step.exchange import Bucket
 
 Place = tuple[str, Any, tuple[int, ...]]
 
-# How a file, or a copy, has what the replicas keep.
+# How a file or a copy holds the rows.
 PER_REPLICA = "per replica"
 SUM = "sum"
 NOTHING = "nothing"
@@ -22,11 +22,11 @@ NOTHING = "nothing"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A variable of which each replica has its own values.
+    """A variable for which each replica has values of its own.
 
     Attributes:
         variable: the variable.
-        places: which parts of it a file has under which keys: key, index of the part, its shape.
+        places: the parts of the variable as a file holds them: key, index of the part, shape.
         shared: whether all replicas have the same values after all.
     """
 
@@ -41,7 +41,7 @@ class Entry:
 
 
 def places(bucket: Bucket, shape: tuple[int, ...], prefix: str = "") -> list[Place]:
-    """Which variables a flat one of this shape belongs to, and where each one is."""
+    """Where the variables of `bucket` lie in a variable of the given shape, which may be flat."""
     if shape != (sum(bucket.sizes),):
         return [(f"{prefix}{bucket.indices[0]}", ..., shape)]
     ends = np.cumsum(bucket.sizes).tolist()
@@ -51,11 +51,11 @@ def places(bucket: Bucket, shape: tuple[int, ...], prefix: str = "") -> list[Pla
 
 
 def total_of(rows: Iterable[np.ndarray]) -> np.ndarray:
-    """The sum of the replicas' rows, one of which is in memory at a time."""
+    """The sum of the replicas' rows; only one row is in memory at a time."""
     return functools.reduce(np.add, rows)
 
 
 def no_row(entry: Entry) -> np.ndarray:
-    """Stands for a row that another process has; it takes no memory."""
+    """A placeholder for a row of another process; takes no memory."""
     zero = np.zeros((), entry.variable.dtype.as_numpy_dtype)
     return np.broadcast_to(zero, tuple(entry.variable.shape))

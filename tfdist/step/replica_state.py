@@ -1,4 +1,4 @@
-"""State that each replica has for itself: saved with the model, and given back to its replica."""
+"""State that each replica has for itself: saved with the model, and given back to the replica."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _read_nothing(key: str, replica: int) -> np.ndarray:
 
 @dataclasses.dataclass
 class _Copy:
-    """What all replicas had at some time. Only the first process has the rows.
+    """A copy of the state of all replicas at some time. Only the first process has the rows.
 
     Attributes:
-        kind: what the rows are.
-        rows: by entry, and by replica where there is one for each.
-        of: the checksums of what this process had then.
+        kind: how the copy holds the rows, such as `PER_REPLICA`.
+        rows: the rows, ordered by entry, then by replica; None in the other processes.
+        of: the checksums of this process' own state at that time.
     """
 
     kind: str
@@ -40,20 +40,20 @@ class _Copy:
 
 
 class ReplicaState(SaveableState, tf.Module):
-    """State of which each replica has its own part.
+    """State that consists of one part per replica.
 
-    A file has each replica's part, so that training goes on as if it had not been interrupted. Read
-    with another number of replicas, the sum over the replicas is divided equally among them.
+    A file has each replica's part, so that training goes on as if it had not been interrupted. If
+    the file is read with another number of replicas, the sum over the replicas is divided equally.
 
-    With several processes one of them writes, and what the others have goes to it one row at a
-    time: no process ever has more than one variable of another one in memory.
+    With several processes only the first writes. The others send their rows to it one at a time, so
+    no process ever holds more than one variable of another process in memory.
 
     Args:
         name: the module's name.
 
     Attributes:
-        announce: while the processes save together, what the first one calls before it asks the
-            others for their rows; None otherwise.
+        announce: while the processes save together, the first process calls this before it asks
+            the others for their rows; None otherwise.
     """
 
     def __init__(self, name: str):
@@ -73,7 +73,7 @@ class ReplicaState(SaveableState, tf.Module):
         raise NotImplementedError
 
     def has_rows(self) -> bool:
-        """Whether there is something that replicas have for themselves; alike in all processes."""
+        """Whether replicas have something of their own; the answer is the same in all processes."""
         return bool(self.entries())
 
     def saved_as(self) -> str:
@@ -81,11 +81,11 @@ class ReplicaState(SaveableState, tf.Module):
         return PER_REPLICA
 
     def position(self) -> Any:
-        """How far training is, alike in all processes."""
+        """How far training is; the same in all processes."""
         return None
 
     def start_anew(self) -> None:
-        """Sets what this process has to what it is before training."""
+        """Resets this process' state to what it was before training."""
         raise NotImplementedError
 
     # --- for several processes ----------------------------------------------------------------
@@ -97,12 +97,12 @@ class ReplicaState(SaveableState, tf.Module):
 
     @property
     def is_new(self) -> bool:
-        """Whether this process has read a file, of which the others may know nothing."""
+        """Whether this process has read a file that the other processes may not have read."""
         return self._read and self._copy is not None and self._copy.of == self._checksums()
 
     @property
     def is_held(self) -> bool:
-        """Whether the first process can save without the others; alike in all processes."""
+        """Whether the first process can save without the others; the same in all processes."""
         during_callbacks = getattr(self._strategy, "callbacks_run", False)
         return self._held and (during_callbacks or self._held_at == self.position())
 
@@ -112,7 +112,7 @@ class ReplicaState(SaveableState, tf.Module):
             return
         copy = self._copy
         same = copy is not None and not self._read and copy.of == self._checksums()
-        # One process may have what it had, while another one does not.
+        # All must agree: this process' state may be unchanged while another's has changed.
         if self.has_rows() and not self._processes.all_gather([int(same)]).all():
             rows = Spool() if self._processes.is_chief else None
             for row in self.gather():
@@ -126,7 +126,10 @@ class ReplicaState(SaveableState, tf.Module):
         self._held = False
 
     def end_training(self) -> None:
-        """Keeps for a save in one process what is no more than the model; called by all."""
+        """Keeps a copy for a later save by one process, if it is small; called by all.
+
+        A sum is no larger than the model and is kept. Rows per replica are dropped.
+        """
         if self.saved_as() == SUM:
             self.hold()
         else:
@@ -136,7 +139,7 @@ class ReplicaState(SaveableState, tf.Module):
         self._held, self._copy = False, None
 
     def gather(self) -> Iterator[np.ndarray]:
-        """The rows of all replicas; called by all processes, which go through it to its end."""
+        """The rows of all replicas; all processes must call this and iterate to the end."""
         kind = self.saved_as()
         for entry, replica in self._order(kind):
             if kind == SUM:
@@ -193,10 +196,10 @@ class ReplicaState(SaveableState, tf.Module):
                         store[f"{key}.{replica}"] = part
         finally:
             for _ in rows:
-                pass  # the other processes go through all of them
+                pass  # the other processes iterate over all rows, so this one must too
 
     def sizes(self) -> list[int]:
-        """The bytes of each value that a file has."""
+        """The size in bytes of each value in a file."""
         if not self.has_rows():
             return []
         return [
@@ -224,11 +227,11 @@ class ReplicaState(SaveableState, tf.Module):
         return copy.kind, iter(copy.rows)
 
     def adopt(self, kind: str, read: Callable[[str, int], np.ndarray] = _read_nothing) -> None:
-        """Sets what this process' replicas have to what a file has.
+        """Sets the state of this process' replicas to what a file has.
 
         Args:
-            kind: how the file has it.
-            read: gives the value under a key of a replica; for a sum, of number 0.
+            kind: how the file holds the rows.
+            read: returns the value for a key and a replica; for a sum the replica is 0.
         """
         rows = Spool() if self.several_processes and self._processes.is_chief else None
         if kind == NOTHING:
@@ -244,7 +247,7 @@ class ReplicaState(SaveableState, tf.Module):
             self._copy, self._read = _Copy(kind, rows, self._checksums()), True
 
     def _give(self, entry: Entry, kind: str, replica: int, row: np.ndarray) -> None:
-        """Sets what this process' replicas have of an entry, as far as the row is theirs."""
+        """Sets an entry in those of this process' replicas that the row belongs to."""
         local = self._local(entry.variable)
         first = self._processes.rank * len(local)
         if kind == SUM and not entry.shared:
@@ -254,7 +257,7 @@ class ReplicaState(SaveableState, tf.Module):
                 variable.assign(row)
 
     def _order(self, kind: str) -> list[tuple[Entry, int]]:
-        """The order of the rows: to which entry and which replica each belongs."""
+        """The order of the rows: the entry and the replica of each row."""
         if kind == NOTHING:
             return []
         replicas = range(self._strategy.num_replicas_in_sync)
@@ -268,7 +271,7 @@ class ReplicaState(SaveableState, tf.Module):
         return self._strategy.experimental_local_results(variable)
 
     def _checksums(self) -> list[int]:
-        """Of what this process has."""
+        """The checksums of this process' state."""
         return [
             checksum(local) for entry in self.entries() for local in self._local(entry.variable)
         ]

@@ -11,11 +11,12 @@ from tfdist.step.loss_tags import PART, tag
 def scale_loss(loss: tf.Tensor) -> tf.Tensor:
     """Scales the mean loss of a replica's part of the batch by its share of the global batch.
 
-    For losses in custom training loops of which tfdist cannot tell what they are, and for means
-    that are reported as a sum over the replicas. The result, and its gradient, summed over the
-    replicas, are those of the global mean. Outside `strategy.run` of a tfdist strategy, and in the
-    `train_step` of a Keras model, where the optimizer applies the share, the loss is returned as
-    it is.
+    Use it in custom training loops: for losses where tfdist cannot tell a mean from a sum, and for
+    means that you report as a sum over the replicas. Summed over the replicas, the result is the
+    global mean, and its gradient is the gradient of the global mean.
+
+    Outside `strategy.run` of a tfdist strategy the loss is returned unchanged. The same holds in
+    the `train_step` of a Keras model, where the optimizer applies the share.
 
     Args:
         loss: a float scalar tensor, the mean over the replica's samples.

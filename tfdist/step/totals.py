@@ -24,7 +24,7 @@ class Totals:
         paths: the trainable variables' paths.
 
     Attributes:
-        compressed: the part of it that compresses; None without compression.
+        compressed: the part that compresses; None without compression.
     """
 
     def __init__(self, options: Options, specs: Sequence[tf.TensorSpec], paths: Sequence[str]):
@@ -41,7 +41,7 @@ class Totals:
 
         Args:
             gradients: one per trainable variable: tensors, `tf.IndexedSlices`, or None.
-            accumulates: whether they are accumulated.
+            accumulates: whether gradients are accumulated.
         """
         if accumulates:
             return Packing(gradients, self._specs, self._bucket_bytes)
@@ -53,8 +53,8 @@ class Totals:
         """The global gradients; None where there is none; called in replica context.
 
         Args:
-            packing: as from `packing`.
-            packed: what it packed.
+            packing: the layout, from `packing`.
+            packed: the packed gradients.
             number: int64 scalar, the number of updates so far.
         """
         if self.compressed is None:

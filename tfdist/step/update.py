@@ -1,6 +1,6 @@
 """Stages 4 and 5: clip the global gradient and update, with the inner optimizer's own code.
 
-`Update` is what every kind of update can do; `update_of` chooses one.
+`Update` is the interface of every kind of update; `update_of` chooses one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfdist.options import Options
 
 
 class Update(Protocol):
-    """What the user's Keras optimizer updates, and how its state is kept.
+    """How the user's Keras optimizer updates variables, and how its state is kept.
 
     Attributes:
         optimizer: the Keras optimizer that updates, below any loss scaling.
@@ -37,9 +37,9 @@ class Update(Protocol):
 
         Args:
             gradients: the global gradients; None where a variable has none.
-            variables: the variables that they belong to, some of those that it was built for, or
-                in the place of one its parts.
-            after: what is computed before any part of the update.
+            variables: the variables of the gradients: some of those given to `build`, or the parts
+                of such a variable in its place.
+            after: tensors that must be computed before any part of the update.
         """
 
     def save_own_variables(self, store: dict) -> None:
@@ -75,10 +75,11 @@ class WholeVariables(Update):
     ) -> None:
         """Lets the optimizer clip and apply; see `Update`.
 
-        With `after`, TensorFlow does not begin the step with those parts that need no gradient,
-        such as momentum times velocity, which would send the first gradients later.
+        Some parts of an update need no gradient, such as momentum times velocity. Without `after`,
+        TensorFlow would begin the step with these parts, and send the first gradients later.
         """
-        # One operation in between: each of the update's would otherwise depend on each of `after`.
+        # One operation in between: without it, every operation of the update would depend on every
+        # tensor of `after`.
         ready = [tf.group(*after)] if after else []
         with tf.control_dependencies(ready), compat.applying_reduced_gradients():
             self.optimizer.apply(gradients, variables)
@@ -96,8 +97,8 @@ def update_of(options: Options, optimizer: keras.optimizers.Optimizer) -> Update
     """How variables are updated under `options`.
 
     Args:
-        options: those of the optimizer.
+        options: the options of the optimizer.
         optimizer: the Keras optimizer as the user gave it.
     """
-    del options  # there is one kind so far
+    del options  # there is only one kind of update so far
     return WholeVariables(optimizer)

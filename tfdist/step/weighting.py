@@ -1,9 +1,10 @@
 """Stage 1: weight what a replica computes by its share of the global batch.
 
-With n_r samples on replica r of n in all, the gradient of the global mean loss is the sum over the
-replicas of (n_r / n) times the gradient of the local mean loss. That holds for uneven, tiny and
-empty parts alike. A loss that is normalised by something else than the number of samples (a mask,
-the sum of the sample weights) or not at all (reduction "sum") needs one more factor.
+Say replica r has n_r of the n samples in the global batch. The gradient of the global mean loss is
+then the sum over the replicas of (n_r / n) times the gradient of the local mean loss. This holds
+for uneven, tiny and empty parts alike. A loss needs one more factor if it is divided by something
+other than the number of samples (a mask, the sum of the sample weights) or by nothing (reduction
+"sum").
 """
 
 from __future__ import annotations
@@ -71,15 +72,15 @@ def with_global_normalizer(
 ) -> tf.Tensor:
     """Turns a loss normalised over the local batch into one normalised over the global batch.
 
-    The result is such that the sum over replicas of share times result is the global loss, and so
-    is the mean over replicas weighted by their numbers of samples, which Keras reports.
+    The sum over replicas of share times result is the global loss. The mean over replicas, weighted
+    by their numbers of samples, is the global loss too; Keras reports this mean.
 
     Args:
         share: this replica's share.
         loss: what the Keras loss returned, a scalar, or a vector with reduction "none".
         reduction: the reduction of the Keras loss.
-        local_normalizer: a float32 scalar, what the local mean was divided by; None for the local
-            number of samples.
+        local_normalizer: a float32 scalar, the divisor of the local mean; None for the local number
+            of samples.
 
     Returns:
         A tensor of the shape and dtype of `loss`.
@@ -96,18 +97,17 @@ def with_global_normalizer(
 
 
 def factor_of_sum(loss: tf.Tensor, share: Share) -> tf.Tensor:
-    """What the gradient of `loss` is multiplied by, so that the share then weights it rightly.
+    """The factor of the gradient of `loss` that makes the share right, which is meant for means.
 
-    The gradient of one value for each sample is the sum over the samples already, where the share
-    is for means.
+    If a loss has one value for each sample, its gradient is a sum over the samples, not a mean.
 
     Args:
-        loss: a floating-point tensor. The first dimension of one that is no scalar is that of the
-            replica's samples, unless its size is known to be 1.
+        loss: a floating-point tensor: a scalar, or a tensor whose first dimension belongs to the
+            replica's samples. A first dimension known to be of size 1 counts as a scalar.
         share: the replica's share.
 
     Returns:
-        A tensor of the loss's shape and dtype: ones for a scalar, else 1 / `share.fraction`.
+        A tensor with the shape and dtype of the loss: ones for a scalar, else 1 / `share.fraction`.
     """
     if loss.shape.rank == 0 or (loss.shape.rank and loss.shape[0] == 1):
         return tf.ones_like(loss)
@@ -116,7 +116,7 @@ def factor_of_sum(loss: tf.Tensor, share: Share) -> tf.Tensor:
 
 
 def of_samples(gradients: Iterable[Any], share: Share) -> list[Any]:
-    """`gradients`, zero on a replica without samples."""
+    """`gradients`, replaced by zeros on a replica without samples."""
     if share.nonempty is None:
         return list(gradients)
     return [None if g is None else weigh(g, share.nonempty) for g in gradients]

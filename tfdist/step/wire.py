@@ -1,4 +1,4 @@
-"""How payloads travel: many tensors in few collective operations, each exactly as it is."""
+"""How payloads travel: many tensors in few collective operations, without any rounding."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tfdist.step.exchange import Packing, all_reduce, enough, plan_buckets
 def sum_over_replicas(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[tf.Tensor]:
     """The sum over the replicas of each of `tensors`; called in replica context.
 
-    Among two replicas half precision travels to the other one whole, which is no more traffic than
-    sums would be, and is summed as float32: no sum is rounded.
+    With two replicas, each sends its half-precision tensors whole to the other, and the sum is
+    computed in float32. So no sum is rounded, and the traffic is no more than for summing.
 
     Args:
         tensors: of static shapes, which are the same on every replica.
-        bucket_bytes: upper bound of what travels together of several tensors, in bytes.
+        bucket_bytes: upper bound in bytes for several tensors that travel together.
     """
     replicas = current().replicas
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
@@ -68,10 +68,10 @@ def _gather_bytes(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _gather_of_two(vector: tf.Tensor) -> tf.Tensor:
-    """Both replicas' vectors as rows: what the sum has beyond one's own is the other's.
+    """Both replicas' vectors as rows: the sum minus one's own vector is the other's vector.
 
-    That is as much traffic as to gather them, and engines sum faster: Gloo's gather, between two
-    ranks, sends in one direction at a time. Sums that overflow wrap around, and so do differences.
+    A sum is as much traffic as a gather, and engines sum faster: between two ranks, Gloo's gather
+    sends in one direction at a time. Sums that overflow wrap around, and so do differences.
     """
     (total,) = all_reduce([vector])
     other = total - vector

@@ -15,13 +15,13 @@ Environments = AbstractContextManager[list[dict[str, str]]]
 
 @dataclasses.dataclass(frozen=True)
 class Obstacles:
-    """Why something cannot be used here; None where it can.
+    """For each thing that a backend needs: why it cannot be used here, or None if it can.
 
     Attributes:
         tensorflow: TensorFlow and Keras.
         launch: the variables by which a launcher tells a process its place.
         port: the port that the cluster gives to this process.
-        peers_port: the same where the cluster has several workers.
+        peers_port: the same port, if the cluster has several workers.
         horovod: Horovod.
         servers: TensorFlow's server, or the cluster's parameter servers.
     """
@@ -39,10 +39,10 @@ class Launch:
     """How `tfdist run` starts the processes of a backend on one machine.
 
     Attributes:
-        environments: gives each task's environment variables, made from common ones; a context
-            that is left when the processes have ended.
-        one_device: what trains on one device in each process, so that there are no virtual ones,
-            as the beginning of a sentence; "" where there may be several.
+        environments: makes each task's environment variables from common ones. It returns a
+            context, which is left when the processes have ended.
+        one_device: for backends with one device per process and so no virtual devices: the
+            beginning of a sentence that says so. "" if a process may have several devices.
         has_servers: whether there are parameter servers besides the ranks.
     """
 
@@ -53,16 +53,16 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """A way in which replicas are connected.
+    """A way to connect replicas.
 
     Attributes:
-        name: what `tfdist.Strategy` calls it.
-        strategy: the class of its strategy, as "module:name".
-        engine: what carries the tensors, for people.
-        obstacle: says from what was found on this machine why it cannot be used.
-        launch: how `tfdist run` starts it; None for a single process, which needs no launcher.
-        is_asynchronous: whether its workers do not wait for each other, so that gradients may be
-            stale.
+        name: the backend's name in `tfdist.Strategy`.
+        strategy: the class of the strategy, as "module:name".
+        engine: what carries the tensors, in words for people.
+        obstacle: from what was found on this machine, says why the backend cannot be used.
+        launch: how `tfdist run` starts the backend; None for a single process, which needs no
+            launcher.
+        is_asynchronous: whether workers do not wait for each other, so that gradients may be stale.
     """
 
     name: str
@@ -73,6 +73,6 @@ class Backend:
     is_asynchronous: bool = False
 
     def load(self) -> type:
-        """The class of its strategy; imports TensorFlow."""
+        """The class of the strategy; imports TensorFlow."""
         module, _, name = self.strategy.partition(":")
         return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""What the synchronous strategies share: they run Keras' steps as one device would."""
+"""What the synchronous strategies share: they run Keras' steps with the result of one device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SynchronousStrategy(KerasStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
     Attributes:
-        engine: what carries tensors between the replicas.
+        engine: carries tensors between the replicas.
         processes: the processes that the replicas run in.
     """
 
@@ -45,11 +45,11 @@ class SynchronousStrategy(KerasStrategy):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files and progress: the only one, or rank 0 of several."""
+        """Whether this process writes files and progress: the only process, or rank 0 of many."""
         return self.processes.is_chief
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check that there is a model to distribute, and data."""
+        """Callbacks for `model.fit`: they check that the model is in this scope and has data."""
         return [TrainingChecks(self)]
 
     def run(
@@ -61,8 +61,8 @@ class SynchronousStrategy(KerasStrategy):
     ) -> Any:
         """Runs `fn` on each replica; see `tf.distribute.Strategy.run`.
 
-        Losses are weighted by each replica's true share of the global batch. When Keras' trainer
-        hands in a batch that is not distributed yet (`train_on_batch`), it is split here.
+        Losses are weighted by each replica's true share of the global batch. If Keras' trainer
+        hands in a batch that is not distributed yet (`train_on_batch`), the batch is split here.
 
         Raises:
             ValueError: for a step of a model that was not built in this scope.
@@ -95,7 +95,7 @@ class SynchronousStrategy(KerasStrategy):
         return step_logs.with_global_metrics(logs, model, name)
 
     def _prepare(self, model: keras.Model) -> None:
-        """Checks and completes what the scope and `compile` could not yet see."""
+        """Checks and wraps what did not exist yet in the scope and at `compile`."""
         if model not in self._prepared:
             layers = compat.flatten_layers(model)
             check_model_scope(model, layers, self)
@@ -147,14 +147,14 @@ class SynchronousStrategy(KerasStrategy):
         return super().run(step_of_replica, args, kwargs, options)
 
     def _knows_of_an_empty_part(self, args: Structure, global_size: int | tf.Tensor | None) -> bool:
-        """Whether the sizes that are known statically leave a replica without a sample.
+        """Whether it is known at tracing that some replica gets no sample.
 
-        All replicas must answer alike, so that they trace the same operations. A process does not
-        know the sizes of the others' parts of a data set.
+        All replicas must give the same answer, so that they trace the same operations. A process
+        does not know the sizes of the other processes' parts of a data set.
 
         Args:
             args: the step's arguments.
-            global_size: as for `_shares`.
+            global_size: the number of samples in the global batch, None where it is not known.
         """
         if isinstance(global_size, int):
             length = -(-global_size // self.num_replicas_in_sync)
@@ -167,14 +167,14 @@ class SynchronousStrategy(KerasStrategy):
     def _shares(
         self, args: Structure, global_size: int | tf.Tensor | None, keras_step: str | None
     ) -> Callable[[int], weighting.Share]:
-        """The share of each local replica by its number; to be called once in each replica.
+        """Returns a function from a local replica's number to its share; call it once in each.
 
         Args:
             args: the step's arguments.
             global_size: the number of samples in the global batch, None where it is not known.
             keras_step: the name of Keras' step, None for a step of the user's own.
         """
-        if keras_step == "predict_step":  # which has no loss to weight
+        if keras_step == "predict_step":  # has no loss to weight
             share = weighting.even_share(self.num_replicas_in_sync)
             return lambda index: share
         sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
@@ -192,11 +192,11 @@ class SynchronousStrategy(KerasStrategy):
         return lambda index: weighting.share_of(counts[index], total)
 
     def _known_to_be_even(self, sizes: list, keras_step: str | None) -> bool:
-        """Whether all replicas have as many samples; `sizes` are those of the local ones."""
+        """Whether all replicas have equally many samples; `sizes` are the local replicas'."""
         return all(isinstance(s, int) for s in sizes) and len(set(sizes)) == 1
 
     def _uneven_shares(self, sizes: list[tf.Tensor]) -> Callable[[int], weighting.Share]:
-        """The local replicas' shares, where they have `sizes` samples, int64 scalars."""
+        """The shares of local replicas with `sizes` samples, which are int64 scalars."""
         total = tf.add_n(sizes)
         return lambda index: weighting.share_of(sizes[index], total)
 
@@ -207,7 +207,7 @@ class SynchronousStrategy(KerasStrategy):
         kwargs: dict | None,
         options: tf.distribute.RunOptions | None,
     ) -> Any:
-        """Runs a `tf.function`, which has to be traced around the replicas, not inside each."""
+        """Runs a `tf.function`: one function is traced around all replicas, not one inside each."""
         if fn not in self._functions:
             run = functools.partial(self.run, fn.python_function, options=options)
             self._functions[fn] = tf.function(lambda args, kwargs: run(args=args, kwargs=kwargs))
@@ -234,7 +234,7 @@ class SynchronousStrategy(KerasStrategy):
     def distribute_datasets_from_function(
         self, dataset_fn: Callable, options: tf.distribute.InputOptions | None = None
     ) -> Any:
-        """Distributes data sets that already are the workers' own; see `tf.distribute.Strategy`."""
+        """Distributes each worker's own data set; see `tf.distribute.Strategy`."""
         specs = []
 
         def recorded(context: tf.distribute.InputContext) -> tf.data.Dataset:

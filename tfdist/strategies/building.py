@@ -1,4 +1,4 @@
-"""Models with a step of their own are built by that step: no other call need reach all of them."""
+"""Models with a step of their own are built by that step, as other calls may miss layers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _beyond_steps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class _UnchangedVariables(keras.StatelessScope):
-    """Puts off the making of variables, and keeps those that exist as they are."""
+    """Delays the creation of variables, and leaves existing variables unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
         self._asks_variable = False
 
     def add_update(self, update: tuple) -> None:
-        """Forgets the new value, as tapes ask for the variable itself."""
+        """Drops the new value, as tapes ask for the variable itself."""
 
     def get_current_value(self, variable: keras.Variable) -> Any:
-        """The variable's own value, or what stands for it: regularizers ask for no other."""
+        """The variable's own value, or its placeholder; regularizers need the value from here."""
         if self._asks_variable:
             return None
         self._asks_variable = True
@@ -44,18 +44,19 @@ class _UnchangedVariables(keras.StatelessScope):
 
 
 def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: Structure) -> bool:
-    """Traces a model's own step, for the variables that it makes.
+    """Traces a model's own step, so that the variables of the model are created.
 
-    The model may have no `call`, or one that the step does not use. Without the trace the variables
-    would be made while the replicas trace the step, where processes cannot agree on them.
+    The model may have no `call`, or one that the step does not use. Without this trace the
+    variables would be created while the replicas trace the step, where processes cannot agree on
+    them.
 
     Args:
-        strategy: where the variables are made.
+        strategy: the strategy in whose scope variables are created.
         model: the model.
         data: what the run reads: a distributed data set, or a tuple as one batch.
 
     Returns:
-        Whether the model has a step of its own that has built it.
+        Whether the model has a step of its own, and that step has built it.
     """
     spec = batches.spec(data) if isinstance(data, tuple) else strategy.batch_spec(data)
     if spec is None:
@@ -71,24 +72,24 @@ def build_by_step(strategy: tf.distribute.Strategy, model: keras.Model, data: St
         _trace_until_built(strategy, model, step, spec)
     except Exception:
         if model.run_eagerly and type(model).call is not keras.Model.call:
-            return False  # what a step does eagerly may be impossible in a function
+            return False  # an eager step may do what a function cannot
         raise
     beyond.update(_unbuilt(model))
     return True
 
 
 def _unbuilt(model: keras.Model) -> set[Any]:
-    """What the step may build: a loss scale too, since the step may read it before it uses it."""
+    """What the step may build; also a loss scale, as a step may read it before it is built."""
     optimizer = getattr(model, "optimizer", None)
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and not optimizer.built
     return {*compat.unbuilt_parts(model), *([optimizer] if scales else [])}
 
 
 def _step_that_builds(model: keras.Model, spec: Structure) -> Callable | None:
-    """The step that the present run of `model` takes, where Keras' own building cannot do.
+    """The step of the current run of `model`, if Keras itself cannot build the model; else None.
 
-    That is a step of the model's own, one whose loss is the model's own and may call more layers,
-    or any step of ragged batches, which Keras cannot build from.
+    Keras cannot in three cases: the step is the model's own; the loss is the model's own and may
+    call more layers; or the batches are ragged.
     """
     running = end_of_data.running_step(model)
     names = _STEPS if running is None else (running,)
@@ -103,7 +104,7 @@ def _step_that_builds(model: keras.Model, spec: Structure) -> Callable | None:
 def _trace_until_built(
     strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Structure
 ) -> None:
-    """Traces until it succeeds: there is no gradient by a variable that does not exist yet."""
+    """Traces again until it succeeds: variables must exist before a gradient by them can."""
     state_of_thread = compat.StateOfThread(strategy)
 
     def trace() -> None:
@@ -113,7 +114,7 @@ def _trace_until_built(
     while True:
         unbuilt = _unbuilt(model)
         try:
-            # A thread of its own is in no strategy's scope: its context is that of one replica.
+            # A new thread is in no strategy's scope: the step runs there as on one replica.
             with concurrent.futures.ThreadPoolExecutor(1) as thread:
                 return thread.submit(trace).result()
         except Exception:

@@ -17,11 +17,11 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     """Makes the strategy called `name`.
 
     Args:
-        name: "mirrored", "multi_worker", "horovod", "parameter_server", or "auto" for the one that
-            fits: Horovod where horovodrun or MPI started the process, a parameter server where
-            `TF_CONFIG` has a `ps`, several workers where it or Slurm names them, else mirrored on
-            the local devices. "auto" logs its choice and the reason at level INFO; `tfdist doctor`
-            shows them.
+        name: "mirrored", "multi_worker", "horovod", "parameter_server" or "auto". With "auto"
+            tfdist chooses: Horovod if horovodrun or MPI started the process; a parameter server if
+            `TF_CONFIG` has a `ps`; several workers if `TF_CONFIG` or Slurm names them; else
+            mirrored on the local devices. "auto" logs its choice and the reason at level INFO;
+            `tfdist doctor` shows both.
         **options: the arguments of the strategy's class.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What all of tfdist's strategies share: models of theirs run in Keras' own methods."""
+"""What all of tfdist's strategies share: their models run in Keras' own methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.processes import hooks
 from tfdist.processes.files import CallbackFiles
-from tfdist.step import end_of_data
+from tfdist.step import end_of_data, inside_keras
 from tfdist.strategies import wrapping
 from tfdist.strategies.building import build_by_step
 from tfdist.structures import Structure
@@ -27,7 +27,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     Attributes:
         options: the `tfdist.Options` that the strategy was made with.
-        callback_files: where the callbacks of the present runs write.
+        callback_files: the files of the callbacks, for each run that is under way.
     """
 
     options: Options
@@ -40,7 +40,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     @property
     def is_multi_process(self) -> bool:
-        """Whether the processes that run the script have to agree: not with a single one."""
+        """Whether several processes run the script and have to agree."""
         return False
 
     @contextlib.contextmanager
@@ -61,12 +61,12 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
             yield self
 
     def unwrap(self, model: keras.Model) -> keras.optimizers.Optimizer | None:
-        """The plain Keras optimizer that `model` was compiled with, with its present state."""
+        """The plain Keras optimizer that `model` was compiled with, in its current state."""
         optimizer = model.optimizer
         return optimizer.unwrap() if isinstance(optimizer, DistributedOptimizer) else optimizer
 
     def check_compiled(self, model: keras.Model) -> None:
-        """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
+        """Raises ValueError if `compile` was asked for what the strategy cannot do."""
         if model.jit_compile and self.num_replicas_in_sync > 1:
             raise ValueError(
                 "XLA cannot compile a step that exchanges gradients between replicas. Compile with "
@@ -79,7 +79,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         return self._batch_specs.get(dataset)
 
     def reduce_per_replica(self, values: Structure, reduction: str) -> Any:
-        """What Keras' trainer gets of a step's results `values`; None for Keras' own reduction.
+        """Reduces a step's results `values` for Keras' trainer; None for Keras' own reduction.
 
         Args:
             values: a structure of what `run` returned.
@@ -97,10 +97,10 @@ def _reduce_per_replica(strategy: tf.distribute.Strategy, values: Structure, red
 
 
 compat.install()
+inside_keras.install(check_plain=wrapping.refuse_unwrapped)
 compat.hook_reduce_per_replica(_reduce_per_replica)
 compat.hook_runs(end_of_data.of_run)
 compat.hook_end_of_data(end_of_data.advance)
-compat.hook_unwrapped_optimizer(wrapping.refuse_unwrapped)
 compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
 compat.hook_symbolic_build(
     lambda strategy, dataset: strategy.batch_spec(dataset) if _is_ours(strategy) else None,

@@ -36,7 +36,7 @@ _ONE_STRATEGY = (
     "`keras.utils.set_random_seed` with the same number everywhere, or nowhere."
 )
 
-# The dtypes of predictions, and in which the engines exchange them.
+# For each dtype of predictions, the dtype in which engines exchange them.
 _EXCHANGED_AS = {
     **{dtype: dtype for dtype in (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)},
     tf.bfloat16: tf.float32,
@@ -51,9 +51,9 @@ class MultiProcessStrategy(SynchronousStrategy):
     of every batch.
 
     Attributes:
-        log_all_ranks: whether other processes than the chief show progress too.
-        callbacks_run: whether Keras runs its callbacks, after which the processes agree.
-        data: what the processes have read of global batches, which they compare.
+        log_all_ranks: whether all processes show progress, not only the chief.
+        callbacks_run: whether Keras is running callbacks; the processes agree after them.
+        data: compares what the processes have read of global batches.
     """
 
     log_all_ranks: bool
@@ -72,7 +72,7 @@ class MultiProcessStrategy(SynchronousStrategy):
             self.extended.before_creating = before
 
     def _agree(self, options: Options) -> None:
-        """Raises ValueError in all processes, where they make other strategies or seeds."""
+        """Raises ValueError in all processes if their strategies or seeds differ."""
         seed = seeds.global_seed()
         facts = digest.of_strategy(type(self).__name__, options, len(self.extended.worker_devices))
         facts["random seed"] = seed
@@ -97,7 +97,7 @@ class MultiProcessStrategy(SynchronousStrategy):
 
         Raises:
             RuntimeError: when the scope of another strategy is active.
-            ConnectionError: when another process is lost; it names its rank where it is known.
+            ConnectionError: when another process is lost; names the lost rank where known.
         """
         with self.processes.naming_lost_ranks(), super().scope():
             yield self
@@ -109,13 +109,13 @@ class MultiProcessStrategy(SynchronousStrategy):
     ) -> Any:
         """Distributes a data set of global batches; see `tf.distribute.Strategy`.
 
-        Every process reads the whole data set and keeps its replicas' parts of each batch, so the
-        batches are those of one device. Where reading everything is too much, divide the data
-        with `distribute_datasets_from_function`.
+        Every process reads the whole data set and keeps its replicas' parts of each batch. So the
+        global batches are the same as on one device. If reading everything is too much, divide the
+        data with `distribute_datasets_from_function`.
 
         Raises:
-            ValueError: when `dataset` is known to be empty, when its auto-shard policy asks for
-                other parts than of global batches, and when the processes' data sets differ in
+            ValueError: when `dataset` is known to be empty; when its auto-shard policy asks for
+                anything but parts of global batches; when the processes' data sets differ in
                 length.
         """
         if self.processes.size == 1:
@@ -146,9 +146,9 @@ class MultiProcessStrategy(SynchronousStrategy):
 
         Args:
             dataset_fn: called with a `tf.distribute.InputContext`; returns this worker's data set,
-                with batches of the size of a replica's. The workers' may differ in length and in
-                the sizes of batches: a step's loss is the mean over the samples that there are,
-                and the data end with the longest worker's.
+                with batches for one replica. The data sets of workers may differ in length and in
+                the sizes of batches. A step's loss is the mean over the samples that there are. The
+                data end when the longest data set ends.
             options: a `tf.distribute.InputOptions`.
         """
         if self.processes.size == 1:
@@ -173,8 +173,8 @@ class MultiProcessStrategy(SynchronousStrategy):
         Args:
             data: this process' data set.
             options: a `tf.distribute.InputOptions`.
-            length: the number of elements, equal in all processes; -1 for no end, -2 for unknown:
-                then the processes ask each other in each step whether there are data left.
+            length: the number of elements, equal in all processes; -1 for no end, -2 for unknown.
+                If unknown, the processes ask each other in each step whether data are left.
             spec: the type specs of a batch.
         """
         if length == _UNKNOWN or len(self.extended.worker_devices) > 1:
@@ -191,7 +191,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         return length
 
     def _longest(self, own: int) -> int:
-        """The number of elements of the longest process' data set, a multiple of the replicas'."""
+        """The longest process' number of elements, rounded up to a multiple of local replicas."""
         meeting.meet(self.processes, "distributes data that it has divided", {})
         lengths = self.processes.all_gather([own])[:, 0].tolist()
         for special in (_UNKNOWN, _INFINITE):
@@ -205,8 +205,8 @@ class MultiProcessStrategy(SynchronousStrategy):
     def _known_to_be_even(self, sizes: list, keras_step: str | None) -> bool:
         if self.processes.size == 1:
             return super()._known_to_be_even(sizes, keras_step)
-        # All processes must answer alike. In Keras' loops a size is static only where each batch
-        # divides evenly; a step of the user's own may be traced for one batch of any data.
+        # All processes must give the same answer. In Keras' loops a size is static only if every
+        # batch divides evenly. A user's own step may be traced for one batch of any data.
         if keras_step is None or tf.executing_eagerly():
             return False
         return super()._known_to_be_even(sizes, keras_step)
@@ -243,10 +243,10 @@ class MultiProcessStrategy(SynchronousStrategy):
         return logs
 
     def reduce_per_replica(self, values: Structure, reduction: str) -> Any:
-        """Reduces what Keras gets of a step: logs over the local replicas, predictions over all.
+        """Reduces a step's results for Keras: logs over local replicas, predictions over all.
 
-        Logs are global already, or are those of metrics, of which Keras reads the global result at
-        the end of an epoch: that saves an exchange per step.
+        Logs are global already, or belong to metrics. Keras reads the global result of metrics at
+        the end of an epoch, so local logs are enough here and save one exchange per step.
 
         Raises:
             ValueError: for predictions that processes cannot exchange (sparse, ragged, strings).
@@ -284,3 +284,11 @@ def _check_auto_shard(dataset: tf.data.Dataset) -> None:
             "`strategy.distribute_datasets_from_function`. Received: a data set with "
             f"auto_shard_policy={policy.name}"
         )
+
+
+def _compare_reading(strategy: tf.distribute.Strategy, what: str) -> None:
+    if isinstance(strategy, MultiProcessStrategy) and strategy.is_multi_process:
+        strategy.data.compare_reading(what)
+
+
+compat.hook_reading(_compare_reading)

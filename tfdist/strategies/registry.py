@@ -1,6 +1,6 @@
-"""The backends, by name: `tfdist.Strategy`, `tfdist run`, `tfdist doctor`, docs and tests read it.
+"""The table of backends by name.
 
-Needs no TensorFlow.
+`tfdist.Strategy`, `tfdist run`, `tfdist doctor`, docs and tests read it. Needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ BACKENDS: dict[str, Backend] = {
     backend.name: backend for backend in (MIRRORED, MULTI_WORKER, HOROVOD, PARAMETER_SERVER)
 }
 LAUNCHED = {name: backend.launch for name, backend in BACKENDS.items() if backend.launch}
-"""Those that `tfdist run` starts, the default first."""
+"""The backends that `tfdist run` starts, the default first."""

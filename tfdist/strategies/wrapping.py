@@ -14,14 +14,15 @@ from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.processes import digest
 from tfdist.step import replica
+from tfdist.step.model_optimizers import optimizers_of
 from tfdist.validation import check_not_horovods, check_not_legacy, check_optimizer_scope
 
 
 def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
-    """`optimizer` in a `DistributedOptimizer`; one that is wrapped already as it is.
+    """`optimizer` in a `DistributedOptimizer`; returned unchanged if it is wrapped already.
 
-    With `mixed_float16` Keras puts its loss scaling around the optimizer that the user wrapped; it
-    belongs inside, so that all replicas decide alike whether to skip a step.
+    With `mixed_float16` Keras puts its loss scaling around an optimizer that the user has wrapped.
+    The loss scaling belongs inside, so that all replicas agree whether to skip a step.
     """
     if isinstance(optimizer, DistributedOptimizer):
         return optimizer
@@ -33,14 +34,9 @@ def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
 
 
 def wrap_optimizers(model: keras.Model) -> None:
-    """Wraps every optimizer that is an attribute of `model`.
-
-    A model with a `train_step` of its own may have several, set after `compile`.
-    """
-    for name, value in list(vars(model).items()):
-        if isinstance(value, keras.optimizers.Optimizer) and not isinstance(
-            value, DistributedOptimizer
-        ):
+    """Wraps every optimizer that is an attribute of `model`."""
+    for name, optimizer in optimizers_of(model).items():
+        if not isinstance(optimizer, DistributedOptimizer):
             _wrap_attribute(model, name)
 
 
@@ -63,7 +59,7 @@ def compile_for_strategy(
     args: tuple,
     kwargs: dict,
 ) -> None:
-    """What `model.compile` does: Keras' own, and the optimizer is wrapped under tfdist.
+    """Does what `model.compile` does; under tfdist the optimizer is wrapped too.
 
     Raises:
         ValueError: for a model or an optimizer that was made outside the scope, and for
@@ -90,10 +86,10 @@ def compile_for_strategy(
 
 
 def refuse_unwrapped(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises ValueError when a step uses a plain optimizer that would come out wrong, or Horovod's.
+    """Raises ValueError if a step uses Horovod's optimizer, or a plain one with a wrong result.
 
-    In a custom loop a plain optimizer sums the gradients by itself, as with `tf.distribute`; that
-    is right unless it clips or the strategy was asked for more.
+    In a custom loop a plain optimizer sums the gradients by itself, as with `tf.distribute`. The
+    result is right unless the optimizer clips, or the strategy's options ask for more than a sum.
     """
     check_not_horovods(optimizer)
     step = replica.current()

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import unittest.mock
+import uuid
 
 import keras
 import numpy as np
@@ -62,7 +63,7 @@ class Differing:
             yield
 
 
-def _dense(**options):
+def dense(**options):
     return keras.layers.Dense(2, **options)
 
 
@@ -74,6 +75,11 @@ def _connected(on):
         model = keras.Model([one, two], outputs)
         model.compile("sgd", "mse")
     model.fit([X, X], X, verbose=0)
+
+
+def _chosen_by_name(on):
+    on.strategy = on.here.make(compression={"first/*": "topk"})
+    on.fits(dense(name=on.of("first", "second")))
 
 
 def _frozen(on):
@@ -174,7 +180,7 @@ def _epsilon(on):
         keras.config.set_epsilon(previous)
 
 
-def _batches(on, size=BATCH, rows=ROWS, x=X, y=Y, **options):
+def batches_of(on, size=BATCH, rows=ROWS, x=X, y=Y, **options):
     return tf.data.Dataset.from_tensor_slices((x[:rows], y[:rows])).batch(size, **options)
 
 
@@ -188,17 +194,17 @@ MODELS = {
         "shape: '(4, 2)' in rank 0, '(4, 3)' in rank 1 (where rank 0 makes the variable",
     ),
     "number of layers": (
-        lambda on: on.fits(*[_dense() for _ in range(on.of(1, 2))]),
+        lambda on: on.fits(*[dense() for _ in range(on.of(1, 2))]),
         "shape: '(2, 1)' in rank 0, '(2, 2)' in rank 1 (where rank 0 makes the variable",
     ),
     "one more variable": (_one_more_variable, "rank 0 makes the variable extra with shape (3,)"),
     "dtype of a layer": (
-        lambda on: on.fits(_dense(dtype=on.of("float32", "float64"))),
+        lambda on: on.fits(dense(dtype=on.of("float32", "float64"))),
         "dtype: 'float32' in rank 0, 'float64' in rank 1",
     ),
     "dtype policy": (_dtype_policy, "dtype policy: 'float32' in rank 0, 'mixed_float16' in rank 1"),
     "activation": (
-        lambda on: on.fits(_dense(activation=on.of("relu", "tanh"))),
+        lambda on: on.fits(dense(activation=on.of("relu", "tanh"))),
         "model.config.layers[1].config.activation: 'relu' in rank 0, 'tanh' in rank 1",
     ),
     "activation in a model without configuration": (
@@ -214,11 +220,11 @@ MODELS = {
         "model.config.layers[1].config.function",
     ),
     "regularizer": (
-        lambda on: on.fits(_dense(kernel_regularizer=keras.regularizers.L2(on.of(0.5, 0.25)))),
+        lambda on: on.fits(dense(kernel_regularizer=keras.regularizers.L2(on.of(0.5, 0.25)))),
         "kernel_regularizer.config.l2: '0.5' in rank 0, '0.25' in rank 1",
     ),
-    "names that users chose": (
-        lambda on: on.fits(_dense(name=on.of("first", "second"))),
+    "names by which compressors are chosen": (
+        _chosen_by_name,
         "config.name: 'first' in rank 0, 'second' in rank 1",
     ),
     "connections": (_connected, "model.config"),
@@ -321,23 +327,23 @@ RUNS = {
         "data.x: 'array of shape (67, 4)' in rank 0, 'array of shape (66, 4)' in rank 1",
     ),
     "kind of data": (
-        lambda on: on.reads(on.of(_batches(on), iter([(X, Y)]))),
+        lambda on: on.reads(on.of(batches_of(on), iter([(X, Y)]))),
         "data.x: 'data set' in rank 0, 'generator' in rank 1",
     ),
     "length of a data set": (
-        lambda on: on.reads(_batches(on, rows=on.of(67, 48))),
+        lambda on: on.reads(batches_of(on, rows=on.of(67, 48))),
         "batches: 5 in rank 0, 3 in rank 1",
     ),
     "data set without end": (
-        lambda on: on.reads(on.of(_batches(on), _batches(on).repeat()), steps_per_epoch=2),
+        lambda on: on.reads(on.of(batches_of(on), batches_of(on).repeat()), steps_per_epoch=2),
         "batches: 5 in rank 0, 'without end' in rank 1",
     ),
     "type of a data set": (
-        lambda on: on.reads(_batches(on, y=Y.astype(on.of("float32", "float64")))),
+        lambda on: on.reads(batches_of(on, y=Y.astype(on.of("float32", "float64")))),
         "types: ",
     ),
     "batches of static size": (
-        lambda on: on.reads(_batches(on, rows=64, drop_remainder=on.of(False, True))),
+        lambda on: on.reads(batches_of(on, rows=64, drop_remainder=on.of(False, True))),
         "types: ",
     ),
     "batch size": (
@@ -393,7 +399,7 @@ RUNS = {
 }
 
 
-def _errors(here, differences):
+def errors(here, differences):
     """The error of each difference, and what training comes to after them."""
     found = {}
     for name, (difference, _) in differences.items():
@@ -406,25 +412,25 @@ def _errors(here, differences):
 
 def models(here):
     """The ranks' models differ."""
-    return _errors(here, MODELS)
+    return errors(here, MODELS)
 
 
 def compiled(here):
     """They are compiled in different ways."""
-    return _errors(here, COMPILED)
+    return errors(here, COMPILED)
 
 
 def strategies(here):
     """The strategies or versions differ."""
-    return _errors(here, STRATEGIES)
+    return errors(here, STRATEGIES)
 
 
 def runs(here):
     """The ranks do different things, or with different arguments."""
-    return _errors(here, RUNS)
+    return errors(here, RUNS)
 
 
-def _generated(on, lengths, rows=BATCH, endless=False):
+def generated(on, lengths, rows=BATCH, endless=False):
     """Batches of unknown number, `lengths` of them by rank."""
 
     def batches():
@@ -436,8 +442,8 @@ def _generated(on, lengths, rows=BATCH, endless=False):
     return tf.data.Dataset.from_generator(batches, output_signature=specs)
 
 
-def _short_last(on):
-    return _generated(on, (3, 3)).concatenate(_generated(on, (1, 1), rows=on.of(16, 8)))
+def short_last(on):
+    return generated(on, (3, 3)).concatenate(generated(on, (1, 1), rows=on.of(16, 8)))
 
 
 def _python_generator(on):
@@ -445,7 +451,7 @@ def _python_generator(on):
         yield X[number : number + 4], Y[number : number + 4]
 
 
-def _changed(on, first):
+def changed(on, first):
     y = Y.copy()
     y[first:] += on.here.rank
     return y
@@ -458,19 +464,19 @@ ENDS = {
         "data that ended in rank 1 after 3 batches; another rank has read 5",
     ),
     "a data set that ends early": (
-        lambda on: on.reads(_generated(on, (4, 2))),
+        lambda on: on.reads(generated(on, (4, 2))),
         "data that ended in rank 1 after 2 batches; another rank has read 4",
     ),
     "a data set that ends early in rank 0": (
-        lambda on: on.reads(_generated(on, (1, 4))),
+        lambda on: on.reads(generated(on, (1, 4))),
         "data that ended in rank 0 after 1 batches; another rank has read 4",
     ),
     "an empty data set": (
-        lambda on: on.reads(_generated(on, (3, 0))),
+        lambda on: on.reads(generated(on, (3, 0))),
         "data that ended in rank 1 after 0 batches; another rank has read 3",
     ),
     "a shorter last batch": (
-        lambda on: on.reads(_short_last(on)),
+        lambda on: on.reads(short_last(on)),
         "other numbers of samples in rank 1 than in rank 0, from batch 4 on",
     ),
 }
@@ -480,7 +486,7 @@ CONTENTS = {
         "other targets or sample weights in rank 1 than in rank 0, from batch 1 on",
     ),
     "other targets from the third batch on": (
-        lambda on: on.trains(y=_changed(on, 2 * BATCH)),
+        lambda on: on.trains(y=changed(on, 2 * BATCH)),
         "other targets or sample weights in rank 1 than in rank 0, from batch 3 on",
     ),
     "other sample weights": (
@@ -488,19 +494,19 @@ CONTENTS = {
         "other targets or sample weights in rank 1 than in rank 0, from batch 1 on",
     ),
     "another order": (
-        lambda on: on.reads(_batches(on, x=X[:: on.of(1, -1)], y=Y[:: on.of(1, -1)])),
+        lambda on: on.reads(batches_of(on, x=X[:: on.of(1, -1)], y=Y[:: on.of(1, -1)])),
         "other targets or sample weights in rank 1 than in rank 0, from batch 1 on",
     ),
     "other validation data": (
-        lambda on: on.trains(validation_data=(X, _changed(on, 0))),
+        lambda on: on.trains(validation_data=(X, changed(on, 0))),
         "other targets or sample weights in rank 1 than in rank 0, from batch 1 on",
     ),
     "other data in evaluate": (
-        lambda on: on.here.model().evaluate(X, _changed(on, 40), BATCH, verbose=0),
+        lambda on: on.here.model().evaluate(X, changed(on, 40), BATCH, verbose=0),
         "other targets or sample weights in rank 1 than in rank 0, from batch 3 on",
     ),
     "other data with several steps per execution": (
-        lambda on: fit(on.here.model(steps_per_execution=2), x=X, y=_changed(on, 2 * BATCH)),
+        lambda on: fit(on.here.model(steps_per_execution=2), x=X, y=changed(on, 2 * BATCH)),
         "other targets or sample weights in rank 1 than in rank 0, from batch 3 on",
     ),
 }
@@ -508,12 +514,12 @@ CONTENTS = {
 
 def ends(here):
     """Data that end, or have a shorter batch, in one rank."""
-    return _errors(here, ENDS)
+    return errors(here, ENDS)
 
 
 def contents(here):
     """Data whose contents differ."""
-    return _errors(here, CONTENTS)
+    return errors(here, CONTENTS)
 
 
 def _names(on):
@@ -563,6 +569,39 @@ def _initializers(on):
     return model
 
 
+@keras.saving.register_keras_serializable("tests")
+class _Described(keras.layers.Layer):
+    """A layer that gives what it was given as its configuration."""
+
+    def __init__(self, what, **options):
+        super().__init__(**options)
+        self._what = what
+
+    def call(self, x):
+        return tf.identity(x)
+
+    def get_config(self):
+        return {**super().get_config(), "what": self._what}
+
+
+def _linear_of(on, *layers, **options):
+    with on.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)], **options)
+        model.compile(keras.optimizers.SGD(RATE, momentum=MOMENTUM), "mse")
+    model.set_weights([KERNEL, BIAS])
+    fit(model)
+    return model
+
+
+def _described(value):
+    return lambda on: _linear_of(on, _Described(value(on)))
+
+
+def _random_names(on):
+    names = [uuid.uuid4().hex for _ in range(2)]
+    return _linear_of(on, keras.layers.Identity(name=names[0]), name=f"model_{names[1]}")
+
+
 def _tensors(on):
     model = on.here.model()
     fit(model, x=on.of(X, tf.constant(X)), y=on.of(Y, Y.astype("float64")))
@@ -580,6 +619,10 @@ HARMLESS = {
     "progress of all ranks": _progress,
     "seeds of NumPy and Python": _numpy_seeds,
     "tensors and arrays": _tensors,
+    "names that users chose": _random_names,
+    "paths of files": _described(lambda on: f"/tmp/rank-{on.here.rank}/words.txt"),
+    "addresses of objects": _described(lambda on: repr([object() for _ in range(9)][-1])),
+    "keys without a name": _described(lambda on: {object(): 1}),
     "initializers": _initializers,
 }
 
@@ -597,14 +640,14 @@ def one_pass_after_the_other(here):
         # process can know.
         return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(67, seed=1).batch(BATCH)
 
-    errors = {}
+    raised = {}
     for name, (data, options) in {
         "reshuffled": (batches(), {}),
         "more steps than data": (batches().repeat(), {"steps_per_epoch": 7}),
         "unknown length": (batches().filter(lambda *batch: True), {}),
         "fewer steps than data": (batches(), {"steps_per_epoch": 2}),
     }.items():
-        errors[name] = error_of(
+        raised[name] = error_of(
             here.model().fit, data, epochs=4, validation_data=batches(), verbose=0, **options
         )
-    return errors
+    return raised

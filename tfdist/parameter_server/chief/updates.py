@@ -22,18 +22,11 @@ from tfdist.parameter_server.chief.partition_updates import constrain
 from tfdist.parameter_server.chief.placement import where_the_largest_input_is
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.devices import on_its_device
-from tfdist.parameter_server.gradients import (
-    Changes,
-    Gradient,
-    Gradients,
-    add,
-    are_finite,
-    scaled,
-)
+from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step.loss_scale import LossScale
-from tfdist.structures import Structure
+from tfdist.structures import Gradient, Structure
 
 
 class Updates:

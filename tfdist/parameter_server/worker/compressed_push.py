@@ -19,12 +19,13 @@ from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.parameter_server import partitions
 from tfdist.parameter_server.devices import CHIEF, on_its_device
-from tfdist.parameter_server.gradients import Gradient, Gradients, Unsent
+from tfdist.parameter_server.gradients import Gradients, Unsent
 from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import loss_scale
 from tfdist.step.compression_state import first_state
 from tfdist.step.compression_step import UnitStep, is_compressed, seeds
 from tfdist.step.compression_units import Unit, compressor_at, plan_units, starts_of_stages
+from tfdist.structures import Gradient
 
 
 class CompressedPush:

@@ -16,10 +16,10 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.parameter_server import partitions
-from tfdist.parameter_server.gradients import Changes, Gradient, Outcome
+from tfdist.parameter_server.gradients import Changes, Outcome
 from tfdist.parameter_server.worker.step_scope import StepScope
 from tfdist.step import collection, loss_scale, replica
-from tfdist.structures import Structure
+from tfdist.structures import Gradient, Structure
 
 
 class FunctionalStep:
@@ -141,7 +141,7 @@ class FunctionalStep:
         warnings.warn(message, stacklevel=2)
 
     def _count_draws(self, running: replica.ReplicaStep) -> None:
-        drawn = [id(seed) for seed in running.drawn]
+        drawn = [id(seed) for seed in running.notes.drawn]
         self.draws = [drawn.count(id(seed)) for seed in self.seeds]
 
     def _key(self, variable: keras.Variable) -> str:

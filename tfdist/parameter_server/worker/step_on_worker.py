@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from tfdist.parameter_server.data.batch import Batch, BatchPart
 from tfdist.parameter_server.devices import on_its_device
-from tfdist.parameter_server.gradients import Changes, Gradient, Gradients, Outcome, add
+from tfdist.parameter_server.gradients import Changes, Gradients, Outcome, add
 from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
 from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
 from tfdist.step.logs import contributions
 from tfdist.step.weighting import Share, weigh
-from tfdist.structures import Structure
+from tfdist.structures import Gradient, Structure
 
 
 class StepOnWorker:

@@ -1,4 +1,4 @@
-"""What is known of `horovod` without TensorFlow."""
+"""The backend `horovod`, described without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ HOROVOD = Backend(
 
 
 def is_installed() -> bool:
-    """Whether Horovod can be found; it is not imported."""
+    """Whether Horovod can be found; does not import Horovod."""
     return importlib.util.find_spec("horovod") is not None

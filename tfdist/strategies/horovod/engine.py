@@ -1,4 +1,4 @@
-"""The engine of processes that Horovod connects: its operations as TensorFlow can run them."""
+"""The engine for processes that Horovod connects: Horovod's operations, safe inside TensorFlow."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class HorovodEngine(Engine):
         return self.processes.size
 
     def _identity(self) -> dict[str, Any]:
-        """How the ranks recognize the next operation of the function that is being traced.
+        """The name by which ranks match the next operation of the function being traced.
 
-        Horovod matches operations by name, and takes the tensor's otherwise. That depends on what
-        is known of its shape, which differs where ranks trace at different times.
+        Horovod matches operations by name. Its default is the tensor's name, which depends on what
+        is known of the tensor's shape. That can differ if ranks trace at different times.
         """
         graph = compat.traced_function()
         if graph is None:
@@ -52,18 +52,19 @@ class HorovodEngine(Engine):
         return {"name": f"tfdist.{function}.{number}", "ignore_name_scope": True}
 
     def _entered(self, tensor: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-        """`tensor` in `shape`, a vector, such that TensorFlow cannot know that it is a constant.
+        """`tensor` in `shape`, a vector, made so that TensorFlow cannot see a constant.
 
-        Horovod's operations are not marked as stateful. Given a constant (the static size of a
-        batch, the gradient of none), TensorFlow runs them once, while it optimizes the graph, and
-        a rank that traces alone waits for the others. A reshape copies nothing.
+        Horovod's operations are not marked as stateful. If the input is a constant (the static size
+        of a batch, the gradient of no samples), TensorFlow runs the operation while it optimizes
+        the graph. A rank that traces alone would then wait for the others. A reshape copies
+        nothing.
         """
         return tf.reshape(tensor, shape + self._zero.read_value())
 
     def _left(self, result: tf.Tensor) -> None:
-        """Makes an operation needed: TensorFlow drops what is only multiplied by a constant zero.
+        """Keeps an operation in the graph: TensorFlow drops results that are multiplied by zero.
 
-        A control dependency would not keep it, but a value that goes into a variable does.
+        A control dependency would not keep the operation. Writing a value to a variable does.
         """
         first = tf.reshape(result, [-1])[:1]
         self._sink.assign(tf.reduce_sum(tf.cast(first, tf.float32)))
@@ -71,22 +72,22 @@ class HorovodEngine(Engine):
     def _check_unconditional(self) -> None:
         """Raises RuntimeError in a condition, a loop or a function that a replica made.
 
-        Each rank would take its own way there, and wait for others that take another. TensorFlow
-        refuses it wherever replicas meet; a condition around all replicas is none of theirs.
+        There each rank decides for itself, and ranks that decide differently would wait forever.
+        TensorFlow refuses it wherever replicas meet. A condition around all replicas is allowed.
         """
         context = tf.distribute.get_replica_context()
         if context is not None:
             context.merge_call(_meet)
 
     def _run(self, operation: Callable[..., tf.Tensor], tensor: tf.Tensor) -> tf.Tensor:
-        """The result of one of Horovod's operations, which all ranks run, whatever is needed."""
+        """The result of one of Horovod's operations; all ranks run it, even if it is not needed."""
         self._check_unconditional()
         result = operation(self._entered(tensor, tf.shape(tensor)), **self._identity())
         self._left(result)
         return result
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
-        """The sums over the ranks, in one negotiation; half precision in two of its own."""
+        """The sums over the ranks, in one negotiation; half precision takes two more."""
         if self.replicas == 1:
             return list(values)
         self._check_unconditional()
@@ -117,10 +118,10 @@ class HorovodEngine(Engine):
         return [tf.reshape(sums[0], tf.shape(first)), *sums[1:]]
 
     def _sum_of_halves(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Each rank sums its part of all tensors, as float32, for all ranks.
+        """The sums of half-precision tensors: each rank sums one part in float32 for all ranks.
 
-        That is as much traffic as a ring all-reduce. Horovod's own sum of half precision takes
-        longer, as it is scalar code, and rounds at each rank of the ring.
+        The traffic is the same as in a ring all-reduce. Horovod's own sum of half precision is
+        scalar code, so it takes longer, and it rounds at each rank of the ring.
         """
         sizes = [tf.size(tensor) for tensor in tensors]
         vector = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
@@ -132,7 +133,7 @@ class HorovodEngine(Engine):
         ]
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The ranks' tensors, one after the other."""
+        """The tensors of all ranks, one after the other."""
         if self.replicas == 1:
             return tensor
         gathered = self._run(self._hvd.allgather, tensor)
@@ -157,9 +158,9 @@ class HorovodEngine(Engine):
         return tf.ensure_shape(self._run(self._hvd.alltoall, rows), rows.shape)
 
     def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
-        """This rank's part of the sum: each rank sends every other one its part, and adds.
+        """This rank's part of the sum, added up from the parts that all ranks send to this one.
 
-        Half precision is added as float32.
+        Half precision is summed in float32.
         """
         if self.replicas == 1:
             return vector

@@ -1,4 +1,4 @@
-"""Starts ranks that find each other by Horovod's rendezvous server; needs no TensorFlow."""
+"""Starts ranks that find each other through Horovod's rendezvous server; needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfdist.cluster.places import LOOPBACK
 def environments(
     tasks: Sequence[tuple[str, int]], environ: Mapping[str, str]
 ) -> Iterator[list[dict[str, str]]]:
-    """What tells each rank its place, and where Horovod's rendezvous server is, which runs here.
+    """Runs Horovod's rendezvous server, and tells each rank its place and the server's address.
 
     Args:
-        tasks: one for each rank.
-        environ: the variables that all have, of which none matters here.
+        tasks: one task for each rank.
+        environ: the environment variables that all ranks share; not used here.
 
     Yields:
         The environments, in the order of `tasks`.

@@ -31,20 +31,21 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     """Synchronous training with one process per device, which Horovod connects.
 
     The processes are started by `horovodrun`, `mpirun` or `tfdist run --strategy horovod`. Keras
-    3's `fit`, `evaluate` and `predict` run unchanged and give what one device gives. Each process
-    trains on the GPU of its local rank or, where there are no GPUs, on its CPU.
+    3's `fit`, `evaluate` and `predict` run unchanged, with the results of one device. Each process
+    trains on the GPU of its local rank or, if there are no GPUs, on its CPU.
 
-    Horovod itself joins buckets that wait at the same time, up to twice `bucket_bytes` unless the
-    environment variable HOROVOD_FUSION_THRESHOLD says otherwise or Horovod was initialized before.
+    Horovod itself joins buckets that wait at the same time, up to twice `bucket_bytes`. Another
+    limit holds if the environment variable HOROVOD_FUSION_THRESHOLD is set, or if Horovod was
+    initialized before.
 
     Args:
-        log_all_ranks: whether other ranks than 0 show progress too.
-        **options: what all strategies take, by keyword; see `tfdist.Options`.
+        log_all_ranks: whether all ranks show progress, not only rank 0.
+        **options: the options of all strategies, by keyword; see `tfdist.Options`.
 
     Raises:
         ImportError: when Horovod is not installed or was built for another TensorFlow.
-        ValueError: for options out of range, and where a launcher that Horovod does not know
-            started several processes.
+        ValueError: for options out of range; when a launcher that Horovod does not know has started
+            several processes.
 
     Example:
 
@@ -58,8 +59,8 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         common = Options(**options)  # type: ignore[arg-type]
         check_bool("log_all_ranks", log_all_ranks)
         hvd = _horovod()
-        # Room for two buckets. Horovod's default is so much that it would copy large gradients, to
-        # join them.
+        # Room for two buckets. Horovod's default is so large that Horovod would join large
+        # gradients, and copy them for that.
         os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(2 * common.bucket_bytes))
         hvd.init()
         _check_size(hvd)
@@ -76,7 +77,7 @@ class HorovodExtended(compat.OneReplicaExtended):
     Args:
         strategy: the strategy.
         device: the device of this process.
-        engine: what connects the processes.
+        engine: connects the processes.
     """
 
     def __init__(self, strategy: HorovodStrategy, device: str, engine: HorovodEngine):
@@ -88,11 +89,11 @@ class HorovodExtended(compat.OneReplicaExtended):
         return self._engine.all_reduce(values)
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The ranks' tensors, one after the other."""
+        """The tensors of all ranks, one after the other."""
         return self._engine.all_gather(tensor)
 
     def broadcast(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Rank 0's tensor."""
+        """The tensor of rank 0."""
         return self._engine.broadcast(tensor)
 
 

@@ -1,4 +1,4 @@
-"""What is known of `mirrored` without TensorFlow."""
+"""The backend `mirrored`, described without importing TensorFlow."""
 
 from tfdist.strategies.backend import Backend
 

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):
     """Synchronous training on the devices of one machine.
 
-    A drop-in for `tf.distribute.MirroredStrategy` under which Keras 3's `fit`, `evaluate` and
-    `predict` give what one device gives, also with clipping, accumulation, averages of the weights,
-    uneven batches, masks and loss scaling.
+    A drop-in for `tf.distribute.MirroredStrategy`. Keras 3's `fit`, `evaluate` and `predict` give
+    the results of one device, also with clipping, accumulation, averages of the weights, uneven
+    batches, masks and loss scaling.
 
     Args:
-        devices: device names such as `["GPU:0", "GPU:1"]`; None for all GPUs or, where there are
-            none, all CPU devices: one, unless `tfdist.testing.virtual_devices` made more.
-        cross_device_ops: how values are reduced, a `tf.distribute.CrossDeviceOps`. None for
-            TensorFlow's choice on GPUs, and on CPU devices, which share the memory, for
+        devices: device names such as `["GPU:0", "GPU:1"]`. None for all GPUs or, if there are no
+            GPUs, all CPU devices: one, unless `tfdist.testing.virtual_devices` made more.
+        cross_device_ops: how values are reduced, a `tf.distribute.CrossDeviceOps`. None means
+            TensorFlow's choice on GPUs. On CPU devices, which share their memory, None means
             `tf.distribute.ReductionToOneDevice()`.
-        **options: what all strategies take, by keyword; see `tfdist.Options`.
+        **options: the options of all strategies, by keyword; see `tfdist.Options`.
 
     Raises:
         ValueError: for unknown or repeated devices, and options out of range.

@@ -1,4 +1,4 @@
-"""What is known of `multi_worker` without TensorFlow."""
+"""The backend `multi_worker`, described without importing TensorFlow."""
 
 from tfdist.cluster.places import clustered
 from tfdist.strategies.backend import Backend, Launch

@@ -1,4 +1,4 @@
-"""The engine of several processes that TensorFlow's collective operations connect."""
+"""The engine for several processes that TensorFlow's collective operations connect."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tfdist.engines.replica_context import ReplicaContextEngine, static_id
 class CollectivesEngine(ReplicaContextEngine):
     """TensorFlow's collective operations over gRPC or NCCL.
 
-    TensorFlow has `CollectiveReduceScatterV2` too, which fails on CPUs (TensorFlow 2.21), so the
-    reduction is the one of all engines: each replica gets its part from the others, and adds.
+    TensorFlow also has `CollectiveReduceScatterV2`, but this operation fails on CPUs (TensorFlow
+    2.21). So `reduce_scatter` is inherited: each replica gets its parts from the others and adds
+    them up.
     """
 
     def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:

@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorkerMirroredStrategy):
     """Synchronous training on the devices of several processes, on one machine or several.
 
-    A drop-in for `tf.distribute.MultiWorkerMirroredStrategy` under which Keras 3's `fit`,
-    `evaluate` and `predict` run and give what one device gives. The processes find each other by
-    the environment variable TF_CONFIG, which `tfdist run` and cluster managers set, or by Slurm's
-    variables. Without any, this process is the only one.
+    A drop-in for `tf.distribute.MultiWorkerMirroredStrategy`. Keras 3's `fit`, `evaluate` and
+    `predict` run, with the results of one device. The processes find each other by the environment
+    variable TF_CONFIG, which `tfdist run` and cluster managers set, or by Slurm's variables.
+    Without these variables, this process is the only one.
 
     Make the strategy before TensorFlow runs anything.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`; None for the
             environment variables.
-        communication_options: a `tf.distribute.experimental.CommunicationOptions`, such as the
-            choice between NCCL and ring; its `bytes_per_pack` has no use here.
-        heartbeat_timeout: seconds, 1 to 1,000,000; a worker that gives no sign of life for so long
-            counts as lost, and training ends with an error that names it.
-        log_all_ranks: whether other workers than the chief show progress too.
-        **options: what all strategies take, by keyword; see `tfdist.Options`.
+        communication_options: a `tf.distribute.experimental.CommunicationOptions`, for example to
+            choose between NCCL and ring. Its `bytes_per_pack` is not used.
+        heartbeat_timeout: seconds, 1 to 1,000,000. A worker that gives no sign of life for this
+            long counts as lost, and training ends with an error that names the worker.
+        log_all_ranks: whether all workers show progress, not only the chief.
+        **options: the options of all strategies, by keyword; see `tfdist.Options`.
 
     Raises:
-        ValueError: for a TF_CONFIG that is not valid, and options out of range.
-        TimeoutError: when peers cannot be reached within 60 seconds, or what the environment
-            variable TFDIST_CONNECT_TIMEOUT says; with their ranks and addresses.
+        ValueError: for an invalid TF_CONFIG, and options out of range.
+        TimeoutError: when peers cannot be reached within 60 seconds, or within the seconds in the
+            environment variable TFDIST_CONNECT_TIMEOUT. Names the ranks and addresses.
         OSError: when the port of this worker is in use.
 
     Example:
@@ -122,19 +122,19 @@ class _Workers(Processes):
 
     @property
     def meeting_place(self) -> Processes:
-        """The first strategy's workers: each strategy's operations only meet their like."""
+        """The first strategy's workers: operations of different strategies never meet."""
         return _places[0]
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, value, axis=None)
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
-        """The workers that TensorFlow names as unhealthy, or as the end of a broken connection."""
+        """The workers that TensorFlow names as unhealthy, or to which a connection broke."""
         if not any(sign in error.message for sign in _SIGNS_OF_LOSS):
             return None
         _, _, unhealthy = error.message.partition("stopped sending heartbeats")
         if self.rank and "CoordinationService" in error.message:
-            return [0]  # it coordinates the others
+            return [0]  # rank 0 runs that service
         named = re.findall(r"/job:(\w+)/replica:\d+/task:(\d+)", unhealthy or error.message)
         return sorted({self._rank(job, int(task)) for job, task in named} - {self.rank})
 
@@ -142,7 +142,7 @@ class _Workers(Processes):
         return task if job == "chief" else task + self._chiefs
 
     def name(self, rank: int) -> str:
-        """What a worker is called in messages: its rank and address."""
+        """The name of a worker in messages: its rank and address."""
         return f"rank {rank} ({self._addresses[rank]})"
 
 
@@ -151,7 +151,7 @@ _joined: list[Cluster] = []
 
 
 def _join(cluster: Cluster) -> None:
-    """Waits for the other workers, the first time; the strategies of a process share a cluster."""
+    """Waits for the other workers, only once: all strategies of a process share the cluster."""
     if not _joined:
         wait_for_peers(cluster.workers, _rank(cluster))
         _joined.append(cluster)
@@ -163,7 +163,7 @@ def _join(cluster: Cluster) -> None:
 
 
 def _cluster() -> Cluster | None:
-    """The cluster of the environment; None for a process on its own."""
+    """The cluster that the environment describes; None for a process on its own."""
     launch = describe()
     cluster = launch.cluster or Cluster.from_environment()
     if cluster is None and launch.size > 1:

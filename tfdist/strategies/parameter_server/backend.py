@@ -1,4 +1,4 @@
-"""What is known of `parameter_server` without TensorFlow."""
+"""The backend `parameter_server`, described without importing TensorFlow."""
 
 from tfdist.cluster.places import clustered
 from tfdist.strategies.backend import Backend, Launch

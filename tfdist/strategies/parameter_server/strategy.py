@@ -53,23 +53,24 @@ class ParameterServerStrategy(
 ):
     """Asynchronous training: each worker updates the weights on its own, when it is ready.
 
-    A drop-in for `tf.distribute.ParameterServerStrategy` under which Keras 3's `fit`, `evaluate`
-    and `predict` run. One process is the chief, which runs the script; the others are workers and
-    parameter servers, in which making the strategy starts TensorFlow's server and does not return:
-    they end when the chief has ended. The processes find each other by the environment variable
+    A drop-in for `tf.distribute.ParameterServerStrategy` that runs Keras 3's `fit`, `evaluate` and
+    `predict`. One process, the chief, runs the script. The others are workers and parameter
+    servers: there, making the strategy starts TensorFlow's server and does not return, and the
+    process ends when the chief has ended. The processes find each other by the environment variable
     TF_CONFIG, which `tfdist run --ps` and cluster managers set.
 
     Make the strategy before TensorFlow runs anything.
 
-    A worker reads the weights, computes a gradient on a batch of its own, and sends it to the
-    parameter servers. By the time it is applied, others may have updated the weights τ times: that
-    is its staleness, which `staleness` does something about. An epoch has as many batches as on one
-    device, divided among the workers; `steps_per_epoch` is the total.
+    A worker reads the weights, computes a gradient on a batch of its own, and sends the gradient to
+    the parameter servers. Before the gradient is applied, others may have updated the weights τ
+    times: τ is the gradient's staleness, and the option `staleness` says what is done about it. An
+    epoch has as many batches as on one device, divided among the workers; `steps_per_epoch` is the
+    total.
 
-    With `accumulation_steps` a worker averages the gradients of so many batches before one update.
-    `compression` is for the way to the parameter servers, in buckets of `bucket_bytes`; what it
-    leaves unsent is not saved. Without it each variable's gradient goes to its parameter server by
-    itself.
+    With `accumulation_steps` a worker averages the gradients of this many batches for one update.
+    `compression` compresses gradients on the way to the parameter servers, in buckets of
+    `bucket_bytes`; what is left unsent is not saved. Without compression each variable's gradient
+    travels separately.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as from
@@ -77,24 +78,23 @@ class ParameterServerStrategy(
         variable_partitioner: as in `tf.distribute.ParameterServerStrategy`, for trainable variables
             only: divides them by rows among the parameter servers.
         staleness: a policy of `tfdist.staleness`, or several in a list; None for none.
-        input: who reads the training data. "static": each worker reads all of it and takes every
-            n-th batch, so that all workers have the same share; the data must have one order, for
-            which shuffling gets seeds where you have set none. "dynamic": the chief reads it, and
-            a worker gets the next batch when it is ready, so that a slow worker gets fewer. With
-            `staleness.Synchronous()` the chief always reads it. Data for `evaluate` and `predict`
-            is read by the chief.
+        input: who reads the training data. "static": each worker reads all data and takes every
+            n-th batch, so all workers have the same share. The data must have one order, so
+            shuffling gets seeds where you have set none. "dynamic": the chief reads the data, and a
+            worker gets the next batch when it is ready, so a slow worker gets fewer batches. With
+            `staleness.Synchronous()`, and for `evaluate` and `predict`, the chief always reads.
         max_pending: the number of steps that may be under way at a time, 1 to 2**31 - 1; None for
-            one per worker. More has no effect, as a worker has one at a time.
-        worker_timeout: seconds, up to 1,000,000, after which it is an error that all workers are
-            lost.
-        record: the path of a file in which the chief records what each update was made of, so that
+            one per worker. More has no effect, as a worker has one step at a time.
+        worker_timeout: seconds, up to 1,000,000. If all workers are lost for this long, training
+            ends with an error.
+        record: the path of a file in which the chief records what each update was made of. Then
             `tfdist replay` can train again in the same order; see the guide "Record and replay".
             None for no record.
-        **options: what all strategies take, by keyword; see `tfdist.Options`.
+        **options: the options of all strategies, by keyword; see `tfdist.Options`.
 
     Raises:
         ValueError: for a cluster without chief, worker or ps, and options out of range.
-        TimeoutError: when workers or parameter servers cannot be reached; it names them.
+        TimeoutError: when workers or parameter servers cannot be reached; names them.
 
     Example:
 
@@ -164,13 +164,13 @@ class ParameterServerStrategy(
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files and progress: the others never return a strategy."""
+        """True: only the chief ever gets a strategy object, and it writes files and progress."""
         return True
 
     def callbacks(self, log_dir: str | None = None) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check that there is a model to distribute, and data.
+        """Callbacks for `model.fit`: they check that the model is in this scope and has data.
 
-        A `tfdist.callbacks.StalenessMonitor` adds to the logs how stale the gradients were.
+        A `tfdist.callbacks.StalenessMonitor` among them logs how stale the gradients were.
 
         Args:
             log_dir: a folder for TensorBoard, to which histograms of staleness are written.
@@ -182,7 +182,7 @@ class ParameterServerStrategy(
         return self.report
 
     def check_compiled(self, model: keras.Model) -> None:
-        """Raises ValueError for what `compile` was asked for and the strategy cannot do."""
+        """Raises ValueError if `compile` was asked for what the strategy cannot do."""
         for name in ("jit_compile", "run_eagerly"):
             if getattr(model, name):
                 raise ValueError(
@@ -200,7 +200,7 @@ class ParameterServerStrategy(
         Raises:
             ValueError: when `dataset` is known to be empty.
         """
-        if not tf.executing_eagerly():  # what a ClusterCoordinator runs on a worker
+        if not tf.executing_eagerly():  # a ClusterCoordinator runs this on a worker
             return super().experimental_distribute_dataset(dataset, options)
         check_not_empty(dataset)
         own: OwnPipelines | None = self._own_pipelines.get(dataset)
@@ -226,10 +226,10 @@ class ParameterServerStrategy(
         """Distributes data that the user divides; see `tf.distribute.Strategy`.
 
         Args:
-            dataset_fn: called for each worker with a `tf.distribute.InputContext`; returns its data
-                set of batches, which it reads itself. `evaluate` and `predict` read all of them,
-                one after the other, in the chief.
-            options: is used only in functions that a `ClusterCoordinator` runs on workers.
+            dataset_fn: called for each worker with a `tf.distribute.InputContext`; returns the data
+                set of batches that this worker reads. For `evaluate` and `predict` the chief reads
+                the data sets of all workers, one after the other.
+            options: used only in functions that a `ClusterCoordinator` runs on workers.
         """
         if not tf.executing_eagerly():
             return super().distribute_datasets_from_function(dataset_fn, options)
@@ -250,7 +250,7 @@ class ParameterServerStrategy(
         """Runs `fn`; see `tf.distribute.Strategy.run`.
 
         Raises:
-            ValueError: for Keras' own step of training, which runs on workers in `fit`.
+            ValueError: for Keras' own training step, which only `fit` runs, on the workers.
         """
         _, step = compat.keras_step(fn) or (None, None)
         if step == "train_step":
@@ -262,7 +262,7 @@ class ParameterServerStrategy(
 
     @contextlib.contextmanager
     def keras_run(self, model: keras.Model, name: str) -> Iterator[None]:
-        """Surrounds `fit`, `evaluate` or `predict` of `model`, as `name` says."""
+        """Surrounds a run of `model`: "fit", "evaluate" or "predict" by `name`."""
         if name == "fit":
             self.report = StalenessReport()
         function = keras_hooks.function_for(self, model, name)
@@ -278,7 +278,7 @@ class ParameterServerStrategy(
             function.close()
 
     def prepare(self, model: keras.Model) -> None:
-        """Checks and completes what the scope and `compile` could not yet see."""
+        """Checks and wraps what did not exist yet in the scope and at `compile`."""
         layers = compat.flatten_layers(model)
         check_model_scope(model, layers, self)
         wrapping.wrap_optimizers(model)
@@ -288,7 +288,7 @@ class ParameterServerStrategy(
             keras_steps.warn_of_unsynchronized_layers(model)
 
     def activate(self, work: Closable) -> None:
-        """Ends what workers do for others, as a worker does one thing at a time."""
+        """Makes `work` the only work of the workers; ends all other work first."""
         if self._active is not None:
             self._active.close()
         self._active = work

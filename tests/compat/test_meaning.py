@@ -1,0 +1,108 @@
+"""What the table cannot tell of attributes: that instances have them, and what they mean."""
+
+import pytest
+
+from tfdist import compat
+
+
+def test_private_attributes_of_instances_exist():
+    import keras
+
+    layer = keras.layers.BatchNormalization()
+    layer.build((None, 2))
+    assert len(layer._non_trainable_variables) == 2
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    assert model._distribute_strategy is None
+    assert model._initial_epoch is None
+    model.compile(loss="mse", metrics=["mae"])
+    assert (model._compile_loss.built, model._compile_metrics.built) == (False, False)
+    assert keras.callbacks.CallbackList()._async_train in (True, False)
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(model.trainable_variables)
+    assert list(optimizer._trainable_variables) == model.trainable_variables
+    assert len(optimizer._trainable_variables_indices) == 2
+
+
+def test_unseeded_random_numbers_come_from_one_generator_by_name():
+    import keras
+    from keras.src.backend.common import global_state
+    from keras.src.random import seed_generator
+
+    from tfdist.compat import random_numbers
+
+    keras.random.uniform(())
+    generator = global_state.get_global_attribute(random_numbers._SEED_GENERATOR)
+    assert generator is seed_generator.global_seed_generator()
+
+
+def test_parts_know_the_variable_that_they_are_of():
+    import tensorflow as tf
+
+    parts = [tf.Variable([1.0]), tf.Variable([2.0, 3.0])]
+    whole = compat.PartitionedVariable(parts, "whole")
+    assert parts[0]._sharded_container() is whole
+    assert [compat.place_of_part(v) for v in (*parts, tf.Variable(0.0))] == [0, 1, None]
+
+
+def test_graphs_of_functions_and_captures_are_found():
+    import tensorflow as tf
+
+    assert tf.GradientTape()._recording is False
+    outside = tf.Variable(2.0)
+    inner = tf.function(lambda: outside * 2.0)
+
+    @tf.function
+    def outer():
+        called = inner().op
+        graph = compat.function_graph(called.graph, called.get_attr("f").name)
+        (placeholder,) = graph.inputs
+        assert compat.captured_tensor(placeholder).dtype == tf.resource
+        assert compat.function_graph(called.graph, "none") is None
+        return called.outputs[0]
+
+    assert float(outer()) == 4.0
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate", "predict"])
+def test_keras_steps_are_known_by_what_keras_runs(name):
+    """They are the functions that Keras' trainer hands to `Strategy.run`."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    seen = []
+
+    class Strategy(tf.distribute.MirroredStrategy):
+        def run(self, fn, *args, **kwargs):
+            seen.append(compat.keras_step(fn))
+            return super().run(fn, *args, **kwargs)
+
+    strategy = Strategy(["CPU:0"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(loss="mse")
+    x, y = np.ones((4, 2)), np.ones((4, 1))
+    getattr(model, name)(x, **({} if name == "predict" else {"y": y}), verbose=0)
+    step = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}[name]
+    assert seen and all(found == (model, step) for found in seen)
+
+
+def test_a_stateless_scope_is_left_and_entered_again():
+    import keras
+
+    with keras.StatelessScope() as scope:
+        assert compat.variables.stateless_scope() is scope
+        with compat.outside_stateless_scope():
+            assert compat.variables.stateless_scope() is None
+        assert compat.variables.stateless_scope() is scope
+
+
+def test_distributed_variables_are_read_as_numbers():
+    import numpy as np
+    import tensorflow as tf
+
+    compat.install()
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        variable = tf.Variable(2.5)
+    assert (float(variable), int(variable), complex(variable)) == (2.5, 2, 2.5 + 0j)
+    assert np.asarray(variable) == 2.5

@@ -1,0 +1,119 @@
+"""The coordinator of TensorFlow's parameter servers, and its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator
+
+from tfdist.compat.registry import READ, TENSORFLOW, WRITTEN, overrides, touch
+
+_COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
+_CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
+_SCHEDULING: dict[str, str] = {
+    "why": "`ClusterCoordinator.schedule` takes TensorFlow functions only, and does not tell which "
+    "worker runs them",
+    "versions": TENSORFLOW,
+    "instead": "scheduling on a worker of one's choice",
+}
+_CLUSTER = touch(f"{_COORDINATOR}:ClusterCoordinator", "_cluster", READ, **_SCHEDULING)
+_SCHEDULE = touch(
+    *(f"{_COORDINATOR}:Cluster", "schedule", READ, "self", "function", "args", "kwargs"),
+    **_SCHEDULING,
+)
+_DISPATCH = touch(_CONTEXT, "get_current_dispatch_context", READ, **_SCHEDULING)
+_WORKER = touch(f"{_CONTEXT}:DispatchContext", "worker", READ, **_SCHEDULING)
+_EXECUTOR, _INDEX, _DEVICE = (
+    touch(f"{_COORDINATOR}:Worker", name, READ, **_SCHEDULING)
+    for name in ("executor", "worker_index", "device_name")
+)
+
+
+def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times: int) -> None:
+    """Calls `function(index, device)` of a worker `times` times, in the threads of free workers.
+
+    What the function does under `device` runs on that worker. If a call fails because its worker is
+    lost, the function is called again in another worker's thread. The thread of the lost worker
+    waits until the worker is back. Other errors are kept for `coordinator.join`.
+    """
+
+    def on_worker() -> None:
+        worker = _WORKER.of(_DISPATCH.get()())
+        # When a worker is lost, errors remain here, such as from tensors that could not be freed
+        # there. If they stayed, the next call would fail too.
+        _EXECUTOR.of(worker).clear_error()
+        function(_INDEX.of(worker), _DEVICE.of(worker))
+
+    for _ in range(times):
+        _SCHEDULE.of(_CLUSTER.of(coordinator))(on_worker, (), {})
+
+
+@overrides(
+    "__del__",
+    why="TensorFlow's coordinator stops its threads when it is collected as garbage, and waits for "
+    "locks: one that the very thread may hold in which garbage is collected, or one that is held "
+    "while a lost worker is waited for, so that Python does not end",
+    versions=TENSORFLOW,
+    instead="a public way to stop it",
+)
+class Coordinator(ClusterCoordinator):
+    """A `ClusterCoordinator` that stays until the process ends."""
+
+    def __del__(self) -> None:
+        """Leaves the threads, which end with the process."""
+
+
+_WITH_CONTEXT = touch(
+    *(_CONTEXT, "with_dispatch_context", READ, "worker_obj"),
+    why="`tf.distribute.coordinator.experimental_get_current_worker_index` in a step must answer "
+    "as in the run that is replayed",
+    versions=TENSORFLOW,
+    instead="a public context",
+)
+
+
+@contextlib.contextmanager
+def as_worker(index: int) -> Iterator[None]:
+    """In this context a step sees itself on worker `index`; for threads without a coordinator."""
+    with _WITH_CONTEXT.get()(types.SimpleNamespace(worker_index=index)):
+        yield
+
+
+_IS_LOST_WORKER, _IS_LOST_PS = (
+    touch(
+        *(_COORDINATOR, name, READ),
+        why="training goes on without a lost worker, and ends with an error that names a lost "
+        "parameter server; TensorFlow knows which error means what",
+        versions=TENSORFLOW,
+        instead="errors of a kind of their own",
+    )
+    for name in ("_is_worker_failure", "_is_ps_failure")
+)
+
+
+def is_lost_worker(error: Exception) -> bool:
+    """Whether TensorFlow sees `error` as the loss of a worker; training goes on after it."""
+    return _IS_LOST_WORKER.get()(error)
+
+
+def is_lost_ps(error: Exception) -> bool:
+    """Whether TensorFlow sees `error` as the loss of a parameter server."""
+    return _IS_LOST_PS.get()(error)
+
+
+_ALLOW = touch(
+    "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
+    *("_allow_run_without_coordinator", WRITTEN),
+    why="the coordinator itself runs the updates, on the parameter servers, without a warning",
+    versions=TENSORFLOW,
+    instead="a public option",
+)
+
+
+def allow_functions_of_coordinator(strategy: tf.distribute.Strategy) -> None:
+    """Lets the coordinator itself run functions with `strategy.run`, without a warning."""
+    _ALLOW.write(strategy.extended, True)

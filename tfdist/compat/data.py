@@ -1,0 +1,53 @@
+"""The data sets that Keras makes of arrays and of a `PyDataset`."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat.registry import KERAS, READ, REPLACED, touch
+
+_LENGTH: dict[str, str] = {
+    "why": "processes that know the number of batches need not ask each other in each step whether "
+    "data are left; Keras' adapters know it, their data sets do not",
+    "versions": KERAS,
+    "instead": "a data set with its cardinality set",
+}
+_ADAPTERS = [
+    (
+        touch(adapter, "get_tf_dataset", REPLACED, "self", **_LENGTH),
+        touch(adapter, "num_batches", READ, **_LENGTH),
+    )
+    for adapter in (
+        "keras.src.trainers.data_adapters.array_data_adapter:ArrayDataAdapter",
+        "keras.src.trainers.data_adapters.py_dataset_adapter:PyDatasetAdapter",
+    )
+]
+
+_lengths: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def number_of_batches(dataset: tf.data.Dataset) -> int:
+    """The cardinality of `dataset`, known also where Keras made it of arrays or a `PyDataset`."""
+    return _lengths.get(dataset, int(dataset.cardinality()))
+
+
+def install() -> None:
+    """Makes Keras' adapters note the number of batches of each data set that they make."""
+
+    def note_with(length: Any, original: Callable) -> Callable:
+        @functools.wraps(original)
+        def get_tf_dataset(self: Any) -> tf.data.Dataset:
+            dataset = original(self)
+            if length.of(self) is not None:
+                _lengths[dataset] = length.of(self)
+            return dataset
+
+        return get_tf_dataset
+
+    for get, length in _ADAPTERS:
+        get.replace(functools.partial(note_with, length))

@@ -1,0 +1,107 @@
+"""Graphs of TensorFlow functions: what they capture, what they call, what they are traced in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat.registry import BOTH, READ, TENSORFLOW, touch
+
+_FUNCTION = "tensorflow.python.framework.func_graph:FuncGraph"
+_CAPTURES = touch(
+    *(_FUNCTION, "captures", READ),
+    why="the graph of a loss tells what it is made of, also through functions and their variables; "
+    "operations are put where their variables are",
+    versions=TENSORFLOW,
+    instead="a public link from a placeholder to what it captures",
+)
+_HANDLE = touch(
+    *("tensorflow.python.ops.resource_variable_ops:BaseResourceVariable", "handle", READ),
+    why="functions capture it; the graph of a loss tells by it which variables it depends on",
+    versions=BOTH,
+    instead="a public link from a captured tensor to its variable",
+)
+_GET_FUNCTION = touch(
+    *("tensorflow.python.framework.ops:Graph", "_get_function", READ, "self", "name"),
+    why="the graph of a loss tells what it is made of, also through functions",
+    versions=TENSORFLOW,
+    instead="a public look-up of functions by name",
+)
+_OUTER = touch(
+    *(_FUNCTION, "outer_graph", READ),
+    why="Horovod's operations are numbered by the outermost function that is being traced",
+    versions=TENSORFLOW,
+    instead="a public attribute",
+)
+_IS_CONTROL_FLOW = touch(
+    *(_FUNCTION, "is_control_flow_graph", READ),
+    why="TensorFlow cannot number the collective operations of a function that is called in a loop",
+    versions=TENSORFLOW,
+    instead="collective operations that can be called in a loop",
+)
+_ADD_INPUT = touch(
+    *("tensorflow.python.framework.ops:Operation", "_add_control_input", READ),
+    why="gradients leave in the order of the backward pass; `tf.control_dependencies` is only for "
+    "operations that do not exist yet, and those do when a strategy sees the gradients",
+    versions=TENSORFLOW,
+    instead="a public method of `tf.Operation`",
+)
+
+
+def captured_tensor(placeholder: tf.Tensor) -> Any:
+    """The outside tensor that a function's placeholder stands for; None for an argument."""
+    for outside, inside in getattr(placeholder.graph, _CAPTURES.name, ()):
+        if inside is placeholder:
+            return outside
+    return None
+
+
+def captured_from(tensor: tf.Tensor) -> str:
+    """The device of the outside tensor that a function captured as `tensor`; "" if unknown."""
+    outside = captured_tensor(tensor)
+    return "" if outside is None else outside.device
+
+
+def resource_of(variable: Any) -> Any:
+    """What functions capture of a variable: its resource; in a replica, the copy's resource.
+
+    Inside a `keras.StatelessScope` a variable's value is a tensor, and that tensor is returned.
+    """
+    value = variable.value if isinstance(variable, keras.Variable) else variable
+    return getattr(value, _HANDLE.name, value)
+
+
+def function_graph(graph: tf.Graph, name: str) -> Any:
+    """The graph of the function called `name` in `graph`, None if there is no such function."""
+    return getattr(_GET_FUNCTION.of(graph)(name), "graph", None)
+
+
+def traced_function() -> tf.Graph | None:
+    """The graph of the outermost function that is being traced, None outside of functions."""
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while _outer(_outer(graph)) is not None:
+        graph = _outer(graph)
+    return graph
+
+
+def _outer(graph: Any) -> Any:
+    return getattr(graph, _OUTER.name, None)  # only graphs of functions have one
+
+
+def run_after(operation: tf.Operation, first: tf.Operation) -> None:
+    """Makes `operation` wait for `first`, which may be newer, in a graph that is being traced."""
+    _ADD_INPUT.of(operation)(first)
+
+
+def in_function_in_loop() -> bool:
+    """Whether the function that is being traced is called inside a loop or a condition."""
+    graph = tf.compat.v1.get_default_graph()
+    while getattr(graph, _IS_CONTROL_FLOW.name, False):
+        graph = _outer(graph)
+    while graph is not None:
+        if getattr(graph, _IS_CONTROL_FLOW.name, False):
+            return True
+        graph = _outer(graph)
+    return False

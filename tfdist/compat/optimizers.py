@@ -1,0 +1,197 @@
+"""Keras' optimizers: how they apply gradients, find variables and read the learning rate."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat.partitions import whole_of
+from tfdist.compat.registry import BOTH, KERAS, READ, REPLACED, WRITTEN, touch
+
+_BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
+_TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
+
+_applying = threading.local()
+
+_REDUCED: dict[str, str] = {
+    "why": "`Optimizer.apply` is the only code that does all that an optimizer does (Nadam's "
+    "running product, EMA, constraints, weight decay), but reduces gradients after clipping them",
+    "versions": KERAS,
+    "instead": "Keras 2's argument `skip_gradients_aggregation`",
+}
+_APPLY = touch(_BASE, "apply", REPLACED, "self", "grads", **_REDUCED)
+_REDUCE = touch(
+    *(_TENSORFLOW, "_all_reduce_sum_gradients", REPLACED, "self", "grads_and_vars"), **_REDUCED
+)
+_EMA: dict[str, str] = {
+    "why": "Keras' TensorFlow version updates all replicas at once, which TensorFlow forbids "
+    "inside the condition that Keras puts around it; the base class updates the running replica's "
+    "copy",
+    "versions": BOTH,
+    "instead": "an EMA that is updated in replica context",
+}
+_NAME_OF_EMA = "_overwrite_model_variables_with_average_value"
+_OVERWRITE = touch(_TENSORFLOW, _NAME_OF_EMA, REPLACED, "self", "trainable_variables", **_EMA)
+_OVERWRITE_LOCALLY = touch(_BASE, _NAME_OF_EMA, READ, "self", "trainable_variables", **_EMA)
+
+
+@contextlib.contextmanager
+def applying_reduced_gradients() -> Iterator[None]:
+    """In this thread, Keras optimizers treat their gradients as summed over replicas already."""
+    _applying.active = True
+    try:
+        yield
+    finally:
+        _applying.active = False
+
+
+def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any], Any]) -> None:
+    """Makes optimizers apply `hook(optimizer, gradients)` instead of `gradients`.
+
+    Inside `applying_reduced_gradients` the hook is not called.
+    """
+
+    def make(apply: Callable) -> Callable:
+        # The hook comes first, as it may raise a clear error. In a step that runs as a function,
+        # Keras' own code would fail in other ways before it.
+        @functools.wraps(apply)
+        def apply_with_hook(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+            if not getattr(_applying, "active", False):
+                grads = hook(self, grads)
+            return apply(self, grads, *args, **kwargs)
+
+        return apply_with_hook
+
+    _APPLY.replace(make)
+
+
+def _reduce_unless_reduced(reduce_gradients: Callable) -> Callable:
+    @functools.wraps(reduce_gradients)
+    def _all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
+        if getattr(_applying, "active", False):
+            return list(grads_and_vars)
+        return reduce_gradients(self, grads_and_vars)
+
+    return _all_reduce_sum_gradients
+
+
+def _overwrite_locally(overwrite: Callable) -> Callable:
+    @functools.wraps(overwrite)
+    def _overwrite_model_variables_with_average_value(self: Any, variables: Any) -> None:
+        if getattr(_applying, "active", False):
+            _OVERWRITE_LOCALLY.get()(self, variables)
+        else:
+            overwrite(self, variables)
+
+    return _overwrite_model_variables_with_average_value
+
+
+_POSITIONS: dict[str, str] = {
+    "why": "Keras looks variables up in it, also in optimizers that build nothing themselves",
+    "versions": KERAS,
+    "instead": "a public way to name the variables that an optimizer is for",
+}
+_INDICES = touch(_BASE, "_trainable_variables_indices", WRITTEN, **_POSITIONS)
+_VARIABLES = touch(_BASE, "_trainable_variables", WRITTEN, **_POSITIONS)
+_KEY = touch(
+    *(_TENSORFLOW, "_var_key", REPLACED, "self", "variable"),
+    why="optimizers find the state of a part of a partitioned variable by the whole one",
+    versions=KERAS,
+    instead="an optimizer that is asked for the place of a variable",
+)
+
+
+class IndexedOptimizer(keras.optimizers.Optimizer):
+    """An optimizer that knows its variables by their positions, as Keras' own do."""
+
+    def _set_built_for(self, variables: list[keras.Variable]) -> None:
+        indices = _INDICES.of(self)
+        for index, variable in enumerate(variables):
+            indices[self._var_key(variable)] = index
+        _VARIABLES.of(self)
+        # Bypasses Keras' tracking of attributes: it would count the variables as optimizer state.
+        self.__dict__[_VARIABLES.name] = list(variables)
+        self.built = True
+
+    def _index_of(self, variable: keras.Variable) -> int:
+        """The position of `variable`; -1 if the optimizer was not built for `variable`."""
+        return _INDICES.of(self).get(self._var_key(variable), -1)
+
+    @property
+    def built_for(self) -> list[keras.Variable]:
+        """The trainable variables that the optimizer was built for, in their order."""
+        return variables_to_build(self)
+
+
+def variables_to_build(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """The variables that a built `optimizer` was built for."""
+    return list(_VARIABLES.of(optimizer))
+
+
+def _key_of_whole(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def _var_key(self: Any, variable: Any) -> Any:
+        value = variable.value if isinstance(variable, keras.Variable) else variable
+        return original(self, whole_of(value))
+
+    return _var_key
+
+
+_WEIGHT_DECAY = touch(
+    *(_BASE, "_apply_weight_decay", READ, "self", "variables"),
+    why="an optimizer may have a rule of its own (Muon), where a wrapper inherits Keras'",
+    versions=KERAS,
+    instead="a public method",
+)
+
+
+def apply_weight_decay(
+    optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable]
+) -> None:
+    """Decays `variables` by the rule of `optimizer`; some optimizers have their own (Muon)."""
+    _WEIGHT_DECAY.of(optimizer)(variables)
+
+
+_RATE = touch(
+    *(_BASE, "_get_current_learning_rate", REPLACED, "self"),
+    why="a stale gradient counts less, but gradients cannot be scaled, as Adam would undo it",
+    versions=KERAS,
+    instead="a learning rate as an argument of `Optimizer.apply`",
+)
+
+
+@contextlib.contextmanager
+def scaled_learning_rate(factor: tf.Tensor) -> Iterator[None]:
+    """In this thread, Keras optimizers update with their learning rate times `factor`."""
+    _applying.factor = factor
+    try:
+        yield
+    finally:
+        _applying.factor = None
+
+
+def _scaled_rate(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def _get_current_learning_rate(self: Any) -> Any:
+        rate = original(self)
+        factor = getattr(_applying, "factor", None)
+        if factor is None:
+            return rate
+        rate = tf.convert_to_tensor(rate)
+        return rate * tf.cast(factor, rate.dtype)
+
+    return _get_current_learning_rate
+
+
+def install() -> None:
+    """Lets optimizers apply reduced gradients, scale their rate, and find parts of variables."""
+    _REDUCE.replace(_reduce_unless_reduced)
+    _OVERWRITE.replace(_overwrite_locally)
+    _RATE.replace(_scaled_rate)
+    _KEY.replace(_key_of_whole)

@@ -1,0 +1,160 @@
+"""Variables in parts, under TensorFlow's parameter servers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.distribute.parameter_server_strategy_v2 import (
+    ParameterServerStrategyV2Extended,
+)
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
+
+from tfdist.compat.registry import BOTH, READ, TENSORFLOW, WRITTEN, overrides, touch
+
+_SAVING: dict[str, str] = {
+    "why": "Keras converts the values of its variables to arrays, and TensorFlow's checkpoints of "
+    "Keras variables ask for tensors",
+    "versions": BOTH,
+    "instead": "the same methods in TensorFlow's class",
+}
+_SHARDED = "tensorflow.python.distribute.sharded_variable:ShardedVariable"
+_NUMPY = touch(_SHARDED, "numpy", READ, "self", **_SAVING)
+_ASSIGN = touch(_SHARDED, "assign", READ, "self", "value", **_SAVING)
+_WHOLE = touch(
+    *(_SHARDED, "_sharded_container", READ),
+    why="a part is updated with the state of the whole variable",
+    versions=TENSORFLOW,
+    instead="a public link from a part to the whole",
+)
+_CONVERSION_PRIORITY = 50  # before TensorFlow's own, which is 100
+
+
+@overrides("_serialize_to_tensors", "_restore_from_tensors", **_SAVING)
+class PartitionedVariable(ShardedVariable):
+    """A `ShardedVariable`, which TensorFlow keeps in parts, that is saved as one whole variable.
+
+    Attributes:
+        parts: Keras variables for the parts; empty until they are needed.
+    """
+
+    def __init__(self, variables: list[tf.Variable], name: str):
+        super().__init__(variables, name=name)
+        self.parts: list[keras.Variable] = []
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        del copy
+        value = _NUMPY.of(self)()
+        return value.astype(dtype, copy=False) if dtype is not None else value
+
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": tf.convert_to_tensor(self)}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
+        return _ASSIGN.of(self)(restored_tensors["VARIABLE_VALUE"])
+
+
+def _joined(
+    variable: PartitionedVariable, dtype: Any = None, name: Any = None, as_ref: bool = False
+) -> tf.Tensor:
+    del name, as_ref
+    values = [tf.convert_to_tensor(part, dtype) for part in variable.variables]
+    # Joined on the chief: a server cannot ask another server for its part.
+    with tf.device("/device:CPU:0"):
+        return tf.concat(values, axis=0)
+
+
+tf.register_tensor_conversion_function(PartitionedVariable, _joined, _CONVERSION_PRIORITY)
+
+
+def place_of_part(variable: tf.Variable) -> int | None:
+    """The index of `variable` among the parts of a `PartitionedVariable`; None if it is no part."""
+    whole = whole_of(variable)
+    if whole is variable:
+        return None
+    return next(place for place, part in enumerate(whole.variables) if part is variable)
+
+
+def whole_of(variable: Any) -> Any:
+    """The variable that `variable` is a part of, or itself."""
+    container = getattr(variable, _WHOLE.name, None)
+    return variable if container is None else container()
+
+
+_PARTITIONER = touch(
+    "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
+    *("_variable_partitioner", WRITTEN),
+    why="TensorFlow partitions every variable, also counters, seeds and metrics, of which nothing "
+    "is gained",
+    versions=TENSORFLOW,
+    instead="a partitioner that is told the variable",
+)
+
+
+@overrides(
+    *("_create_variable", "_update"),
+    why="the state of an optimizer is beside the part of the variable that it is for, and parts "
+    "are updated where they are",
+    versions=TENSORFLOW,
+    instead="public hooks for making and updating variables",
+)
+class ParameterServerExtended(ParameterServerStrategyV2Extended):
+    """TensorFlow's parameter server strategy; optimizers can update its partitioned variables.
+
+    TensorFlow itself cannot place a variable beside the parts of another variable. An optimizer's
+    state would then be on other servers than the parts that it belongs to.
+
+    Args:
+        strategy: the `tf.distribute.Strategy` that this extends.
+        cluster_resolver: as in `tf.distribute.ParameterServerStrategy`.
+        variable_partitioner: as in `tf.distribute.ParameterServerStrategy`.
+    """
+
+    def updating_part(self, place: int) -> contextlib.AbstractContextManager:
+        """The context in which part number `place` of a variable is updated."""
+        raise NotImplementedError
+
+    def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
+        create = super()._create_variable
+        reference = kwargs.get("colocate_with")
+        name = kwargs.get("name") or "Variable"
+        if isinstance(reference, PartitionedVariable):
+            parts = []
+            start = 0
+            for place, part in enumerate(reference.variables):
+                of_part = {
+                    **kwargs,
+                    "initial_value": _slice_of(kwargs["initial_value"], start, part.shape[0]),
+                    "colocate_with": part,
+                    "shape": part.shape,
+                    "name": f"{name}/part_{place}",
+                }
+                parts.append(create(next_creator, **of_part))
+                start += part.shape[0]
+            return PartitionedVariable(parts, name)
+        partitioner = _PARTITIONER.of(self)
+        if not kwargs.get("trainable", True):
+            _PARTITIONER.write(self, None)
+        try:
+            variable = create(next_creator, **kwargs)
+        finally:
+            _PARTITIONER.write(self, partitioner)
+        if not isinstance(variable, ShardedVariable):
+            return variable
+        return PartitionedVariable(variable.variables, name)
+
+    def _update(self, var: Any, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
+        if isinstance(var, PartitionedVariable):
+            return [self._update(part, fn, args, kwargs, group) for part in var.variables]
+        place = place_of_part(var)
+        if place is None:
+            return super()._update(var, fn, args, kwargs, group)
+        with self.updating_part(place):
+            return super()._update(var, fn, args, kwargs, group)
+
+
+def _slice_of(value: Any, start: int, size: int) -> Callable[[], tf.Tensor]:
+    return lambda: (value() if callable(value) else value)[start : start + size]

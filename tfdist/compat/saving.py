@@ -1,0 +1,81 @@
+"""Keras' saving and loading."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras.src.saving.keras_saveable import KerasSaveable
+
+from tfdist.compat.registry import KERAS, REPLACED, overrides, touch
+
+
+@overrides(
+    "_obj_type",
+    why="what replicas keep is saved with the optimizer, of which it is an attribute",
+    versions=KERAS,
+    instead="a public base class of what is saved",
+)
+class SaveableState(KerasSaveable):
+    """Extra state, held as an attribute of an optimizer, that Keras' saving finds there."""
+
+    def _obj_type(self) -> str:
+        return "Optimizer"
+
+
+_WRITE: dict[str, str] = {
+    "why": "of several processes one must write, and whole files only, in scripts and callbacks "
+    "that know nothing of it",
+    "versions": KERAS,
+    "instead": "a public hook of the saving library",
+}
+_WRITES = [
+    touch(owner, name, REPLACED, first, "filepath", **_WRITE)
+    for owner, name, first in (
+        ("keras.src.saving.saving_lib", "save_model", "model"),
+        ("keras.src.saving.saving_lib", "save_weights_only", "model"),
+        ("keras.src.legacy.saving.legacy_h5_format", "save_model_to_hdf5", "model"),
+        ("keras.src.models.model:Model", "export", "self"),
+    )
+]
+_LOAD = touch(
+    *("keras.src.models.model:Model", "load_weights", REPLACED, "self", "filepath"),
+    why="a file may be seen by one process only",
+    versions=KERAS,
+    instead="a public hook of the saving library",
+)
+
+
+def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -> None:
+    """Makes Keras call `hook(model, path, write)` instead of writing a model or weights to `path`.
+
+    `write(path)` is Keras' own function. `path` is None for weights in several files
+    (`max_shard_size`).
+    """
+
+    def make(name: str, original: Callable) -> Callable:
+        @functools.wraps(original)
+        def save(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("max_shard_size") or (name == "save_weights_only" and args and args[0]):
+                return hook(model, None, lambda _: original(model, filepath, *args, **kwargs))
+            return hook(model, filepath, lambda path: original(model, path, *args, **kwargs))
+
+        return save
+
+    for write in _WRITES:
+        write.replace(functools.partial(make, write.name))
+
+
+def hook_load_weights(hook: Callable[[keras.Model, Callable[[], None]], None]) -> None:
+    """Makes `model.load_weights(...)` call `hook(model, load)`; `load()` is Keras' own."""
+
+    def make(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def load_weights(self: Any, *args: Any, **kwargs: Any) -> None:
+            hook(self, functools.partial(original, self, *args, **kwargs))
+
+        return load_weights
+
+    _LOAD.replace(make)

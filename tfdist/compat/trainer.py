@@ -1,0 +1,236 @@
+"""Keras' trainer: what happens around `compile`, runs, callbacks and results of steps."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat.registry import KERAS, READ, REPLACED, WRITTEN, touch
+
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+
+_COMPILE = touch(
+    *("keras.src.trainers.trainer:Trainer", "compile", REPLACED, "self"),
+    why="the optimizer must be wrapped before anything loads its state or reads its attributes",
+    versions=KERAS,
+    instead='a public "compiled" event',
+)
+
+
+def hook_compile(hook: Callable[..., None]) -> None:
+    """Makes `model.compile(...)` call `hook(model, compile, args, kwargs)` instead.
+
+    `compile` is Keras' own method, bound.
+    """
+
+    def make(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def compile_with_hook(self: keras.Model, *args: Any, **kwargs: Any) -> None:
+            hook(self, functools.partial(original, self), args, kwargs)
+
+        return compile_with_hook
+
+    _COMPILE.replace(make)
+
+
+_STEP: dict[str, str] = {
+    "why": "only Keras' own steps take the optimizer from the model, which may also be a layer "
+    "with this class mixed in",
+    "versions": KERAS,
+    "instead": "a public argument of `Strategy.run`",
+}
+_CLASS = touch("keras.src.trainers.trainer", "Trainer", READ, **_STEP)
+_PREDICT = touch(_TRAINER, "make_predict_function", READ, "self", **_STEP)
+_PREDICT_STEP = "one_step_on_data"  # what `make_predict_function` hands to `Strategy.run`
+
+
+def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
+    """The model and the step's name, if `fn` is what Keras' trainer passes to `Strategy.run`.
+
+    For training and evaluation Keras wraps the model's bound `train_step` or `test_step` with
+    `functools.wraps`. For `predict` it passes a closure over the model.
+
+    Returns:
+        `(model, name)` with name "train_step", "test_step" or "predict_step"; None for any other
+        function.
+    """
+    fn = _unwrapped(fn)
+    trainer = _CLASS.get()
+    model = getattr(fn, "__self__", None)
+    if isinstance(model, trainer):
+        return (model, fn.__name__) if fn.__name__ in ("train_step", "test_step") else None
+    if getattr(fn, "__name__", "") == _PREDICT_STEP:
+        model = inspect.getclosurevars(fn).nonlocals.get("self")
+        if isinstance(model, trainer):
+            return model, "predict_step"
+    return None
+
+
+def _unwrapped(fn: Callable) -> Callable:
+    while True:
+        inner = getattr(fn, "__wrapped__", None) or getattr(fn, "python_function", None)
+        if inner is None:
+            return fn
+        fn = inner
+
+
+_RUNS = [
+    touch(
+        *(_TRAINER, name, REPLACED, "self", "x"),
+        why="what several processes need around a run (one answer to Ctrl-C, errors that name the "
+        "rank that failed) must not ask for a change of the user's script",
+        versions=KERAS,
+        instead="a callback that sees exceptions",
+    )
+    for name in ("fit", "evaluate", "predict")
+]
+
+
+def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None:
+    """Makes `fit`, `evaluate` and `predict` run inside `context(model, method name, arguments)`."""
+
+    def make(name: str, original: Callable) -> Callable:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with context(self, name, signature.bind(self, *args, **kwargs).arguments):
+                return original(self, *args, **kwargs)
+
+        return run
+
+    for run in _RUNS:
+        run.replace(functools.partial(make, run.name))
+
+
+_END_OF_DATA = touch(
+    *("keras.src.backend.tensorflow.trainer:TFEpochIterator", "catch_stop_iteration"),
+    *(REPLACED, "self"),
+    why="the step that finds no data must do on all replicas what it does on one device "
+    "(step/end_of_data.py)",
+    versions=KERAS,
+    instead="a loop that always asks before it starts a step",
+)
+
+
+def hook_end_of_data(hook: Callable[[], None]) -> None:
+    """Calls `hook()` when a step of Keras' loops found no batch because the data had ended.
+
+    With `steps_per_execution` > 1 the hook is not called: Keras looks for data before each step.
+    """
+
+    def make(original: Callable) -> Callable:
+        @contextlib.contextmanager
+        def catch_stop_iteration(self: Any) -> Iterator[None]:
+            with original(self):
+                try:
+                    yield
+                except tf.errors.OutOfRangeError:
+                    hook()
+                    raise
+
+        return catch_stop_iteration
+
+    _END_OF_DATA.replace(make)
+
+
+_CALLBACKS = "keras.src.callbacks.callback_list:CallbackList"
+_SET_MODEL = touch(
+    *(_CALLBACKS, "set_model", REPLACED, "self", "model"),
+    why="processes must agree on what callbacks decide, and one of them writes files and progress",
+    versions=KERAS,
+    instead="a public hook for default callbacks",
+)
+_ASYNC = [
+    touch(
+        *(_CALLBACKS, name, WRITTEN),
+        why="collective operations of callbacks must come in one order, so in one thread",
+        versions=KERAS,
+        instead="a public option to call callbacks in the training thread",
+    )
+    for name in ("_async_train", "_async_test", "_async_predict")
+]
+
+
+def hook_callbacks(hook: Callable[[keras.callbacks.CallbackList, keras.Model], bool]) -> None:
+    """Calls `hook(callback list, model)` before Keras gives the callbacks their model.
+
+    If the hook returns True, Keras calls the callbacks in the training thread.
+    """
+
+    def make(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def set_model(self: Any, model: Any) -> None:
+            if model and hook(self, model):
+                for name in _ASYNC:
+                    name.write(self, False)
+            original(self, model)
+
+        return set_model
+
+    _SET_MODEL.replace(make)
+
+
+_INITIAL_EPOCH = touch(
+    *("keras.src.trainers.trainer:Trainer", "_initial_epoch", WRITTEN),
+    why="BackupAndRestore tells `fit` by it with which epoch to start; processes must agree on it",
+    versions=KERAS,
+    instead="a public property",
+)
+
+
+def initial_epoch(model: keras.Model) -> int:
+    """The epoch with which a callback made `fit` start; 0 if no callback did."""
+    return _INITIAL_EPOCH.of(model) or 0
+
+
+def set_initial_epoch(model: keras.Model, epoch: int) -> None:
+    """Sets the epoch that `fit` starts with; see `initial_epoch`."""
+    _INITIAL_EPOCH.write(model, epoch or None)
+
+
+_BACKUP_EPOCH = touch(
+    *("keras.src.callbacks.backup_and_restore:BackupAndRestore", "_current_epoch", WRITTEN),
+    why="it counts from 0 until an epoch ends, so what it writes in the middle of the first one "
+    "after a restart would name epoch 0",
+    versions=KERAS,
+    instead="a callback that notes the epoch that `on_epoch_begin` gives",
+)
+
+
+def set_backup_epoch(callback: keras.callbacks.BackupAndRestore, epoch: int) -> None:
+    """Tells the callback which epoch begins."""
+    _BACKUP_EPOCH.write(callback, epoch)
+
+
+_REDUCE = touch(
+    *("keras.src.backend.tensorflow.trainer", "reduce_per_replica", REPLACED),
+    *("values", "strategy", "reduction"),
+    why="Keras reduces logs with a collective operation per value and step under MultiWorker"
+    "Mirrored (and fails for scalars), and knows no other strategy of several processes",
+    versions=KERAS,
+    instead="a public method of the strategy",
+)
+
+
+def hook_reduce_per_replica(hook: Callable[[Any, Any, str], Any]) -> None:
+    """Makes Keras reduce what a step returns with `hook(strategy, values, reduction)`.
+
+    If the hook returns None, Keras reduces the values itself.
+    """
+
+    def make(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+            reduced = hook(strategy, values, reduction)
+            return original(values, strategy, reduction) if reduced is None else reduced
+
+        return reduce_per_replica
+
+    _REDUCE.replace(make)

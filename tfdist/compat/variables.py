@@ -1,0 +1,113 @@
+"""How Keras creates variables, and how TensorFlow's distributed variables are read."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.compat.registry import ADDED, BOTH, KERAS, READ, REPLACED, TENSORFLOW, touch
+
+_INITIALIZE = touch(
+    *("keras.src.backend.tensorflow.core:Variable", "_initialize", REPLACED, "self", "value"),
+    why="a layer or an optimizer may be built in the first step of a user's own loop; replicas and "
+    "processes exchange the initial values, which as tensors of the function do not exist yet",
+    versions=BOTH,
+    instead="variables that Keras itself lifts out of functions",
+)
+
+
+def hook_variables(is_lifted: Callable[[tf.distribute.Strategy], bool]) -> None:
+    """Makes Keras create variables outside of the function that is being traced.
+
+    Only under strategies for which `is_lifted` returns True.
+    """
+
+    def make(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def _initialize(self: Any, value: Any) -> None:
+            inside = not tf.executing_eagerly() and not isinstance(value, tf.Variable)
+            if not inside or not is_lifted(tf.distribute.get_strategy()):
+                original(self, value)
+                return
+            if not callable(value):
+                value = _constant(self, value)
+            with tf.init_scope():
+                original(self, value)
+
+        return _initialize
+
+    _INITIALIZE.replace(make)
+
+
+def _constant(variable: Any, value: Any) -> Any:
+    number = tf.get_static_value(value)
+    if number is None:
+        raise ValueError(
+            "A variable that is made inside a `tf.function` needs an initial value that "
+            "does not depend on the function's data. Make the variable before, in "
+            f"`strategy.scope()`. Received: {variable.path} with the initial value {value}"
+        )
+    return number
+
+
+_SCOPE: dict[str, str] = {
+    "why": "a step that runs in a `keras.StatelessScope`, so that it changes nothing, may have to "
+    "make variables",
+    "versions": KERAS,
+    "instead": "a public way to make variables inside of one",
+}
+_GET_SCOPE = touch(
+    *("keras.src.backend.common.stateless_scope", "get_stateless_scope", READ), **_SCOPE
+)
+_SET_ATTRIBUTE = touch(
+    *("keras.src.backend.common.global_state", "set_global_attribute", READ, "name", "value"),
+    **_SCOPE,
+)
+
+
+def stateless_scope() -> Any:
+    """The `keras.StatelessScope` that is active in this thread; None if there is none."""
+    return _GET_SCOPE.get()()
+
+
+@contextlib.contextmanager
+def outside_stateless_scope() -> Iterator[None]:
+    """Suspends Keras' `StatelessScope` in this context, so that variables can be created."""
+    scope = stateless_scope()
+    _SET_ATTRIBUTE.get()("stateless_scope", None)
+    try:
+        yield
+    finally:
+        _SET_ATTRIBUTE.get()("stateless_scope", scope)
+
+
+_DISTRIBUTED = "tensorflow.python.distribute.values:DistributedVariable"
+_AS_NUMBER: dict[str, str] = {
+    "why": "callbacks write `float(model.optimizer.learning_rate)`, and distributed variables have "
+    "`numpy` but not this",
+    "versions": TENSORFLOW,
+    "instead": "TensorFlow's own, of which those of one device have it",
+}
+_NUMPY = touch(_DISTRIBUTED, "numpy", READ, "self", **_AS_NUMBER)
+_ARRAY, _INT, _FLOAT, _COMPLEX = (
+    touch(_DISTRIBUTED, name, ADDED, **_AS_NUMBER)
+    for name in ("__array__", "__int__", "__float__", "__complex__")
+)
+
+
+def install() -> None:
+    """Lets Python and NumPy read a distributed variable like a variable on one device."""
+
+    def as_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+        del copy
+        return np.asarray(_NUMPY.of(self)(), dtype)
+
+    _ARRAY.add(as_array)
+    _INT.add(lambda self: int(_NUMPY.of(self)()))
+    _FLOAT.add(lambda self: float(_NUMPY.of(self)()))
+    _COMPLEX.add(lambda self: complex(_NUMPY.of(self)()))

@@ -1,0 +1,102 @@
+"""The gradients that tapes compute in a replica's step, with the replica's share of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.validation import check_tape
+
+
+def of_step(
+    gradient: Callable,
+    tape: tf.GradientTape,
+    target: Any,
+    sources: Any,
+    output_gradients: Any,
+    unconnected_gradients: Any,
+) -> Any:
+    """What `tape.gradient` returns; `gradient` is TensorFlow's.
+
+    In a user's own loop the result is the gradient of the replica's part of the global loss. In a
+    step of Keras the optimizer or `scale_loss` applies the share, which is meant for means. So
+    the gradients of sums are divided by the share here.
+    """
+    step = replica.current()
+    if step is not None:
+        check_tape(tape)
+    if step is not None and not compat.in_jacobian():
+        if step.own_loop:
+            return _own_gradient(
+                step, gradient, tape, target, sources, output_gradients, unconnected_gradients
+            )
+        target, output_gradients = _sums_as_means(step, target, sources, output_gradients)
+    return gradient(tape, target, sources, output_gradients, unconnected_gradients)
+
+
+def _own_gradient(
+    step: replica.ReplicaStep,
+    gradient: Callable,
+    tape: tf.GradientTape,
+    target: Any,
+    sources: Any,
+    output_gradients: Any,
+    unconnected_gradients: Any,
+) -> Any:
+    """The gradient of the replica's part of the global loss.
+
+    While another tape records, the gradient is not the one that is applied, and stays as it is.
+    """
+    targets = tf.nest.flatten(target)
+    if not all(isinstance(one, tf.Tensor) for one in targets):
+        return gradient(tape, target, sources, output_gradients, unconnected_gradients)
+    if compat.is_recorded(tape, targets):
+        found = gradient(tape, target, sources, output_gradients, unconnected_gradients)
+        return tf.nest.map_structure(loss_tags.mark_unweighted, found)
+    flat = [None] * len(targets)
+    if output_gradients is not None:
+        flat = tf.nest.flatten(output_gradients)
+    with compat.unrecorded():
+        targets, flat = own_loops.weigh_targets(step, targets, flat, tf.nest.flatten(sources))
+    factors = [tf.ones_like(t) if f is None else f for t, f in zip(targets, flat)]
+    return gradient(tape, targets, sources, factors, unconnected_gradients)
+
+
+def _sums_as_means(
+    step: replica.ReplicaStep, target: Any, sources: Any, output_gradients: Any
+) -> tuple[Any, Any]:
+    """The targets of a Keras step, and factors of their gradients that turn sums into means.
+
+    If a loss has one value per sample, as Keras' loss functions return it, its gradient is a sum
+    over the samples. The share, however, is for means.
+    """
+    targets, named = tf.nest.flatten(target), tf.nest.flatten(sources)
+    variables = [one for one in named if isinstance(one, (tf.Variable, keras.Variable))]
+    if not variables or not all(isinstance(t, tf.Tensor) and t.dtype.is_floating for t in targets):
+        return target, output_gradients
+    given = [None] * len(targets)
+    if output_gradients is not None:
+        given = tf.nest.flatten(output_gradients)
+    resources = {id(compat.resource_of(variable)) for variable in variables}
+    found: list[tuple[Any, Any]] = []
+    with compat.unrecorded():
+        for one, gradient in zip(targets, given):
+            terms = [(one, weighting.factor_of_sum(one, step.share))]
+            if one.shape.rank == 0:
+                terms = list(loss_sums.term_factors(step, one, resources)) or [(one, None)]
+            found.extend((tensor, _product_of(factor, gradient)) for tensor, factor in terms)
+        if all(factor is None for _, factor in found):
+            return target, None
+        factors = [tf.ones_like(tensor) if f is None else f for tensor, f in found]
+    return [tensor for tensor, _ in found], factors
+
+
+def _product_of(factor: Any, gradient: Any) -> Any:
+    if factor is None or gradient is None:
+        return gradient if factor is None else factor
+    return factor * tf.cast(gradient, factor.dtype)

@@ -1,0 +1,70 @@
+"""Keras' losses and means in a replica's step: the right divisors, and no factor 1/replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.validation import check_normalizer
+
+
+def scaled(scale: Callable, loss: Any) -> Any:
+    """The loss that is differentiated: not divided by the number of replicas."""
+    return scale(loss) if replica.current() is None else loss
+
+
+def unscaled(unscale: Callable, loss: Any) -> Any:
+    """The loss that is reported: a mean over the replica's samples, zero where there are none."""
+    step = replica.current()
+    if step is None:
+        return unscale(loss)
+    if not step.own_loop:
+        loss = loss_sums.as_mean(step, tf.convert_to_tensor(loss))
+    if step.share.nonempty is not None:
+        loss = tf.math.multiply_no_nan(loss, tf.cast(step.share.nonempty, loss.dtype))
+    return loss
+
+
+def reduced(
+    reduce: Callable, values: Any, sample_weight: Any, mask: Any, reduction: str | None, dtype: Any
+) -> Any:
+    """The reduced values of a loss, with the divisor that one device has for the global batch."""
+    loss = reduce(values, sample_weight, mask, reduction, dtype)
+    step = replica.current()
+    is_scalar = len(getattr(values, "shape", ())) == 0
+    if step is None or reduction in (None, "none") or is_scalar:
+        return loss
+    loss = tf.reduce_sum(loss)  # to a scalar: without samples Keras returns an empty vector
+    weights = mask if reduction in ("mean", "sum_over_batch_size") else None
+    if reduction == "mean_with_sample_weight":
+        weights = compat.masked_weights(sample_weight, mask, reduction)
+    normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
+    if normalizer is not None:
+        check_normalizer(reduction, mask is not None, step)
+    loss = weighting.with_global_normalizer(step.share, loss, reduction, normalizer)
+    return loss_tags.tag(loss, loss_tags.LOSS)
+
+
+def counted(values: Any) -> Any:
+    """What a `Mean` counts without a `sample_weight`: scalars are weighted by the replica's share.
+
+    Such a scalar is a mean over the replica's part of the batch. Users' train steps track their
+    loss in this way, and Keras tracks the losses of several outputs.
+    """
+    step = replica.current()
+    if step is None:
+        return values
+    values = tf.convert_to_tensor(values)
+    is_mean = values.shape.rank == 0 and values.dtype.is_floating
+    if is_mean and step.own_loop:
+        is_mean = not own_loops.is_part_of_sum(step, values)
+    elif is_mean:
+        values = loss_sums.as_mean(step, values)
+    if is_mean and step.share.nonempty is not None:
+        weight = tf.cast(step.share.fraction * step.replicas, values.dtype)
+        values = tf.math.multiply_no_nan(values, weight)
+    return values
