@@ -81,6 +81,12 @@ class DistributedOptimizer(OptimizerWrapper):
     1
     """
 
+    _own = frozenset({"options", "_loss_scale", "_update"})
+    gradient_monitor: Any = None
+    accumulator: GradientAccumulator | None = None
+    compression_state: CompressionState | None = None
+    _path: StepPath | None = None
+
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Returns an instance that is also a `LossScaleOptimizer` if `inner_optimizer` is one."""
         scales = isinstance(inner_optimizer, keras.optimizers.LossScaleOptimizer)
@@ -104,12 +110,7 @@ class DistributedOptimizer(OptimizerWrapper):
             compressor.check_optimizer(getattr(inner, "inner_optimizer", inner))
         super().__init__(inner, name=name or f"distributed_{inner.name}")
         self.options = chosen
-        self.gradient_monitor = None
-        self.accumulator: GradientAccumulator | None = None
-        self.compression_state: CompressionState | None = None
-        self._loss_scale = LossScale(inner)
-        self._update = update_of(chosen, inner)
-        self._path: StepPath | None = None
+        self._loss_scale, self._update = LossScale(inner), update_of(chosen, inner)
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
