@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tfdist import compat
 from tfdist.arguments import check_instance
@@ -23,9 +24,6 @@ from tfdist.step.path import StepPath
 from tfdist.step.update import update_of
 from tfdist.step.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @keras.saving.register_keras_serializable("tfdist")
