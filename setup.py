@@ -42,7 +42,13 @@ setup(
     package_data={"tfdist": ["py.typed"]},
     packages=find_packages(include=["tfdist", "tfdist.*"]),
     python_requires=">=3.10,<3.14",
-    install_requires=[f"tensorflow{_TENSORFLOW}", f"keras{_KERAS}", "numpy", "click>=8.2"],
+    install_requires=[
+        f"tensorflow{_TENSORFLOW}",
+        f"keras{_KERAS}",
+        "numpy",
+        "click>=8.2",
+        "typing_extensions",
+    ],
     entry_points={"console_scripts": ["tfdist = tfdist.cli.main:main"]},
     # No extra for Horovod: pip alone compiles it for minutes against a header that TensorFlow has
     # moved, and fails. scripts/install_horovod.py builds it and installs what it needs.

@@ -180,6 +180,10 @@ def test_what_cannot_be_used_is_refused_and_shown(thing, parameter):
         (lambda: tfdist.Strategy([]), r"Unknown strategy. Available: .*Received: name=\[\]"),
         (lambda: callbacks.StalenessMonitor(None), "ParameterServerStrategy.*strategy=None"),
         (lambda: tfdist.DistributedOptimizer({}), "its name or its config. Received: {}"),
+        (
+            lambda: tfdist.DistributedOptimizer("sgd", 2),
+            r"too many positional arguments. Received: 2 arguments by position, and \[\]",
+        ),
     ],
 )
 def test_the_message_says_what_is_allowed(make, message):

@@ -198,6 +198,34 @@ def test_settings_of_the_inner_optimizer_are_read_and_set_through_the_wrapper():
         optimizer.no_such_setting  # noqa: B018
 
 
+class _HasTheWrappersNames(keras.optimizers.SGD):
+    """An optimizer of a user's with methods and settings that are called as the wrapper's are."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.options = self.accumulator = self.compression_state = self.gradient_monitor = "own"
+        self._loss_scale = self._path = "own"
+
+    def update_step(self, gradient, variable, learning_rate):
+        self._update(gradient, variable, learning_rate)
+
+    def _update(self, gradient, variable, learning_rate):
+        self.assign_sub(variable, gradient * keras.ops.cast(learning_rate, variable.dtype))
+
+
+def test_an_inner_optimizer_keeps_attributes_that_the_wrapper_has_too():
+    variable, inner = keras.Variable([1.0]), _HasTheWrappersNames(0.5)
+    before = dict(vars(inner))
+    optimizer = tfdist.DistributedOptimizer(inner, accumulation_steps=2)
+    for _ in range(2):
+        optimizer.apply([tf.constant([1.0])], [variable])
+    np.testing.assert_array_equal(variable.numpy(), [0.5])
+    own = [name for name, value in before.items() if isinstance(value, str) and value == "own"]
+    assert len(own) == 6
+    assert {name: vars(inner)[name] for name in own} == dict.fromkeys(own, "own")
+    assert "_update" not in vars(inner)
+
+
 @pytest.mark.parametrize(
     ("gradients", "message"),
     [

@@ -128,7 +128,8 @@ def _with_parameters(function: _Function, options: Mapping[str, tuple[Any, Any]]
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(
-                f"{function.__qualname__}: {error}. Received: {sorted(kwargs)}"
+                f"{function.__qualname__}: {error}. Received: {len(args) - 1} arguments by "
+                f"position, and {sorted(kwargs)}"
             ) from None
         return function(*args, **kwargs)
 

@@ -45,3 +45,9 @@ def test_a_wrapped_optimizer_that_is_built_in_the_first_step_equals_one_device(f
 def test_a_loss_that_cannot_be_told_apart_is_refused_by_all_ranks(found):
     for rank in found:
         assert rank["error"].startswith("ValueError: It cannot be told whether this loss")
+
+
+@scenario(loops.loss_in_a_condition)
+def test_a_loss_of_all_ranks_on_a_condition_of_each_is_refused(found):
+    for rank in found:
+        assert "RuntimeError: `merge_call` called while defining a new" in rank["error"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tfdist import compat
 from tfdist.arguments import check_instance
@@ -23,9 +24,6 @@ from tfdist.step.path import StepPath
 from tfdist.step.update import update_of
 from tfdist.step.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @keras.saving.register_keras_serializable("tfdist")
@@ -81,6 +79,12 @@ class DistributedOptimizer(OptimizerWrapper):
     1
     """
 
+    _own = frozenset({"options", "_loss_scale", "_update"})
+    gradient_monitor: Any = None
+    accumulator: GradientAccumulator | None = None
+    compression_state: CompressionState | None = None
+    _path: StepPath | None = None
+
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Returns an instance that is also a `LossScaleOptimizer` if `inner_optimizer` is one."""
         scales = isinstance(inner_optimizer, keras.optimizers.LossScaleOptimizer)
@@ -104,12 +108,7 @@ class DistributedOptimizer(OptimizerWrapper):
             compressor.check_optimizer(getattr(inner, "inner_optimizer", inner))
         super().__init__(inner, name=name or f"distributed_{inner.name}")
         self.options = chosen
-        self.gradient_monitor = None
-        self.accumulator: GradientAccumulator | None = None
-        self.compression_state: CompressionState | None = None
-        self._loss_scale = LossScale(inner)
-        self._update = update_of(chosen, inner)
-        self._path: StepPath | None = None
+        self._loss_scale, self._update = LossScale(inner), update_of(chosen, inner)
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""

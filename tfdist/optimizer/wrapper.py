@@ -32,6 +32,9 @@ class OptimizerWrapper(compat.IndexedOptimizer):
         name: the wrapper's name.
     """
 
+    _own: frozenset[str] = frozenset()
+    """What the wrapper has for itself, also where the inner optimizer has it too."""
+
     def __init__(self, inner: keras.optimizers.Optimizer, name: str):
         keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
         for setting in inner.get_config():
@@ -101,7 +104,7 @@ class OptimizerWrapper(compat.IndexedOptimizer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         inner = self.__dict__.get("_inner")
-        own = name in self.__dict__ or hasattr(type(self), name)
+        own = name in self._own or name in self.__dict__ or hasattr(type(self), name)
         if inner is not None and not own and hasattr(inner.optimizer, name):
             setattr(inner.optimizer, name, value)
         else:

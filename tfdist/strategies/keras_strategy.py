@@ -87,9 +87,21 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         """
         return None
 
+    def compare_reading(self, what: str) -> None:
+        """Called now and then while Python reads distributed data.
+
+        Args:
+            what: what was read, for a message.
+        """
+
 
 def _is_ours(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, KerasStrategy)
+
+
+def _compare_reading(strategy: tf.distribute.Strategy, what: str) -> None:
+    if _is_ours(strategy):
+        strategy.compare_reading(what)
 
 
 def _reduce_per_replica(strategy: tf.distribute.Strategy, values: Structure, reduction: str) -> Any:
@@ -100,6 +112,7 @@ compat.install()
 inside_keras.install(check_plain=wrapping.refuse_unwrapped)
 compat.hook_reduce_per_replica(_reduce_per_replica)
 compat.hook_runs(end_of_data.of_run)
+compat.hook_reading(_compare_reading)
 compat.hook_end_of_data(end_of_data.advance)
 compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))
 compat.hook_symbolic_build(

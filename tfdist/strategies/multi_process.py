@@ -200,6 +200,11 @@ class MultiProcessStrategy(SynchronousStrategy):
         local = len(self.extended.worker_devices)
         return -(-max(lengths) // local) * local
 
+    def compare_reading(self, what: str) -> None:
+        """Compares what the processes have read in a loop of the user's own."""
+        if self.is_multi_process:
+            self.data.compare_reading(what)
+
     # Steps
 
     def _known_to_be_even(self, sizes: list, keras_step: str | None) -> bool:
@@ -284,11 +289,3 @@ def _check_auto_shard(dataset: tf.data.Dataset) -> None:
             "`strategy.distribute_datasets_from_function`. Received: a data set with "
             f"auto_shard_policy={policy.name}"
         )
-
-
-def _compare_reading(strategy: tf.distribute.Strategy, what: str) -> None:
-    if isinstance(strategy, MultiProcessStrategy) and strategy.is_multi_process:
-        strategy.data.compare_reading(what)
-
-
-compat.hook_reading(_compare_reading)

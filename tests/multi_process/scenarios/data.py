@@ -259,8 +259,11 @@ def refused(here):
 
 
 def different_data(here):
-    """What is logged where the ranks read the same data, and where they do not."""
-    model, messages = here.model(), []
+    """What is logged where the ranks read the same data, and where they do not.
+
+    The warning comes once for each strategy.
+    """
+    model, messages = linear(here.make()), []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
     logger = tf.get_logger()

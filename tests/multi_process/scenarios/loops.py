@@ -1,5 +1,6 @@
 """Training loops of the ranks' own; each function gives weights, losses and metrics by style."""
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -48,3 +49,27 @@ def refused(here):
             return tf.reduce_sum(y - p) / tf.reduce_sum(tf.cast(y > 0.0, tf.float32))
 
     return {"error": error_of(styles.run, Masked, here.strategy)}
+
+
+def loss_in_a_condition(here):
+    """Each rank decides by itself whether it takes a loss with a divisor of all ranks."""
+
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = tf.cond(
+                    tf.reduce_sum(x) < 1e9,
+                    lambda: self.loss(y, p, sample_weight=tf.ones_like(y)[:, 0]),
+                    lambda: tf.reduce_mean(p),
+                )
+                loss = self.optimizer.scale_loss(loss)
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"loss": loss}
+
+    with here.strategy.scope():
+        model = Model([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", keras.losses.MeanSquaredError("mean_with_sample_weight"))
+    return {"error": error_of(model.fit, styles.X, styles.Y, verbose=0)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tfdist import compat
 from tfdist.arguments import check_bool
@@ -17,9 +17,6 @@ from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.horovod.backend import is_installed
 from tfdist.strategies.horovod.engine import HorovodEngine
 from tfdist.strategies.multi_process import MultiProcessStrategy
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 HOW_TO_INSTALL = (
     "build it with `make horovod` in a checkout of tfdist (docs/horovod_install.md): a plain `pip "

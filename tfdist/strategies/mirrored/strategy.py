@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tfdist import testing
 from tfdist.arguments import check_instance, shown
 from tfdist.engines.replica_context import ReplicaContextEngine
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.base import SynchronousStrategy
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class MirroredStrategy(SynchronousStrategy, tf.distribute.MirroredStrategy):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tfdist import compat, testing
 from tfdist.arguments import check_bool, check_instance
@@ -17,9 +17,6 @@ from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.multi_worker.engine import CollectivesEngine
 from tfdist.validation import check_resolver, check_seconds
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorkerMirroredStrategy):

@@ -6,10 +6,11 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import keras
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tfdist import compat
 from tfdist.arguments import check_callable, check_path
@@ -43,9 +44,6 @@ from tfdist.validation import (
     check_resolver,
     check_seconds,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class ParameterServerStrategy(
