@@ -16,11 +16,11 @@ from tfdist.step.weighting import weigh
 from tfdist.structures import Gradient, Structure
 
 Gradients = dict[str, dict[str, Gradient]]
-"""By the number of the application among the step's `optimizers`, then by the number of the
-variable, or part of one, that the optimizer was built for."""
+"""By the number of the optimizer among the step's `optimizers`; then by the number of the variable,
+or part of a variable, among those that the optimizer was built for."""
 
 Changes = dict[str, tf.Tensor]
-"""By the number of the variable, or part of one, among those that the step has `changed`."""
+"""By the number of the variable, or part of a variable, in the list `changed` of the step."""
 
 Unsent = dict[str, list[State]]
 """What compression has left unsent: for each optimizer, the states of its units."""

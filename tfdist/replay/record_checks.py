@@ -12,7 +12,7 @@ from tfdist.limits import INT32_MAX, INT64_MAX, MOST_DEVICES
 from tfdist.replay.events import End, Fit, Header, Run, Used, Weights
 
 SAMPLE = 32
-"""How many numbers of a variable are kept, at most."""
+"""At most so many numbers of a variable are kept."""
 
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
 

@@ -20,7 +20,7 @@ from tfdist.replay.replayed_schedule import RecordedBatches, ReplayedSchedule
 from tfdist.replay.sums import difference, weights_of
 
 TOLERANCE = 1e-6
-"""How far numbers may be from the recorded ones, relative to those that are greater than 1."""
+"""How far numbers may be from the recorded numbers: relative where these are greater than 1."""
 
 
 _started: list[Replay] = []
