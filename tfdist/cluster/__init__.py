@@ -1,6 +1,7 @@
 """Where a process runs: its cluster, its peers and the launcher that started it.
 
-Nothing here imports TensorFlow, so the command line uses it too; only `local_cluster` needs it.
+Nothing here imports TensorFlow, so the command line can use this package too. Only `local_cluster`
+needs TensorFlow.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def split_address(address: str) -> tuple[str, int]:
         The host, without brackets, and the port.
 
     Raises:
-        ValueError: when that is no address, or the port is not from 1 to 65535.
+        ValueError: when `address` is no address, or the port is not from 1 to 65535.
 
     Example:
 
@@ -46,14 +46,14 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def same_place(address: str) -> tuple[str, int]:
-    """What is equal for addresses that mean one place: a host may be spelled in several ways.
+    """A key that is equal for all spellings of the same host and port.
 
     Args:
-        address: "host:port". All that mean this machine in any case (localhost, 127.0.0.1, ::1)
-            are one place, as a server listens on every interface.
+        address: "host:port". All hosts that always mean this machine (localhost, 127.0.0.1, ::1)
+            have the same key, because a server listens on every interface.
 
     Raises:
-        ValueError: when that is no address.
+        ValueError: when `address` is no address.
 
     Example:
 
@@ -83,7 +83,7 @@ def _is_host(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether `host` is this machine, as far as its addresses tell.
+    """Whether `host` is this machine, as far as the host's addresses tell.
 
     Args:
         host: a name or an IP address, without port.
@@ -99,7 +99,7 @@ def is_local(host: str) -> bool:
     except (OSError, UnicodeError):
         return False
     for family, kind, protocol, _, address in found:
-        # Only an address of this machine can be bound.
+        # Only addresses of this machine can be bound.
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
             probe.bind(address)
             return True
@@ -109,7 +109,7 @@ def is_local(host: str) -> bool:
 def listen(port: int) -> socket.socket:
     """A socket that listens on `port` of every interface, as TensorFlow's server does.
 
-    Once it is closed, the port can be bound again at once.
+    Once the socket is closed, the port can be bound again at once.
 
     Args:
         port: the port.
@@ -131,13 +131,13 @@ def listen(port: int) -> socket.socket:
 
 
 def is_connected_to_itself(connection: socket.socket) -> bool:
-    """Whether both ends are one socket, as Linux may do while nobody listens on a port.
+    """Whether both ends are one socket: Linux may do this while nobody listens on a port.
 
     Args:
-        connection: a socket that is connected.
+        connection: a connected socket.
 
     Raises:
-        OSError: when it is not, or no longer.
+        OSError: when the socket is not connected, or no longer.
     """
     return connection.getsockname() == connection.getpeername()
 
@@ -149,7 +149,7 @@ def check_port_free(address: str) -> None:
         address: "host:port". Where the host is another machine, nothing is checked.
 
     Raises:
-        OSError: in one line, when another process listens on the port or it may not be bound.
+        OSError: in one line, when another process listens on the port, or when it may not be bound.
         ValueError: when `address` is no address.
 
     Example:
@@ -167,7 +167,7 @@ def check_port_free(address: str) -> None:
 
 
 def port_error(address: str, error: OSError) -> str:
-    """One line on why the port of this process' own `address` cannot be used."""
+    """One line that says why this process cannot use the port of its own `address`."""
     port = address.rpartition(":")[2]
     if error.errno == errno.EADDRINUSE:
         return (
@@ -182,14 +182,14 @@ def without_proxy(environ: Mapping[str, str], addresses: Iterable[str]) -> dict[
     """The variables that keep TensorFlow's connections to `addresses` away from an HTTP proxy.
 
     Where `http_proxy` is set, gRPC sends everything through that proxy, and workers wait for each
-    other without end. It must be told before TensorFlow makes its first connection.
+    other without end. Set the variables before TensorFlow makes its first connection.
 
     Args:
         environ: the environment variables.
         addresses: "host:port" of the peers.
 
     Returns:
-        The variables to set: none, where there is no proxy.
+        The variables to set; no variables where there is no proxy.
 
     Example:
 
@@ -206,20 +206,20 @@ def without_proxy(environ: Mapping[str, str], addresses: Iterable[str]) -> dict[
 
 @contextlib.contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Ports that are free, and that nobody but a server told of them takes while this is open.
+    """Reserves free ports while the context is open; only a server that is told of them gets them.
 
-    A server can bind and listen on them at once if its socket has `SO_REUSEADDR`, as those of
-    TensorFlow and of Python's `socket.create_server` have; the operating system gives them to
-    nobody else meanwhile, and another `reserved_ports` finds them taken.
+    A server can bind such a port and listen at once if its socket has `SO_REUSEADDR`, as sockets of
+    TensorFlow and of Python's `socket.create_server` have. Meanwhile the operating system gives the
+    ports to nobody else, and another `reserved_ports` finds them taken.
 
     Args:
-        count: how many.
+        count: the number of ports.
 
     Yields:
         The ports, all different.
 
     Raises:
-        OSError: when there are not as many.
+        OSError: when there are not enough free ports.
 
     Example:
 
@@ -245,14 +245,14 @@ def free_ports(count: int) -> list[int]:
     """Ports that are free at the moment.
 
     Args:
-        count: how many.
+        count: the number of ports.
 
     Returns:
         The ports, all different. Another process may take them before they are used:
         `reserved_ports` prevents that.
 
     Raises:
-        OSError: when there are not as many.
+        OSError: when there are not enough free ports.
 
     Example:
 
@@ -265,7 +265,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _candidates() -> list[int]:
-    """Ports in random order, without those that outgoing connections take at random."""
+    """Ports in random order, without the range that the system uses for outgoing connections."""
     try:
         end = int(_EPHEMERAL_PORTS.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -276,7 +276,7 @@ def _candidates() -> list[int]:
 
 
 def _reserve(port: int) -> socket.socket:
-    """Binds `port` without listening; refused where anyone has bound it, even so."""
+    """Binds `port` without listening. Fails if anyone has bound the port, listening or not."""
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         holder.bind(("", port))

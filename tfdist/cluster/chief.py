@@ -1,9 +1,10 @@
 """Notices the end of the chief, for the servers of a job, which do not end by themselves.
 
-A connection to the chief's own address is kept open, since its end is noticed at once. It is not
-yet the end of the chief: gRPC closes a connection on which nothing is sent after a minute, and
-`wait_for_peers`, which listens there first, closes each at once. So the chief has ended when it
-cannot be reached again, once its TensorFlow server was seen, which lives as long as the process.
+A server keeps a connection to the chief's own address open: the end of a connection is noticed at
+once. But a connection may end before the chief does. gRPC closes a connection after a minute in
+which nothing is sent. And `wait_for_peers`, which listens on that address first, closes every
+connection at once. So two things must be seen: first the chief's TensorFlow server, which lives as
+long as the process; then that the chief cannot be reached again. Then the chief has ended.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from tfdist import environment
 from tfdist.cluster.addresses import is_connected_to_itself, split_address
 from tfdist.cluster.peers import reason
 
-# Seconds between attempts to reach the chief, and after which one without answer is given up.
+# Seconds between attempts to reach the chief, and seconds until an attempt is given up.
 _PAUSE = 0.1
 _ATTEMPT = 5.0
-# Python looks for signals so often: one that another thread has taken does not end a wait.
+# Python looks for signals this often: a signal that another thread has taken does not end a wait.
 _LOOK = 1.0
 # Seconds for which a machine must refuse connections before its chief counts as gone.
 _REFUSED = 1.0
-# A machine that vanishes closes nothing: after 10 idle seconds it is asked 4 times, every 5.
+# A machine that vanishes closes nothing: after 10 idle seconds it is asked 4 times, 5 s apart.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 
@@ -32,11 +33,11 @@ def wait_for_end(address: str, timeout: float) -> None:
 
     Args:
         address: "host:port" of the chief.
-        timeout: seconds to wait for its TensorFlow server. A chief that waits for its peers starts
-            them anew. A chief whose machine does not answer counts as gone after so long, too.
+        timeout: seconds to wait for the chief's TensorFlow server. They start anew while the chief
+            waits for its peers. A chief whose machine does not answer for so long counts as gone.
 
     Raises:
-        TimeoutError: in one line, when its TensorFlow server was not seen in that time.
+        TimeoutError: in one line, when the chief's TensorFlow server was not seen in that time.
         ValueError: when `address` is no address.
 
     Example:
@@ -72,7 +73,7 @@ def wait_for_end(address: str, timeout: float) -> None:
 
 
 def _stay(connection: socket.socket) -> bool:
-    """Returns at the end of the connection: whether it was to a gRPC server, which says hello."""
+    """Returns when the connection ends: whether the other side was a gRPC server and said hello."""
     served = False
     connection.settimeout(_LOOK)
     try:
@@ -86,7 +87,7 @@ def _stay(connection: socket.socket) -> bool:
                     return served
                 served = True
             except TimeoutError as error:
-                if error.errno:  # not ours: nobody answers the system
+                if error.errno:  # not our own timeout: the machine does not answer the system
                     return served
     except OSError:  # as when the chief is killed
         return served

@@ -15,18 +15,18 @@ from tfdist.limits import INT32_MAX
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Who takes part in a training job, and which of them this process is.
+    """The processes of a training job, and which one this process is.
 
     Attributes:
         jobs: the addresses "host:port" of each job, such as `{"worker": ("a:2222", "b:2222")}`.
             The jobs are "chief", "worker", "ps" and "evaluator".
         task_type: the job of this process.
-        task_index: its index in that job.
+        task_index: the index of this process in that job.
 
     Raises:
         TypeError: when an argument is of another type.
-        ValueError: for an unknown job, a negative index, and an address that is none, or is there
-            twice.
+        ValueError: for an unknown job, a negative index, an invalid address, and an address that is
+            given twice.
 
     Example:
 
@@ -70,7 +70,7 @@ class Cluster:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The addresses of all that train, in the order of their ranks: the chief is the first."""
+        """The addresses of all processes that train, in the order of their ranks, chief first."""
         return (*self.jobs.get("chief", ()), *self.jobs.get("worker", ()))
 
     @property
@@ -89,7 +89,7 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the first of the workers, who writes the files."""
+        """Whether this process is the first of the workers, which writes the files."""
         return self.rank == 0
 
     @property
@@ -115,7 +115,7 @@ class Cluster:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Cluster | None:
         """The cluster of the environment variable TF_CONFIG.
 
-        What is accepted here is accepted by TensorFlow, in the same meaning.
+        TensorFlow accepts all that is accepted here, with the same meaning.
 
         Args:
             environ: the environment variables.

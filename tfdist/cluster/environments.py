@@ -14,7 +14,7 @@ from tfdist.cluster.slurm import slurm_cluster
 
 __all__ = ["Launch", "RANK_VARIABLES", "choose_strategy", "describe", "slurm_cluster"]
 
-# Launchers that number their processes with two variables, by what they are called here.
+# The two variables with which some launchers number their processes, by the launcher's name.
 _NUMBERED = {
     "Horovod": ("HOROVOD_RANK", "HOROVOD_SIZE"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -22,7 +22,8 @@ _NUMBERED = {
 }
 _HOROVOD_LAUNCHERS = tuple(_NUMBERED)
 
-# What tells a process its place: a launcher inside another one's process must not pass them on.
+# The variables that tell a process its place. A launcher that runs in another launcher's process
+# must not pass them on.
 RANK_VARIABLES = (
     "TF_CONFIG",
     *(variable for pair in _NUMBERED.values() for variable in pair),
@@ -41,7 +42,7 @@ class Launch:
         rank: the place of this process among those that train, from 0; None for a process of a
             cluster that does not train, such as a parameter server.
         size: the number of processes that train.
-        variables: the environment variables that told it, with their values.
+        variables: the environment variables that tell this, with their values.
         cluster: the cluster, where TF_CONFIG or Slurm tells the addresses.
     """
 
@@ -55,8 +56,9 @@ class Launch:
 def describe(environ: Mapping[str, str] = os.environ) -> Launch:
     """Tells how this process was started.
 
-    Horovod's and MPI's variables count more than TF_CONFIG, and TF_CONFIG more than Slurm's, for
-    `mpirun` in a Slurm job leaves the variables of both. A single process of MPI counts least.
+    `mpirun` in a Slurm job leaves the variables of both. So there is an order: Horovod's and MPI's
+    variables count before TF_CONFIG, and TF_CONFIG counts before Slurm's variables. A single
+    process of MPI counts last.
 
     Args:
         environ: the environment variables.
@@ -92,7 +94,7 @@ def choose_strategy(
         horovod_installed: whether Horovod can be imported.
 
     Returns:
-        The name of the strategy and the reason, which completes "because".
+        The name of the strategy, and the reason: words that can follow "because".
 
     Raises:
         ValueError: in one line, when the variables have a mistake, and when MPI or Horovod started
@@ -115,7 +117,7 @@ def choose_strategy(
                 f"{launch.launcher} started this process as rank {launch.rank} of {launch.size} "
                 f"({variable} is set)"
             )
-        # A script may make its TF_CONFIG from MPI's variables.
+        # A script may have made its TF_CONFIG from MPI's variables.
         clustered = _clustered(environ)
         if clustered is None and launch.size > 1:
             raise ValueError(
@@ -135,12 +137,12 @@ def choose_strategy(
 
 
 def _numbered(environ: Mapping[str, str]) -> Launch | None:
-    """What Horovod or MPI tells."""
+    """The launch as Horovod's or MPI's variables describe it, if they are set."""
     for launcher, (rank_variable, size_variable) in _NUMBERED.items():
         if rank_variable not in environ and size_variable not in environ:
             continue
         if launcher == "MPI" and slurm.is_step(environ):
-            continue  # srun sets them too, for programs that know no Slurm
+            continue  # srun sets MPI's variables too, for programs that do not know Slurm
         variables = {
             name: environ[name] for name in (rank_variable, size_variable) if name in environ
         }
@@ -155,7 +157,7 @@ def _numbered(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _clustered(environ: Mapping[str, str]) -> Launch | None:
-    """What TF_CONFIG or Slurm tells."""
+    """The launch as TF_CONFIG or Slurm's variables describe it, if they are set."""
     cluster = Cluster.from_environment(environ)
     if cluster is not None:
         variables = {"TF_CONFIG": environ["TF_CONFIG"]}

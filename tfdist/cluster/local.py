@@ -19,9 +19,9 @@ def local_cluster(
 ) -> Iterator[tf.distribute.cluster_resolver.ClusterResolver]:
     """Starts real servers in this process; a context manager.
 
-    Make it before models and strategies: what TensorFlow has made before it connects to a cluster
-    cannot be used afterwards, and a strategy of another cluster cannot be used after this one's.
-    TensorFlow cannot stop its servers, so that their threads stay until the process ends.
+    Make the cluster before models and strategies: what TensorFlow has made before it connects to a
+    cluster cannot be used afterwards. Nor can a strategy of an earlier cluster be used afterwards.
+    TensorFlow cannot stop its servers, so their threads stay until the process ends.
 
     Args:
         workers: the number of workers, 1 to 1024.

@@ -1,4 +1,4 @@
-"""What a job with parameter servers needs before it starts: all of its parts, and all there."""
+"""Checks before a job with parameter servers starts: no part is missing, all can be reached."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tfdist.cluster.peers import (
     shortened,
 )
 
-# A server that has no more threads than the requests that wait for each other stops for good; each
-# worker may wait in one.
+# Requests that wait for each other take one thread each, and there may be one for each worker. A
+# server without further threads would hang forever.
 _SPARE_THREADS = 6
 
 _NEEDED = {
@@ -30,8 +30,8 @@ def check_parameter_server_cluster(cluster: Cluster) -> None:
         cluster: the cluster.
 
     Raises:
-        ValueError: in one line, when it has no chief, no worker or no ps.
-        TypeError: when it is no `Cluster`.
+        ValueError: in one line, when the cluster has no chief, no worker or no ps.
+        TypeError: when `cluster` is no `Cluster`.
 
     Example:
 
@@ -53,7 +53,7 @@ def check_parameter_server_cluster(cluster: Cluster) -> None:
 def wait_for_servers(cluster: Cluster, timeout: float | None = None) -> None:
     """Returns when the chief has reached every worker and ps; raises when some are missing.
 
-    The chief calls it before it makes TensorFlow's strategy; see `wait_for_peers`.
+    The chief calls this before it makes TensorFlow's strategy; see `wait_for_peers`.
 
     Args:
         cluster: the cluster, in which this process is the chief.
@@ -61,8 +61,8 @@ def wait_for_servers(cluster: Cluster, timeout: float | None = None) -> None:
             is 60 where it is not set.
 
     Raises:
-        TimeoutError: in one line, with the name and address of each that is missing.
-        OSError: in one line, when the own port is in use.
+        TimeoutError: in one line, with the name and address of each missing process.
+        OSError: in one line, when this process' own port is in use.
         ValueError: when the cluster lacks a part, this process is not its chief, or `timeout` or
             TFDIST_CONNECT_TIMEOUT is no positive number.
 
@@ -99,7 +99,7 @@ def wait_for_servers(cluster: Cluster, timeout: float | None = None) -> None:
 
 
 def enough_threads(workers: int) -> int:
-    """The least number of threads for operations with which no process of such a job can hang.
+    """The number of threads for operations that each process needs so that none can hang.
 
     Args:
         workers: the number of workers, without the chief.

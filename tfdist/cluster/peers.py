@@ -1,6 +1,6 @@
 """Waits until all workers are there, before TensorFlow's own server starts.
 
-TensorFlow waits for missing peers too, but for an hour, and does not say which ones are missing.
+TensorFlow waits for missing peers too, but for an hour, and without saying which ones are missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT = 60.0
 # Seconds between attempts to reach a peer, at first and at most.
 _SOON = 0.05
 _LATE = 0.5
-# Seconds after which an attempt without answer is given up.
+# Seconds after which an attempt is given up.
 _ATTEMPT = 5.0
 _MOST_NAMED = 8
 
@@ -37,13 +37,13 @@ _MOST_NAMED = 8
 def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = None) -> None:
     """Returns when every worker has been reached; raises when some are missing for too long.
 
-    All workers call it, before they start TensorFlow's server. Each listens on its own port
-    meanwhile and connects to the others' ports; nothing is sent, so a peer whose TensorFlow server
-    runs already counts as well. When it returns, the own port is free for that server.
+    All workers call this before they start TensorFlow's server. Meanwhile each worker listens on
+    its own port and connects to the ports of the others. Nothing is sent, so a peer that already
+    runs TensorFlow's server counts too. Afterwards the own port is free for TensorFlow's server.
 
     Args:
         addresses: the workers' addresses "host:port", in the order of their ranks.
-        rank: the own place in `addresses`.
+        rank: the place of this process in `addresses`.
         timeout: seconds to wait. None for the environment variable TFDIST_CONNECT_TIMEOUT, which
             is 60 where it is not set.
 
@@ -84,13 +84,13 @@ def missing_peers(
     """Waits for all peers, as `wait_for_peers` does, and tells which ones are missing.
 
     Args:
-        addresses: the addresses "host:port" of all.
-        rank: the own place in `addresses`.
+        addresses: the addresses "host:port" of all processes.
+        rank: the place of this process in `addresses`.
         timeout: seconds to wait.
-        names: what each is called; None for its place in `addresses`.
+        names: the names of the processes; None for their places in `addresses`.
 
     Returns:
-        The name, address and problem of each that could not be reached.
+        The name, address and problem of each peer that could not be reached.
 
     Raises:
         OSError: in one line, when the own port is in use.
@@ -124,13 +124,13 @@ def connect_timeout(timeout: float | None = None) -> float:
     """The seconds to wait for peers.
 
     Args:
-        timeout: the wish of the caller; None for TFDIST_CONNECT_TIMEOUT, or else 60.
+        timeout: what the caller wants; None for TFDIST_CONNECT_TIMEOUT, or else 60.
 
     Returns:
         The number of seconds.
 
     Raises:
-        ValueError: when it is no positive number, or more than 1,000,000.
+        ValueError: when the number is not positive, or more than 1,000,000.
 
     Example:
 
@@ -156,7 +156,7 @@ def connect_timeout(timeout: float | None = None) -> float:
 
 @dataclasses.dataclass
 class _Peer:
-    """One of the others, and the attempt to reach it."""
+    """A peer, and the present attempt to reach it."""
 
     name: str
     address: str
@@ -167,11 +167,11 @@ class _Peer:
     next_attempt: float = 0.0
     pause: float = _SOON
     attempt: socket.socket | None = None
-    # What the host's name means, found once; the addresses are tried in turn.
+    # The host's addresses, looked up once and then tried in turn.
     found: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
 
     def start(self, selector: selectors.BaseSelector, now: float) -> None:
-        """Begins to connect; `selector` tells how that ended."""
+        """Begins to connect; `selector` tells when the attempt has ended."""
         self.next_attempt = now + _ATTEMPT
         try:
             if not self.found:
@@ -182,7 +182,7 @@ class _Peer:
             self.found.append(self.found.pop(0))
             self.attempt = socket.socket(family, socket.SOCK_STREAM)
             self.attempt.setblocking(False)
-            # Should the system give it the very port that a server here is about to bind.
+            # The system may give this socket the very port that a server here is about to bind.
             self.attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(BlockingIOError):
                 self.attempt.connect(address)
@@ -215,7 +215,7 @@ class _Peer:
 
 
 def _reach(peers: list[_Peer], selector: selectors.BaseSelector, end: float) -> list[_Peer]:
-    """Tries to reach all of `peers` until the time `end`; returns those that are missing."""
+    """Tries to reach all of `peers` until the time `end`. Returns the missing ones."""
     while True:
         now = time.monotonic()
         missing = [peer for peer in peers if not peer.reached]
@@ -235,7 +235,7 @@ def _reach(peers: list[_Peer], selector: selectors.BaseSelector, end: float) -> 
 
 
 def _turn_away(server: Any) -> None:
-    """Accepts and closes the connections of peers: they only want to know that we are here."""
+    """Accepts and closes connections: the peers only want to know that this process is there."""
     with contextlib.suppress(OSError):
         while True:
             server.accept()[0].close()
@@ -262,7 +262,7 @@ def reason(error: Exception) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message: the first of them, and how many more there are.
+    """Names for a message: the first names, and the number of further names.
 
     Example:
 
@@ -277,7 +277,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def shortened(addresses: Sequence[str]) -> str:
-    """Addresses for a message: the first of them.
+    """Addresses for a message: only the first addresses.
 
     Example:
 

@@ -17,11 +17,11 @@ LOOPBACK = "127.0.0.1"
 def clustered(
     tasks: Sequence[tuple[str, int]], environ: Mapping[str, str]
 ) -> Iterator[list[dict[str, str]]]:
-    """The environments of the tasks of a cluster, with TF_CONFIG; open while the tasks run.
+    """The environments of a cluster's tasks, with TF_CONFIG. Keep it open while the tasks run.
 
     Args:
-        tasks: the job and index of each.
-        environ: the variables that all have.
+        tasks: the job and index of each task.
+        environ: the variables that all tasks have.
 
     Yields:
         The environments, in the order of `tasks`.
@@ -46,7 +46,7 @@ def clustered(
 
 
 def _own_gpus(task: tuple[str, int], workers: int, devices: list[str]) -> dict[str, str]:
-    """Divides the GPUs among the workers, for two processes cannot share one."""
+    """Divides the GPUs among the workers, because two processes cannot share a GPU."""
     kind, index = task
     each = len(devices) // workers
     if kind == "worker" and not each:

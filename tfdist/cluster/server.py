@@ -19,7 +19,7 @@ _THREADS_VARIABLE = "TF_NUM_INTEROP_THREADS"
 def serve(cluster: Cluster) -> None:
     """Runs TensorFlow's server of this worker or ps, and returns when the chief has ended.
 
-    It needs no launcher. All that is left to do then is to end the process.
+    No launcher is needed. After this call, a script should only end its process.
 
     Args:
         cluster: the cluster, in which this process is a worker or ps.
@@ -27,8 +27,8 @@ def serve(cluster: Cluster) -> None:
     Raises:
         ValueError: when the cluster lacks a part, or this process is neither worker nor ps.
         OSError: in one line, when the port of this process is in use.
-        TimeoutError: in one line, when the chief was not seen within 60 seconds, or what the
-            environment variable TFDIST_CONNECT_TIMEOUT says.
+        TimeoutError: in one line, when the chief was not seen within 60 seconds, or within the time
+            that the environment variable TFDIST_CONNECT_TIMEOUT says.
 
     Example:
 
@@ -63,10 +63,10 @@ def serve(cluster: Cluster) -> None:
     (address,) = cluster.jobs["chief"]
     chief.wait_for_end(address, timeout)
     tf.get_logger().info("tfdist: the chief (%s) has ended, and so does %s", address, me)
-    del server  # it lived as long
+    del server  # it had to live until here
 
 
 def _threads(workers: int) -> int:
-    """The threads for operations: what the user has chosen, or the cores, but enough."""
+    """The number of threads for operations: the user's choice or the cores, but always enough."""
     chosen = os.environ.get(_THREADS_VARIABLE, "")
     return max(int(chosen) if chosen.isdecimal() else os.cpu_count() or 1, enough_threads(workers))

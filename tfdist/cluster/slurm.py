@@ -1,8 +1,8 @@
 """The cluster of a Slurm job step, from the variables that `srun` sets.
 
-`tf.distribute.cluster_resolver.SlurmClusterResolver` reads the same variables, but it sorts the
-hosts by name, so that with `n9,n10` the addresses are those of other ranks; it wants `nvidia-smi`
-on every host, and gives all jobs on a host the same ports.
+`tf.distribute.cluster_resolver.SlurmClusterResolver` reads the same variables, but it has three
+problems. It sorts the hosts by name, so with `n9,n10` the ranks get each other's addresses. It
+needs `nvidia-smi` on every host. It gives all jobs on a host the same ports.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIABLES = (
     "TFDIST_PORT_BASE",
 )
 
-# The ports of a step: below those that outgoing connections take, 64 for each step of a host.
+# The ports of a step: below the range for outgoing connections, 64 ports for each step of a host.
 _FIRST_PORT = 10000
 _PORTS_PER_STEP = 64
 _PORTS = 340 * _PORTS_PER_STEP
@@ -37,10 +37,10 @@ _MOST_HOSTS = 100_000
 def is_step(environ: Mapping[str, str]) -> bool:
     """Whether `srun` started this process as one of several.
 
-    The script of `sbatch` itself knows the job's tasks too (SLURM_NTASKS), but not a step's.
+    The script of `sbatch` knows the number of tasks of the job (SLURM_NTASKS), but not of a step.
 
     Raises:
-        ValueError: in one line, when the number of tasks is none: each would train alone.
+        ValueError: in one line, when the number of tasks is not valid: each would train alone.
     """
     if "SLURM_PROCID" not in environ or not environ.get("SLURM_STEP_NUM_TASKS"):
         return False
@@ -51,16 +51,16 @@ def slurm_cluster(environ: Mapping[str, str]) -> Cluster:
     """The cluster that the tasks of a Slurm job step make: each task is a worker.
 
     Args:
-        environ: the environment variables that `srun` sets. Also TFDIST_PORT_BASE, the port of
-            the first task on each host; without it the port follows from the number of the step,
-            so that steps that share a host do not meet.
+        environ: the environment variables that `srun` sets. Also TFDIST_PORT_BASE, the port of the
+            first task on each host. Without TFDIST_PORT_BASE, the port follows from the number of
+            the step, so that steps on the same host do not use the same ports.
 
     Returns:
-        The cluster, in which SLURM_PROCID is the rank.
+        The cluster. SLURM_PROCID is the rank.
 
     Raises:
-        ValueError: in one line, when a variable is missing or has a mistake, or when the tasks
-            were distributed in a way that the variables do not tell.
+        ValueError: in one line, when a variable is missing or has a mistake, or when the variables
+            do not tell how the tasks were distributed.
 
     Example:
 
@@ -106,13 +106,13 @@ def expand_hosts(text: str) -> list[str]:
     """The hosts of a Slurm list, in Slurm's order.
 
     Args:
-        text: such as "n[1-2,7],login", with ranges that may keep leading zeros.
+        text: such as "n[1-2,7],login". Numbers in ranges may have leading zeros.
 
     Returns:
         The names of the hosts.
 
     Raises:
-        ValueError: in one line, when it is no such list.
+        ValueError: in one line, when `text` is no such list.
 
     Example:
 
@@ -121,7 +121,7 @@ def expand_hosts(text: str) -> list[str]:
     ['n08', 'n09', 'n10', 'gpu']
     """
     hosts = []
-    # Commas outside of brackets separate; a name may have several brackets.
+    # Commas outside of brackets separate the names; a name may have several pairs of brackets.
     for name in re.split(r",(?![^\[]*\])", text):
         parts = re.split(r"\[([^\[\]]*)\]", name)
         if not name or any(not re.fullmatch(r"[A-Za-z0-9._-]*", part) for part in parts[::2]):
@@ -163,7 +163,7 @@ def _tasks_per_host(text: str) -> list[int]:
 
 
 def _check_hosts(hosts: list[str]) -> None:
-    """Raises for a host that is there twice: its tasks would take the same ports."""
+    """Raises for a host that is listed twice: its tasks would take the same ports."""
     known = set()
     for host in hosts:
         if host.lower() in known:
@@ -175,7 +175,7 @@ def _check_hosts(hosts: list[str]) -> None:
 
 
 def _places(tasks: list[int], distribution: str) -> list[tuple[int, int]]:
-    """The host and the place on that host of each rank."""
+    """For each rank, its host and its place on that host."""
     places = [(host, local) for host, count in enumerate(tasks) for local in range(count)]
     if distribution.startswith("cyclic"):
         places.sort(key=lambda place: (place[1], place[0]))
@@ -195,7 +195,7 @@ def _check_place(environ: Mapping[str, str], host: int, local: int) -> None:
 
 
 def _port_base(environ: Mapping[str, str], most_on_a_host: int) -> int:
-    """The port of the first task of each host; the others follow."""
+    """The port of the first task of each host. The ports of the other tasks follow."""
     if "TFDIST_PORT_BASE" in environ:
         port = _integer(environ, "TFDIST_PORT_BASE")
         if not 1 <= port <= 65536 - most_on_a_host:

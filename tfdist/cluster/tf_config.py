@@ -24,7 +24,7 @@ def parse(text: str) -> tuple[dict[str, tuple[str, ...]], str, int]:
         The addresses of each job, the job of this process and its index in that job.
 
     Raises:
-        ValueError: in one line, naming the field and its value, when there is a mistake.
+        ValueError: in one line, when there is a mistake; the line names the field and its value.
 
     Example:
 
@@ -61,7 +61,7 @@ def _load(text: str) -> Any:
 
 
 class _RepeatedField(ValueError):
-    """A JSON object names a field twice; Python would take the last one silently."""
+    """A JSON object names a field twice; Python would silently take the last value."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _task(task: dict[str, Any], jobs: dict[str, tuple[str, ...]]) -> tuple[str, 
     job, index = task["type"], task["index"]
     if job not in JOBS:
         raise _mistake(f"task.type must be one of {', '.join(JOBS)}", "task.type", job)
-    # As in TensorFlow: the evaluator need not be in the cluster, since it does not train.
+    # As in TensorFlow: the evaluator need not be in the cluster, because it does not train.
     if job not in jobs and job != "evaluator":
         problem = f"task.type must be one of the cluster's jobs, {', '.join(jobs)}"
         raise _mistake(problem, "task.type", job)
@@ -134,7 +134,7 @@ def _mistake(problem: str, field: str | None, value: object) -> ValueError:
 
 
 def _shown(value: object) -> str:
-    """`value` in one line of a length that can be read."""
+    """`value` in one line that is short enough to read."""
     try:
         text = repr(value)
     except RecursionError:
