@@ -1,7 +1,7 @@
 """Runs one script in several processes on this machine: what `tfdist run` does.
 
-`ranks` makes the environment of each process, `isolation` makes a network for `--isolate`,
-`guardian` starts processes so that none is left, `output` shows and keeps what they print
-(`banners` says what to leave out), and `job` watches over them: `rank` is what it knows of each,
-`signals` what it is told itself.
+`ranks` makes the environment of each process, and `isolation` makes a network for `--isolate`.
+`guardian` starts the processes so that none is left behind. `output` shows and keeps what they
+print; `banners` says which lines to leave out. `job` watches over the processes: `rank` is what it
+knows of each process, and `signals` receives the signals to the launcher itself.
 """

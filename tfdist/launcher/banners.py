@@ -9,8 +9,8 @@ _LOGGED = re.compile(
     rb"(?:([IWEF])\d{4} [\d:.]+ +\d+ |\d{4}-\d\d-\d\d [\d:.]+: ([IWEF]) )"
     rb"[\w./-]+\.(?:cc|h):\d+\] (.*)"
 )
-# Those of its warnings and errors that are none: there is no GPU, a generator cannot be optimized,
-# a data set has ended, a step was cancelled.
+# Its warnings and errors that mean no problem: there is no GPU, a generator cannot be optimized, a
+# data set has ended, a step was cancelled.
 _HARMLESS = re.compile(
     rb"failed call to cuInit|Unable to register cu\w+ factory|computation placer already registered"
     rb"|Could not load dynamic library|will not be optimized because|SIGTERM caught at "
@@ -20,7 +20,7 @@ _OTHERS = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$"
     rb"|To enable the following instructions: .*, rebuild TensorFlow with the appropriate compiler"
     rb"|WARNING:tensorflow:Collective ops is not configured at program startup\."
-    rb"|/job:\w+/replica:\d+/task:\d+$"  # who is waited for
+    rb"|/job:\w+/replica:\d+/task:\d+$"  # a task that is waited for
 )
 # Servers print their options in several lines, up to an empty one.
 _OPTIONS = re.compile(rb"SessionOptions: ")
@@ -28,7 +28,7 @@ _OPTION = re.compile(rb"\s*(?:\w+ \{|\}|\w+: (?:\S+|\".*\"))$")
 
 
 class Banners:
-    """Recognizes such lines in one stream of one process.
+    """Recognizes banners, lines that tell users nothing, in one stream of one process.
 
     Example:
 

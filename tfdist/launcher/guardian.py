@@ -1,13 +1,13 @@
-"""Starts ranks so that nothing of them is left, even when the launcher is killed at once.
+"""Starts ranks so that no process of theirs is left, even when the launcher is killed at once.
 
 This file is also run as a script, without the rest of tfdist, in two roles:
 
 - `guardian.py watch` is a process of its own. It reads the session of each rank from its standard
-  input. When that ends without "done", the launcher has died: it then kills these sessions, in
-  which all processes are that the ranks have started.
-- `guardian.py start FD PROGRAM ARGUMENTS...` is what a rank is first. It tells the guardian its
-  session and becomes the program. Since it does so before it starts anything, and the guardian's
-  input cannot end before, no moment is left in which a rank could be lost.
+  input. If the input ends without "done", the launcher has died. Then `watch` kills these sessions:
+  they contain all processes that the ranks have started.
+- `guardian.py start FD PROGRAM ARGUMENTS...` is how each rank begins. It tells the guardian its
+  session, and then becomes the program. It tells this before it starts anything, and the guardian's
+  input cannot end earlier. So there is no moment in which a rank could be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DONE = b"done\n"
 
 
 class Guardian:
-    """The process that ends all ranks when this one dies; a context manager.
+    """The process that ends all ranks when the launcher dies; a context manager.
 
     Example:
 
@@ -99,7 +99,7 @@ def _stat(pid: int) -> tuple[str, int]:
 
 
 def kill_sessions(sessions: Collection[int]) -> None:
-    """Kills every process of `sessions`, also those that come into being meanwhile."""
+    """Kills every process of `sessions`, also processes that start meanwhile."""
     if not os.path.isdir("/proc/self"):
         for session in sessions:
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """A network of the job's own, for `tfdist run --isolate`.
 
-The servers of a job listen on all interfaces, and ask nobody who they are: TensorFlow's has no
-option for either. In a network namespace of Linux there is no other interface than the loopback
-device, and nobody outside reaches it. Root is not needed where users may make namespaces.
+The servers of a job listen on all interfaces, and accept everyone: TensorFlow's server has no
+option for either. A new network namespace of Linux has only one interface, the loopback device, and
+nobody outside can reach it. Where users may make namespaces, this works without root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IFF_UP = 0x1
 def enter() -> None:
     """Moves this process, and all that it starts from now on, into a network of its own.
 
-    It must be called while this process has one thread. User and group stay what they are.
+    Call it while this process has only one thread. User and group stay the same.
 
     Raises:
         OSError: in one line, where there are no namespaces or the user may not make them.
@@ -46,7 +46,7 @@ def enter() -> None:
 def _enter() -> None:
     user, group = os.geteuid(), os.getegid()
     try:
-        _unshare(_CLONE_NEWNET)  # root needs nothing else, and keeps its rights to files
+        _unshare(_CLONE_NEWNET)  # enough for root, who thus keeps all rights to files
     except PermissionError:
         _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
         _write("/proc/self/setgroups", "deny")
@@ -70,7 +70,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _switch_on_loopback() -> None:
-    import fcntl  # only systems of this kind have it
+    import fcntl  # exists only on Unix
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", _IFF_UP) + bytes(22))

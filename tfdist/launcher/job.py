@@ -1,4 +1,4 @@
-"""Watches over the ranks: shows what they print, and ends all of them when it is time."""
+"""Watches over the ranks: shows what they print, and ends all ranks when it is time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.rank import Rank, ending
 
-# After the first failure, the others may end by themselves, and so say what they have seen; those
-# that have printed a traceback, or leave in the middle, end slowly on a busy machine.
+# After the first failure, the other ranks may end by themselves, and so tell what they have seen.
+# On a busy machine, a rank that has printed a traceback or leaves early takes long to end.
 _SETTLE_FAILING = 5.0
 # The states of stopped ranks are read this often.
 _LOOK = 0.5
@@ -30,9 +30,9 @@ class Limits:
     """How long things may take, in seconds.
 
     Attributes:
-        total: the whole job; None for no limit.
-        stall: a rank may be stopped, as by SIGSTOP.
-        grace: ranks that are told to end may take.
+        total: for the whole job; None for no limit.
+        stall: for which a rank may be stopped, for example by SIGSTOP.
+        grace: for ranks that are told to end.
     """
 
     total: float | None = None
@@ -68,16 +68,16 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._screens: list[output.Screen] = []
         self._terminal: int | None = None
-        # What somebody else than the ranks has decided.
+        # The outcome, if it does not follow from how the ranks end.
         self._outcome: Outcome | None = None
         self._first_failure: float | None = None
-        # When the others were told to end.
+        # When the ranks were told to end.
         self._told = math.inf
         self._next_look = 0.0
         self._ending = False
         # Signals still to be sent, with their times.
         self._to_send: list[tuple[float, signal.Signals]] = []
-        # Lines of our own, which wait until what the ranks have printed before is shown.
+        # The launcher's own lines. They wait until earlier output of the ranks is shown.
         self._to_say: list[str] = []
         self._started = time.monotonic()
 
@@ -87,7 +87,7 @@ class Job:
         return [rank.process.pid for rank in self._ranks]
 
     def run(self) -> Outcome:
-        """Starts the ranks and returns when all of them and what they started have ended."""
+        """Starts the ranks. Returns when all ranks and all that they started have ended."""
         with guardian.Guardian() as watcher, signals.received() as received, self._selector:
             self._selector.register(received, selectors.EVENT_READ)
             try:
@@ -113,8 +113,8 @@ class Job:
             prefix = None if first else f"[{member.label}] ".encode()
             writers = {}
             for fd in (1,) if together else (1, 2):
-                # Only rank 0 has a terminal where the launcher has one: the others' lines are
-                # shown one by one.
+                # If the launcher has a terminal, only rank 0 gets one. The output of other ranks is
+                # shown line by line.
                 reader, writers[fd] = output.open_channel(fd) if first else os.pipe()
                 os.set_blocking(reader, False)
                 if first and os.isatty(reader):
@@ -139,7 +139,7 @@ class Job:
     def _step(self, received: int) -> None:
         ready = self._selector.select(self._pause())
         now = time.monotonic()
-        # Before the output is read, which may tell what other ranks made of a death.
+        # Deaths come before the output, in which other ranks may already complain about a death.
         self._look_for_deaths(now)
         for key, _ in ready:
             if key.fd == received:
@@ -152,7 +152,7 @@ class Job:
             self._next_look = now + _LOOK
             self._look_for_stopped_ranks(now)
         if any(screen.broken for screen in self._screens):
-            # Nobody reads the output any more. A single program would end so, too.
+            # Nobody reads the output any more. A single program would end in the same way.
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
         total = self._limits.total
         if total is not None and now - self._started >= total:
@@ -166,12 +166,12 @@ class Job:
             for rank in self._ranks:
                 rank.signal(number)
                 if number == signal.SIGTERM:
-                    rank.signal(signal.SIGCONT)  # a stopped rank would not notice
+                    rank.signal(signal.SIGCONT)  # a stopped rank would not notice SIGTERM
 
     def _some_still_fail(self, now: float) -> bool:
-        """Whether a rank ends by itself, of what may be the reason for another one's end.
+        """Whether a rank is about to end by itself, which may explain why another rank failed.
 
-        That may be one that leaves with status 0, where all others say that they lost a peer.
+        If all failed ranks say that they lost a peer, the missing one may leave with status 0.
         """
         first = self._first_failure
         if first is None or now >= first + _SETTLE_FAILING:
@@ -183,7 +183,7 @@ class Job:
         return unexplained or any(rank.fails(first) for rank in self._ranks)
 
     def _pause(self) -> float:
-        """Seconds until something is to be done, if nothing happens."""
+        """Seconds until the next thing to do, if nothing happens."""
         now = time.monotonic()
         times = [now + _LOOK] + [at for at, _ in self._to_send[:1]]
         if self._limits.total is not None and not self._ending:
@@ -191,7 +191,7 @@ class Job:
         return max(0.0, min(times) - now)
 
     def _look_for_deaths(self, now: float) -> None:
-        # All of them first: what one's end means depends on the others.
+        # First look at all ranks: what the end of one rank means depends on the others.
         for rank in [rank for rank in self._ranks if rank.look(now)]:
             if rank.code:
                 self._take_failure(rank, rank.code, now)
@@ -206,7 +206,7 @@ class Job:
             failed.spared = True
             after = f"{ending(code)} after {now - self._started:.1f} s"
             self._to_say.append(f"{failed.name} {after}; training goes on without it")
-        elif stopped and not self._ending:  # that is why the others gave up
+        elif stopped and not self._ending:  # the stopped rank made the others give up
             then = f", and {failed.name} then {ending(code)}"
             self._end(outcome.stopped(stopped[0], then), now, signal.SIGTERM)
         else:
@@ -233,17 +233,17 @@ class Job:
 
     def _interrupt(self, number: signal.Signals) -> None:
         now = time.monotonic()
-        if self._told < math.inf:  # asked twice, or while the ranks end: no more patience
+        if self._told < math.inf:  # asked twice, or the ranks are already ending: be quick
             self._to_send = [(now, signal.SIGKILL)]
         else:
             passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
             self._end(outcome.ended_by(number), now, passed_on)
 
     def _end(self, decided: Outcome | None, when: float, number: signal.Signals) -> None:
-        """Ends the job, with the signal `number` at the time `when`, unless it ends earlier.
+        """Ends the job: sends the signal `number` at the time `when`, unless it ends earlier.
 
         Args:
-            decided: what to say of it; None for what becomes of the ranks. The first counts.
+            decided: the outcome; None if it follows from how the ranks end. The first call counts.
             when: the time.
             number: the signal.
         """
@@ -262,7 +262,7 @@ class Job:
             key.data.close()
 
     def _drain(self, received: int) -> None:
-        """Reads what the ranks have left, until the ends of their streams."""
+        """Reads the rest of the ranks' output, until their streams end."""
         self._selector.unregister(received)
         end = time.monotonic() + _DRAIN
         while self._selector.get_map() and time.monotonic() < end:

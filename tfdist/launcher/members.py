@@ -1,4 +1,4 @@
-"""Who takes part in a job: what each process is called, and what its end means for the others."""
+"""The processes of a job: the name of each process, and what its end means for the others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Role:
     """What a job makes of the end of a process.
 
     Attributes:
-        settle: seconds that the others have to end by themselves, once this one has failed.
-        leads: the job is done when this one ends with status 0.
-        spare: the job goes on without this one while another one of this role runs.
-        stalls: the job ends when this one is stopped for too long.
+        settle: seconds that the other processes have to end by themselves, once this one failed.
+        leads: the job is done when the process ends with status 0.
+        spare: the job goes on without the process while another process of the same role runs.
+        stalls: the job ends when the process is stopped for too long.
     """
 
     settle: float = 1.0
@@ -24,7 +24,7 @@ class Role:
 
 PEER = Role()
 CHIEF = Role(leads=True)
-# The chief notices the loss of what it needs, and says so, but not at once.
+# The chief notices that it has lost a process that it needs, and says so, but not at once.
 WORKER = Role(settle=60.0, spare=True, stalls=False)
 PS = Role(settle=60.0)
 
@@ -35,8 +35,8 @@ class Member:
 
     Attributes:
         kind: "rank", or "ps" for a parameter server.
-        number: its place among those of its kind.
-        role: what its end means.
+        number: its place among the processes of its kind.
+        role: what the end of the process means.
         task: its job and index in TF_CONFIG.
 
     Example:
@@ -54,17 +54,17 @@ class Member:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the process in messages."""
         return f"{self.kind} {self.number}"
 
     @property
     def label(self) -> str:
-        """What stands before its lines."""
+        """The label in front of the lines that the process prints."""
         return str(self.number) if self.kind == "rank" else self.name
 
     @property
     def log_name(self) -> str:
-        """The name of the file that keeps what it prints."""
+        """The name of the file that keeps what the process prints."""
         return f"{self.kind}-{self.number}.log"
 
 

@@ -19,7 +19,7 @@ class Outcome:
     Attributes:
         status: the exit status for the launcher.
         message: what happened, in one line; "" when all went well.
-        rank: whose last lines tell more, if any.
+        rank: the rank whose last lines tell more; None for no rank.
     """
 
     status: int = 0
@@ -28,11 +28,11 @@ class Outcome:
 
 
 def of_ranks(ranks: Sequence[Rank], told: float, started: float) -> Outcome:
-    """What came of a job that nobody ended from outside, once all ranks have ended.
+    """The outcome of a job that nobody ended from outside, once all ranks have ended.
 
     Args:
         ranks: all ranks.
-        told: when they were told to end.
+        told: when the ranks were told to end.
         started: when the job was started.
     """
     by_themselves = [rank for rank in ranks if rank.ended <= told]
@@ -63,11 +63,11 @@ def of_ranks(ranks: Sequence[Rank], told: float, started: float) -> Outcome:
 
 
 def _left(by_themselves: Sequence[Rank], first: Rank) -> list[Rank]:
-    """The ranks that had ended well when `first` failed because others were gone.
+    """The ranks that had ended well, if `first` failed because other ranks were gone.
 
     Args:
         by_themselves: the ranks that nobody told to end.
-        first: the first that failed.
+        first: the first rank that failed.
     """
     if not first.log.lost_a_peer:
         return []
@@ -79,19 +79,19 @@ def _age(rank: Rank, started: float) -> str:
 
 
 def timed_out(ranks: Sequence[Rank], total: float) -> Outcome:
-    """What came of a job that was still running after `total` seconds."""
+    """The outcome of a job that was still running after `total` seconds."""
     running = [rank for rank in ranks if rank.code is None]
     message = f"the job was ended after {total:g} s (--timeout); {_named(running)} still ran"
     return Outcome(TIMED_OUT, message, running[0] if len(running) == 1 else None)
 
 
 def stopped(rank: Rank, then: str) -> Outcome:
-    """What came of a job that ended because a rank was stopped; `then` ends the sentence."""
+    """The outcome of a job that ended because a rank was stopped; `then` ends the sentence."""
     return Outcome(TIMED_OUT, f"{rank.name} was stopped (SIGSTOP){then}", rank)
 
 
 def ended_by(number: signal.Signals) -> Outcome:
-    """What came of a job that a signal to the launcher ended."""
+    """The outcome of a job that was ended by a signal to the launcher."""
     return Outcome(128 + number, f"ended by {number.name}, and all ranks with it")
 
 

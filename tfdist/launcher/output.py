@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from tfdist.launcher.banners import Banners
 
-# What the launcher's own lines begin with.
+# The launcher's own lines begin with this.
 SAYS = "tfdist run: "
 
 # A line without an end is shown in pieces of this length.
@@ -29,7 +29,7 @@ class Screen:
         fd: its file descriptor.
 
     Attributes:
-        broken: nobody reads it any more; what is written then is dropped.
+        broken: nobody reads the stream any more. From then on, what is written is dropped.
     """
 
     def __init__(self, fd: int) -> None:
@@ -43,7 +43,7 @@ class Screen:
         self._write(data)
 
     def write_line(self, line: bytes) -> None:
-        """Writes a line of its own, even while another one, such as a progress bar, is open."""
+        """Writes a separate line, even if an unfinished line such as a progress bar is shown."""
         self._write(b"\n" * self._inside_line + line + b"\n")
         self._inside_line = False
 
@@ -56,21 +56,21 @@ class Screen:
         while data and not self.broken:
             try:
                 data = data[os.write(self.fd, data) :]
-            except BlockingIOError:  # whoever gave us the stream made it so
+            except BlockingIOError:  # whoever gave us the stream made it non-blocking
                 select.select([], [self.fd], [])
             except OSError:
                 self.broken = True
 
 
 class Log:
-    """Everything that one rank prints, in a file, and the last lines that are no banners.
+    """Everything that one rank prints, in a file, and its last lines without banners.
 
     Args:
-        path: the file; one that exists is overwritten.
+        path: the file; an existing file is overwritten.
 
     Attributes:
         traceback_at: when the last traceback began, as `time.monotonic`; None if there was none.
-        lost_a_peer: whether the rank said that it failed because another one was gone.
+        lost_a_peer: whether the rank said that it failed because another rank was gone.
     """
 
     def __init__(self, path: str) -> None:
@@ -86,7 +86,7 @@ class Log:
             self._file.write(data)
 
     def remember(self, line: bytes) -> None:
-        """Makes `line` the last one."""
+        """Keeps `line` as the last line."""
         if line.startswith(b"Traceback (most recent call last)"):
             self.traceback_at = time.monotonic()
         if line.startswith(b"ConnectionError") and b" lost its connection to " in line:
@@ -96,7 +96,7 @@ class Log:
 
     @property
     def last_lines(self) -> list[bytes]:
-        """The last lines that were not empty, 15 at most."""
+        """The last lines that are not empty, 15 at most."""
         return list(self._last)
 
     def close(self) -> None:
@@ -109,10 +109,10 @@ class Stream:
 
     Args:
         fd: where the rank's output can be read; it is closed with the stream.
-        screen: where it is shown.
-        log: where it is kept.
-        prefix: stands before each line on the screen, which leaves TensorFlow's banners out. None
-            shows everything as it is, byte by byte, which a progress bar needs.
+        screen: where the output is shown.
+        log: where the output is kept.
+        prefix: put in front of each line on the screen; TensorFlow's banners are then left out.
+            With None everything is shown as it is, byte by byte: a progress bar needs this.
     """
 
     def __init__(self, fd: int, screen: Screen, log: Log, prefix: bytes | None) -> None:
@@ -124,12 +124,12 @@ class Stream:
         self._banners = Banners()
 
     def read(self) -> bool:
-        """Takes what there is; returns False at the end of the stream."""
+        """Takes the available output. Returns False at the end of the stream."""
         try:
             data = os.read(self.fd, 65536)
         except BlockingIOError:
             return True
-        except OSError:  # a pseudo-terminal ends with an error
+        except OSError:  # the end of a pseudo-terminal is an error
             data = b""
         if not data:
             return False
@@ -140,7 +140,7 @@ class Stream:
         for line in lines:
             self._line(line)
         if len(self._open_line) > _LONGEST_LINE:
-            # Most likely a progress bar, of which only the last state counts.
+            # Most likely a progress bar: only its last state counts.
             self._open_line = self._open_line[self._open_line.rfind(b"\r") + 1 :]
             if len(self._open_line) > _LONGEST_LINE:
                 self._line(self._open_line)
@@ -148,7 +148,7 @@ class Stream:
         return True
 
     def close(self) -> None:
-        """Shows a last line that did not end, and closes the descriptor."""
+        """Shows an unfinished last line, and closes the descriptor."""
         if self._open_line:
             self._line(self._open_line)
             self._open_line = b""
@@ -164,7 +164,7 @@ class Stream:
 
 
 def visible(line: bytes) -> bytes:
-    r"""What is left of a line on a terminal: what follows the last return to its beginning.
+    r"""What a terminal shows of a line: the text after the last return to its beginning.
 
     Args:
         line: without the newline at its end.
@@ -185,18 +185,18 @@ def same_stream(first: int, second: int) -> bool:
 
 
 def open_channel(shown_on: int) -> tuple[int, int]:
-    """A way for a rank to write: a terminal of its own, if it is shown on one, else a pipe.
+    """What a rank writes to: a new terminal if its output is shown on one, else a pipe.
 
     Args:
         shown_on: the descriptor on which the rank's output will be shown.
 
     Returns:
-        The descriptor to read from, and the one that the rank writes to.
+        The descriptor to read from, and the descriptor that the rank writes to.
     """
     if not os.isatty(shown_on):
         return os.pipe()
     reader, writer = os.openpty()
-    # No change on the way: the real terminal will do what terminals do.
+    # Change nothing on the way: the real terminal does the processing.
     mode = termios.tcgetattr(writer)
     mode[1] &= ~termios.OPOST
     mode[3] &= ~termios.ECHO

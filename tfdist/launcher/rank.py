@@ -11,7 +11,7 @@ import subprocess
 from tfdist.launcher import guardian, output
 from tfdist.launcher.members import Member
 
-# A traceback that a rank printed so long before its end, at most, tells when it failed.
+# A traceback tells when a rank failed, if the rank ended within so many seconds after it.
 _TEARDOWN = 10.0
 
 
@@ -20,13 +20,13 @@ class Rank:
     """A process, its output, and how it ended.
 
     Attributes:
-        member: what it is in its job.
+        member: the rank's place in the job.
         process: the process.
-        log: what it prints.
+        log: what the rank prints.
         code: its exit status, negative for a signal; None while it runs.
         ended: when it ended.
-        spared: it failed, but the job went on without it.
-        stopped_since: when it was first seen stopped; None while it is not.
+        spared: whether it failed, but the job went on without it.
+        stopped_since: when it was first seen stopped; None while it is not stopped.
     """
 
     member: Member
@@ -39,21 +39,22 @@ class Rank:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the rank in messages."""
         return self.member.name
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it runs, but was stopped, as by SIGSTOP."""
+        """Whether the rank has not ended but is stopped, for example by SIGSTOP."""
         return self.code is None and guardian.state(self.process.pid) == "T"
 
     @property
     def failed_at(self) -> tuple[bool, float, int]:
-        """When it failed; of several, the first is the one that others do not cause.
+        """Sort key: the root cause sorts before the failures that it triggered.
 
-        A rank whose exception is not caught closes its connections before it has ended, so that
-        another one may fail of that, say so, and end before it. So does one that is killed. A chief
-        fails of the loss of a server, but no server of the loss of its chief.
+        The time of its end is not enough: a rank with an uncaught exception, and a killed rank too,
+        closes its connections before it has ended. Another rank may fail because of that, say so,
+        and end first. A chief fails when it loses a server; no server fails when it loses its
+        chief.
         """
         traceback = self.log.traceback_at or self.ended
         time_ = min(self.ended, traceback) if self.ended - traceback < _TEARDOWN else self.ended
@@ -62,12 +63,12 @@ class Rank:
         return by_others, time_, 2 if code == -signal.SIGABRT else 1 if code > 0 else 0
 
     def fails(self, now: float) -> bool:
-        """Whether it runs, but seems to end, by the traceback that it printed shortly before."""
+        """Whether the rank still runs but is about to fail: it has just printed a traceback."""
         traceback = self.log.traceback_at
         return self.code is None and traceback is not None and now - traceback < _TEARDOWN
 
     def look(self, now: float) -> bool:
-        """Whether it has just ended. It stays a zombie, so that its number is given to none."""
+        """Whether the rank has just ended. It stays a zombie, so that nobody gets its number."""
         if self.code is not None:
             return False
         ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -78,7 +79,7 @@ class Rank:
         return ended is not None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the rank and what it has started, unless it has ended."""
+        """Sends a signal to the rank and all that it has started, unless the rank has ended."""
         if self.code is None:
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, number)

@@ -12,9 +12,10 @@ from tfdist.cluster.parameter_server import enough_threads
 from tfdist.launcher.members import members
 from tfdist.strategies.registry import LAUNCHED
 
-# The C library otherwise returns the memory of a step's gradients to the system, and the system has
-# to clear it before the next: all that is larger than 32 MiB unless it may map nothing by itself,
-# and the heaps of other threads than the first unless all share one.
+# By default the C library returns the memory of a step's gradients to the system, and the system
+# has to clear the memory before the next step. It returns blocks of more than 32 MiB, unless it may
+# not map memory for single blocks. And it returns the heaps of all threads but the first, unless
+# all threads share one heap.
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
@@ -32,10 +33,10 @@ def environments(
     devices_per_worker: int | None = None,
     connect_timeout: float | None = None,
 ) -> Iterator[list[dict[str, str]]]:
-    """The environments of the ranks on this machine; open while the ranks run.
+    """The environments of the ranks on this machine. Keep it open while the ranks run.
 
-    What the user has set for threads, memory, GPUs and the like stays as it is. The ranks of
-    another launcher, in one of whose processes this runs, are forgotten.
+    What the user has set for threads, memory, GPUs and the like stays as it is. If this process was
+    itself started by a launcher, the variables of that launcher are left out.
 
     Args:
         strategy: the name of a backend that `tfdist run` starts.
@@ -43,13 +44,13 @@ def environments(
         environ: the environment to start from.
         ps: the number of parameter servers: at least 1 for "parameter_server", else 0.
         devices_per_worker: the number of virtual CPU devices of each rank.
-        connect_timeout: seconds that a rank waits for the others.
+        connect_timeout: seconds that a rank waits for the other ranks.
 
     Yields:
         The environments, in the order of `members(count, ps)`.
 
     Raises:
-        ImportError: in one line, for "horovod" where it is not installed.
+        ImportError: in one line, for "horovod" where Horovod is not installed.
         OSError: when there are not enough free ports.
 
     Example:
@@ -65,10 +66,10 @@ def environments(
     if connect_timeout is not None:
         common[environment.CONNECT_TIMEOUT] = f"{connect_timeout:g}"
         common["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(1, round(connect_timeout)))
-    # Without it, what a killed rank printed last would be lost in its buffer.
+    # Without this, the last output of a killed rank would be lost in its buffer.
     common.setdefault("PYTHONUNBUFFERED", "1")
     sharing, waiting = count, devices_per_worker or 1
-    if ps:  # the chief hands out the work
+    if ps:  # the chief only hands out the work
         sharing, waiting = count - 1 + ps, enough_threads(count - 1)
     for name, value in {**threads(sharing, waiting), **ALLOCATOR}.items():
         common.setdefault(name, value)
@@ -82,8 +83,8 @@ def threads(count: int, waiting: int = 1) -> dict[str, str]:
 
     Args:
         count: the number of processes.
-        waiting: operations of one process that may wait at the same time, each in a thread: the
-            collectives of its devices, the requests of parameter servers' workers.
+        waiting: how many operations of one process may wait at the same time, each in a thread:
+            the collectives of its devices, or the requests of workers to a parameter server.
 
     Example:
 

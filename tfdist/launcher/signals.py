@@ -1,4 +1,4 @@
-"""The signals that reach the launcher, as something to read."""
+"""The signals that reach the launcher, as bytes to read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _WANTED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.
 
 @contextlib.contextmanager
 def received() -> Iterator[int]:
-    """A descriptor from which the signals that arrive can be read, one byte each."""
+    """A descriptor to read: each signal that arrives is one byte."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    # What is ignored stays so: that is how nohup works.
+    # Ignored signals stay ignored: this is how nohup works.
     wanted = [number for number in _WANTED if signal.getsignal(number) != signal.SIG_IGN]
     before: dict[signal.Signals, Any] = {n: signal.signal(n, lambda *_: None) for n in wanted}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
