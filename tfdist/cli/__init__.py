@@ -1,1 +1,1 @@
-"""The command line: `tfdist run` and `tfdist doctor`, one file per command."""
+"""The command line: `tfdist run`, `tfdist doctor` and `tfdist replay`, one file per command."""

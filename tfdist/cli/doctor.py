@@ -30,8 +30,8 @@ Example:
 def doctor(as_json: bool, lists_private: bool) -> int:
     """Says what is installed, which strategies can run here, and what is wrong.
 
-    Start it in the way in which you start your script, under `srun` or `mpirun` for example: it
-    reads the same environment variables. The exit status is 1 when there are problems.
+    Start it in the same way as your script, for example under `srun` or `mpirun`: it reads the same
+    environment variables. The exit status is 1 when there are problems.
     """
     if lists_private:
         found = private.touches()

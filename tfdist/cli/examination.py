@@ -32,7 +32,7 @@ _PROBE_TIMEOUT = 120
 # What each process tries. A crash of TensorFlow's server must not hide the rest: it comes last.
 _PROBES = (("tensorflow", "keras", "server"), ("horovod",))
 
-# Variables that tfdist, its launchers and its engines read: all that begin so.
+# Environment variables with these beginnings are read by tfdist, its launchers and its engines.
 _PREFIXES = (
     *("TFDIST_", "TF_CONFIG", "TF_NUM_", "TF_GRPC_", "HOROVOD_", "OMPI_COMM_WORLD_", "PMI_"),
     *("SLURM_STEP_", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"),
@@ -49,16 +49,16 @@ class Report:
     Attributes:
         versions: of Python, tfdist, TensorFlow, Keras and Horovod; None for what is missing.
         horovod: how Horovod was built: "gloo", "mpi" and "nccl", and "built_for", the version of
-            TensorFlow.
+            TensorFlow that Horovod was built for.
         cores: the number of CPU cores that this process may use.
-        devices: the number of devices, by their kind.
-        strategies: for each name whether it is "available", the "reason" if it is not, and "how" to
-            start a script with it where this process alone is not enough.
+        devices: the number of devices of each kind.
+        strategies: for each name, whether the strategy is "available"; the "reason" if it is not;
+            and "how" to start a script with it, where this process alone is not enough.
         auto: the "strategy" that "auto" means here, and the "reason".
         launch: the "launcher" that started this process, its "rank" and the "size" of the job.
         environment: the variables that are read, with their values.
-        notes: what should be known, but is no problem yet, a line for each.
-        problems: what should be repaired, a line for each.
+        notes: what users should know although it is no problem yet, in one line each.
+        problems: what should be repaired, in one line each.
     """
 
     versions: dict[str, str | None] = dataclasses.field(default_factory=dict)
@@ -113,7 +113,7 @@ def _engine(
     keras: Mapping[str, Any],
     environ: Mapping[str, str],
 ) -> str | None:
-    """Takes note of TensorFlow and Keras; returns why they cannot be used, if so."""
+    """Reports on TensorFlow and Keras. Returns why they cannot be used, or None if they can."""
     python = platform.python_version()
     report.versions = {
         "python": python,
@@ -124,7 +124,7 @@ def _engine(
     report.devices = dict(tf.get("devices", {}))
     problems = []
     if tf.get("missing"):
-        keras = {}  # its import fails for that reason alone
+        keras = {}  # Keras' import fails only because TensorFlow is missing
     if not _PYTHON[0] <= sys.version_info[:2] < _PYTHON[1]:
         problems.append(f"tfdist needs Python >= 3.10, < 3.14. Received: Python {python}")
     for name, found in (("TensorFlow", tf), ("Keras", keras)):
@@ -144,7 +144,7 @@ def _engine(
 
 
 def _horovod(report: Report, found: Mapping[str, Any], engine: str | None) -> str | None:
-    """Takes note of Horovod; returns why it cannot be used, if so."""
+    """Reports on Horovod. Returns why Horovod cannot be used, or None if it can."""
     report.versions["horovod"] = found.get("version")
     if found.get("missing"):
         return "Horovod is not installed: `make horovod` in a checkout of tfdist"
@@ -164,7 +164,7 @@ def _horovod(report: Report, found: Mapping[str, Any], engine: str | None) -> st
 
 
 def _launch(report: Report, environ: Mapping[str, str]) -> tuple[Launch | None, str | None]:
-    """How this process was started, or what is wrong with the variables that tell it."""
+    """How this process was started, or what is wrong with the variables that tell this."""
     try:
         launch = describe(environ)
     except ValueError as error:
@@ -175,7 +175,7 @@ def _launch(report: Report, environ: Mapping[str, str]) -> tuple[Launch | None, 
 
 
 def _mpi(report: Report, launch: Launch) -> str | None:
-    """Why Horovod cannot run under the launcher of MPI that started this process, if so."""
+    """Why Horovod cannot run under the MPI launcher that started this process; None if it can."""
     by_mpi = launch.launcher in ("Open MPI", "MPI") and launch.size > 1
     if not by_mpi or report.horovod.get("mpi") is not False:
         return None
@@ -189,7 +189,7 @@ def _mpi(report: Report, launch: Launch) -> str | None:
 
 
 def _own_port(report: Report, cluster: Cluster) -> str | None:
-    """Why this process cannot listen on the port that its cluster gives it, if so."""
+    """Why this process cannot listen on its own port of the cluster; None if it can."""
     needed = cluster.size > 1 or cluster.jobs.get("ps")
     try:
         if cluster.address is not None and needed:
@@ -201,7 +201,7 @@ def _own_port(report: Report, cluster: Cluster) -> str | None:
 
 
 def _servers(report: Report, environ: Mapping[str, str], server: Mapping[str, Any]) -> str | None:
-    """Why there can be no training with parameter servers here, if so."""
+    """Why training with parameter servers is not possible here; None if it is possible."""
     if "error" in server:
         problem = (
             "TensorFlow's server does not start, without which there are no parameter servers. "
@@ -215,7 +215,7 @@ def _servers(report: Report, environ: Mapping[str, str], server: Mapping[str, An
         if cluster is not None:
             check_parameter_server_cluster(cluster)
     except ValueError as error:
-        if cluster is not None and cluster.jobs.get("ps"):  # nothing else could train in it
+        if cluster is not None and cluster.jobs.get("ps"):  # no other strategy could train here
             report.problems.append(str(error))
         return str(error)
     return None
@@ -233,16 +233,17 @@ def _choose(report: Report, environ: Mapping[str, str], horovod: bool) -> None:
 
 
 def probe(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Tries TensorFlow, Keras and Horovod in other processes, where they may fail or crash.
+    """Tries TensorFlow, Keras and Horovod in separate processes, which may fail or crash.
 
     Args:
         environ: the environment variables of those processes.
 
     Returns:
-        For each of "tensorflow", "keras" and "horovod" its "version" and more, or its "error", or
-        `"missing": True`; for "server", TensorFlow's, whether it was "started", or its "error".
+        For each of "tensorflow", "keras" and "horovod": its "version" and more, or its "error", or
+        `"missing": True`. For "server", the server of TensorFlow: whether it was "started", or its
+        "error".
     """
-    # The cluster does not matter here, and must not be joined.
+    # The cluster does not matter here, and the probes must not join it.
     environ = {**environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     processes = [
         subprocess.Popen(

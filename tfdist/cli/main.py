@@ -1,4 +1,4 @@
-"""The command `tfdist`: finds the command that is meant, and prints errors in one line."""
+"""The command `tfdist`: runs the subcommand, and prints errors in one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line.
 
     Args:
-        arguments: what follows the program's name; None for those of this process.
+        arguments: what follows the program's name; None for the arguments of this process.
 
     Returns:
         The exit status: 2 for an error in the arguments.

@@ -1,4 +1,4 @@
-"""`tfdist doctor --private`: the private attributes that tfdist uses, and whether it can."""
+"""`tfdist doctor --private`: the private attributes that tfdist uses, and which do not work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 
 
 def touches() -> list[dict[str, Any]]:
-    """Each attribute of TensorFlow and Keras that is not public, as `registry.Touch` has it.
+    """The private attributes of TensorFlow and Keras, each with the fields of `registry.Touch`.
 
-    The "problem" is why tfdist cannot use the attribute with the installed versions, or None.
+    The "problem" says why tfdist cannot use the attribute with the installed versions, or is None.
 
     Raises:
-        click.ClickException: where TensorFlow or Keras cannot be imported, or does not have a
-            class that tfdist extends.
+        click.ClickException: when TensorFlow or Keras cannot be imported, or lacks a class that
+            tfdist extends.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
@@ -30,7 +30,7 @@ def touches() -> list[dict[str, Any]]:
 
 
 def as_text(found: list[dict[str, Any]]) -> str:
-    """The list for people; what has a problem begins with an exclamation mark."""
+    """The list for people. An attribute with a problem begins with an exclamation mark."""
     lines = []
     for touch in found:
         lines += [

@@ -1,7 +1,7 @@
 """Tries TensorFlow, Keras or Horovod and says what it found, for `tfdist doctor`.
 
-`tfdist doctor` runs this file's text in a process of its own, where an import may fail or crash
-without harm. It knows nothing of tfdist.
+`tfdist doctor` runs this file's text in a separate process, where an import may fail or crash
+without harm. This file uses nothing of tfdist.
 """
 
 import json
@@ -32,7 +32,7 @@ def server() -> dict:
 
 
 def horovod() -> dict:
-    """The version, how it was built and for which TensorFlow."""
+    """The version, how Horovod was built, and for which TensorFlow."""
     import importlib.util
     import pathlib
 

@@ -1,4 +1,4 @@
-"""`tfdist replay`: trains again what a record tells of, in one process."""
+"""`tfdist replay`: repeats recorded training in one process."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _NOTHING = (
 )
 @click.pass_context
 def replay(context: click.Context, module: bool, record: str, command: tuple[str, ...]) -> int:
-    """Runs SCRIPT again, whose training under parameter servers wrote RECORD.
+    """Repeats the run of SCRIPT that wrote RECORD while it trained with parameter servers.
 
-    The script and its ARGS are those of the recorded run. Each step is computed on the batch, from
-    the weights and with the seeds that it had then, and the updates are made in their order, all in
-    this one process. The last line tells how near the final weights are to the recorded ones; the
-    exit status is 1 when they differ by more than 1e-6, and that of the script when this is not 0.
+    Give the same script and ARGS as in the recorded run. Each step uses the same batch, weights and
+    seeds as then. The updates are made in the same order, all in this one process. The last line
+    says how close the final weights are to the recorded ones. If the script's exit status is not 0,
+    this command returns it; otherwise 1 if the weights differ by more than 1e-6, else 0.
     """
     script, *_ = command
     if not module and not os.path.exists(script):
@@ -63,7 +63,7 @@ def replay(context: click.Context, module: bool, record: str, command: tuple[str
     sys.argv = [*command]
     try:
         status = _run(script, module)
-    except BaseException:  # what was replayed until then helps to find the reason
+    except BaseException:  # how far the replay came helps to find the reason
         _report()
         raise
     problem = _report()
@@ -73,7 +73,7 @@ def replay(context: click.Context, module: bool, record: str, command: tuple[str
 
 
 def _run(script: str, module: bool) -> int:
-    """Runs the script, or the module of this name; gives the exit status that Python would."""
+    """Runs the script, or the module of this name. Returns the exit status as Python would."""
     try:
         if module:
             sys.path.insert(0, os.getcwd())
@@ -90,7 +90,7 @@ def _run(script: str, module: bool) -> int:
 
 
 def _report() -> str | None:
-    """Prints how the replay went, if there was one; gives what was wrong; None for nothing."""
+    """Prints how the replay went, if there was one. Returns the problem; None for no problem."""
     from tfdist.replay.replayer import started
 
     done = started()

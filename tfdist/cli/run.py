@@ -22,7 +22,7 @@ class _Seconds(click.ParamType):
     name = "seconds"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """A number of seconds that is greater than 0, and can be waited for."""
+        """A number of seconds, greater than 0 and not too large to wait for."""
         try:
             seconds = float(value)
         except ValueError:
@@ -148,10 +148,10 @@ def run(
     """Starts SCRIPT in N processes on this machine, which train together.
 
     The script needs no change: `tfdist.Strategy("auto")` in it finds the other processes. All
-    ARGS belong to the script. The output of rank 0 is shown as it is, that of the others with
-    their rank, as in "[1] ...". When one process fails, the others are ended, and the exit status
-    is that of the first that failed, or 128 plus the number of the signal that killed it. With
-    parameter servers, training goes on without a worker that fails, and ends with the chief.
+    ARGS belong to the script. The output of rank 0 is shown as it is. Output of other ranks is
+    shown with their rank, as in "[1] ...". When one process fails, the others are ended. The exit
+    status is then that of the first process that failed, or 128 plus the number of the signal that
+    killed it. With parameter servers, training goes on when a worker fails; it ends with the chief.
     """
     strategy, ps = _choose(context, strategy, ps, count)
     program = [sys.executable, *(["-m"] if module else []), *command]
@@ -220,7 +220,7 @@ def _directory(chosen: str | None) -> str:
 
 
 def _report(outcome: Outcome, directory: str | None) -> None:
-    """Says what went wrong, if anything, with the last lines of the rank."""
+    """Says what went wrong, if anything, and shows the last lines of the rank."""
     if not outcome.message:
         return
     _say(outcome.message)
