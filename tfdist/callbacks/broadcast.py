@@ -1,4 +1,4 @@
-"""The callback that gives all processes the variables of one of them when training begins."""
+"""The callback that gives all processes the variables of one process when training begins."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from tfdist.validation import check_integer
 
 
 class BroadcastGlobalVariables(keras.callbacks.Callback):
-    """Gives every process the variables of the model and its optimizers that one process has.
+    """Copies the variables of the model and its optimizers from one process to all others.
 
     A name for scripts that used Horovod's `BroadcastGlobalVariablesCallback`. A tfdist strategy
-    gives all processes rank 0's initial values by itself, so a script that comes from Horovod no
-    longer needs the callback: it compares checksums when training begins, and sends nothing. It is
-    of use where variables are set in one process only, such as by `set_weights` with weights that
-    only that process has read; `fit` would raise an error there.
+    gives all processes rank 0's initial values by itself. So a script that comes from Horovod no
+    longer needs the callback, which then only compares checksums when training begins. It is useful
+    where variables are set in one process only, for example with weights that only this process has
+    read. Without the callback, `fit` would raise an error there.
 
     Only variables that differ are sent. With one process, and without a tfdist strategy, the
-    callback does nothing. All processes must have it in their lists, at the same place.
+    callback does nothing. All processes need the callback at the same place in their lists.
 
     Args:
         root_rank: the process whose values count, 0-based.
 
     Raises:
-        ValueError: when `root_rank` is no integer >= 0; from `fit`, when there is no such process.
+        ValueError: when `root_rank` is not an integer >= 0; from `fit`, when no process has this
+            rank.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The callback that notices what a strategy cannot see: another strategy's model, and no data."""
+"""The callback that notices what a strategy cannot see: no data, or a model of another scope."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import tensorflow as tf
 
 
 class TrainingChecks(keras.callbacks.Callback):
-    """Refuses to train a model that was not built in the strategy's scope, and without data.
+    """Refuses to train a model that was not built in the strategy's scope, or without data.
 
-    Keras trains such a model on one device without a word, and ends training without a batch with
-    a warning only. `strategy.callbacks()` contains this callback.
+    Keras would silently train such a model on one device. Without data, Keras only warns.
+    `strategy.callbacks()` contains this callback.
 
     Args:
-        strategy: the strategy whose scope is meant.
+        strategy: the strategy in whose scope the model must have been built.
 
     Raises:
-        ValueError: from `fit`; for the model, before its first step.
+        ValueError: from `fit`. If the model is the reason, before the first step.
     """
 
     # The processes of a job need not agree after each batch because of this callback.
@@ -43,11 +43,11 @@ class TrainingChecks(keras.callbacks.Callback):
         self._has_data = False
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Notes that there is one."""
+        """Notes that there was a batch."""
         self._has_data = True
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Raises if there was none."""
+        """Raises if there was no batch."""
         if not self._has_data:
             raise ValueError(
                 "The data set has no batches; give it at least one. "

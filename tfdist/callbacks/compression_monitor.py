@@ -1,4 +1,4 @@
-"""The callback that shows what compression leaves of the gradients, and warns of too little."""
+"""The callback that shows how much of the gradients compression sends, and warns of too little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = ("compression_ratio", "compression_residual", "compression_cosine")
 
 
 class _Measurement:
-    """Sums over steps, on each replica, of the number of steps and of what is measured."""
+    """The number of steps, and the sums of the measured values over these steps, per replica."""
 
     def __init__(self) -> None:
         self.sums = tf.Variable(
@@ -29,7 +29,7 @@ class _Measurement:
         """Measures one step; in replica context.
 
         Args:
-            parts: gradient, what was sent of it, and what was not sent, for each unit.
+            parts: for each unit: the gradient, what was sent of it, and what was not sent.
         """
         gradient, sent, unsent, product = (
             tf.add_n([tf.reduce_sum(first * second) for first, second in pairs])
@@ -46,28 +46,29 @@ class _Measurement:
 
 
 class CompressionMonitor(keras.callbacks.Callback):
-    """Logs in each epoch what compression leaves of the gradients, and warns of too little.
+    """Logs in each epoch how much of the gradients compression sends, and warns of too little.
 
-    Three values come into the logs, and so into History, TensorBoard, and CSVLogger if it comes
-    later in the list of callbacks; each is the mean over the epoch's updates and all replicas:
+    Three values come into the logs, and so into History and TensorBoard, and into CSVLogger if it
+    comes later in the list of callbacks. Each is the mean over the epoch's updates and all
+    replicas:
 
-    - `compression_ratio`: bytes of all gradients divided by the bytes of what a replica hands to
+    - `compression_ratio`: the bytes of all gradients, divided by the bytes that a replica hands to
       the exchange, payloads and uncompressed gradients together;
-    - `compression_residual`: ‖e‖/‖g‖, what has not been sent yet relative to the gradient of the
-      step. Error feedback delays a gradient by about as many steps; momentum makes it worse;
-    - `compression_cosine`: between the gradient of the step and what was sent in it.
+    - `compression_residual`: ‖e‖/‖g‖, the size of the unsent rest relative to the gradient of the
+      step. Error feedback delays a gradient by about so many steps, and by more with momentum;
+    - `compression_cosine`: between the gradient of the step and what was sent in the step.
 
     Without error feedback the residual is the step's error. Measuring takes a few passes over the
-    gradients and no traffic in the step.
+    gradients and causes no traffic in the step.
 
     Args:
         max_residual: larger residuals lead to a warning, once per training. Karimireddy et al.
-            (ICML 2019), lemma 3, bound it by 2 √(1 − δ)/δ; far below that bound training with
-            momentum already suffers.
+            (ICML 2019), lemma 3, bound the residual by 2 √(1 − δ)/δ. Training with momentum suffers
+            already far below that bound.
         min_cosine: smaller cosines lead to a warning, too.
 
     Raises:
-        ValueError: for a limit that is no number >= 0; at the begin of training, for a model
+        ValueError: for a limit that is not a number >= 0; at the beginning of training, for a model
             without compression.
 
     Example:
@@ -95,7 +96,7 @@ class CompressionMonitor(keras.callbacks.Callback):
         self._measurement: _Measurement | None = None
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Starts to measure; the train function is traced anew with the measurement in it."""
+        """Starts to measure. The train function is traced anew, with the measurement in it."""
         optimizer = self.model.optimizer
         with self.model.distribute_strategy.scope():
             if hasattr(optimizer, "compression_state") and not optimizer.built:
@@ -112,7 +113,7 @@ class CompressionMonitor(keras.callbacks.Callback):
         self.model.make_train_function(force=True)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Adds the epoch's values to `logs`; warns."""
+        """Adds the epoch's values to `logs`, and warns if need be."""
         residual, cosine = self._take()
         values = (self._ratio(), residual, cosine)
         if logs is not None:

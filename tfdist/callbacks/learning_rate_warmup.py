@@ -13,31 +13,34 @@ from tfdist.validation import check_integer, check_number
 class LearningRateWarmup(keras.callbacks.Callback):
     """Raises the learning rate linearly in the first epochs, from one replica's to the full one.
 
-    What Horovod's `LearningRateWarmupCallback` does. A global batch that is m times as large as
-    that of one device goes with a learning rate that is m times as large (the linear scaling rule),
-    which is too much for the first updates: they begin with 1/m of it. The rate of the step that
-    ends at `epoch` (a fraction, 0 when training begins) is, for `epoch <= warmup_epochs`,
+    It does the same as Horovod's `LearningRateWarmupCallback`. A global batch that is m times as
+    large as the batch of one device needs a learning rate that is m times as large (the linear
+    scaling rule). This rate is too large for the first updates, so the warmup begins with 1/m of
+    it. The rate of the step that ends at `epoch` (a fraction, 0 when training begins) is, for
+    `epoch <= warmup_epochs`,
 
         initial_lr / m * (1 + (m - 1) * epoch / warmup_epochs)
 
-    After the last step of the warmup it is `initial_lr`, and is left to other callbacks. The rule
-    and the warmup are sections 2.1 and 2.2 of Goyal et al., "Accurate, Large Minibatch SGD:
+    After the last step of the warmup the rate is `initial_lr`, and is left to other callbacks. The
+    rule and the warmup are sections 2.1 and 2.2 of Goyal et al., "Accurate, Large Minibatch SGD:
     Training ImageNet in 1 Hour" (arXiv:1706.02677).
 
-    With m as it is by default, pass `initial_lr = base * m`, where `base` suits the batch of one
-    replica and step: `base * strategy.num_replicas_in_sync`, times `accumulation_steps` if there
-    are any. Accumulation needs nothing else: the rate follows the samples that were seen, so the
-    update at the end of k micro-batches has the rate of one batch that is k times as large.
+    With the default m, pass `initial_lr = base * m`, where `base` suits the batch of one replica
+    in one step. So `initial_lr` is `base * strategy.num_replicas_in_sync`, times
+    `accumulation_steps` if there are any. Accumulation needs nothing else: the rate follows the
+    number of samples seen. So the update after k micro-batches has the rate of one batch that is k
+    times as large.
 
-    Where Keras runs several steps at once (`steps_per_execution`), they share the rate of the last.
+    Where Keras runs several steps at once (`steps_per_execution`), all of these steps have the rate
+    of the last one.
 
     Args:
         initial_lr: the full learning rate, at the end of the warmup; > 0.
         warmup_epochs: the length of the warmup in epochs, >= 0; it may be a fraction.
-        momentum_correction: whether the momentum of `SGD` and `RMSprop`, which holds past
-            gradients times past learning rates, is scaled along with the rate (section 3 of the
-            paper). Other optimizers keep no learning rates in their momentum.
-        steps_per_epoch: the number of steps of an epoch. None for what `fit` knows.
+        momentum_correction: whether the momentum of `SGD` and `RMSprop` is scaled along with the
+            rate (section 3 of the paper): it holds past gradients times past learning rates. The
+            momentum of other optimizers contains no learning rates.
+        steps_per_epoch: the number of steps of an epoch. None for the number that `fit` knows.
         verbose: 1 prints a line at the end of the warmup.
         multiplier: m, >= 1. None for the number of replicas times `accumulation_steps`.
 
@@ -60,8 +63,8 @@ class LearningRateWarmup(keras.callbacks.Callback):
     [0.625, 1.0, 1.0]
 
     Attributes:
-        decides_in_batches: False: what it does in a batch is the same in all processes, which need
-            not agree on it.
+        decides_in_batches: False. The callback does the same in all processes, so the processes
+            need not agree after each batch.
     """
 
     decides_in_batches = False
@@ -147,7 +150,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
         return float(self.model.optimizer.learning_rate.value.numpy())
 
     def _set(self, rate: float) -> None:
-        """Sets the learning rate, and scales the momentum by as much."""
+        """Sets the learning rate, and scales the momentum by the same factor."""
         old = self._rate()
         self.model.optimizer.learning_rate = rate
         new = self._rate()
@@ -156,7 +159,7 @@ class LearningRateWarmup(keras.callbacks.Callback):
 
 
 class _Momentum:
-    """The sums of past updates that an optimizer keeps and that are proportional to its rate.
+    """An optimizer's sums of past updates that are proportional to its learning rate.
 
     Args:
         model: the model with the optimizer.
@@ -168,7 +171,7 @@ class _Momentum:
         self._scale = tf.function(self._scale_all, autograph=False)
 
     def scale(self, factor: tf.Tensor) -> None:
-        """Multiplies them by `factor`, in one call however many there are."""
+        """Multiplies all sums by `factor`, in a single call."""
         proportional = isinstance(self._optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop))
         if proportional and self._optimizer.momentum and self._optimizer.built:
             self._scale(factor)

@@ -1,4 +1,4 @@
-"""The callback that averages over the processes what each of them logs for itself."""
+"""The callback that averages over the processes what each process logs for itself."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from tfdist.engines.processes import OneProcess
 
 
 class MetricAverage(keras.callbacks.Callback):
-    """Averages over the processes those logs of an epoch that differ between them.
+    """Averages over the processes the logs of an epoch that differ between the processes.
 
-    A name for scripts that used Horovod's `MetricAverageCallback`. Under a tfdist strategy losses
-    and metrics are already those of all processes: the callback leaves them as they are, to the
-    bit, and most scripts no longer need it. It is of use where a callback of yours puts a number
-    into the logs of an epoch in each process: that number becomes the mean over the processes
-    that have it, in all processes.
+    A name for scripts that used Horovod's `MetricAverageCallback`. Under a tfdist strategy, losses
+    and metrics already cover all processes. The callback does not change any bit of them, and most
+    scripts no longer need it. It is useful where a callback of yours logs a number for each epoch
+    in each process. This number becomes, in all processes, the mean over the processes that have
+    the number.
 
-    Put it after the callbacks that write such logs and before those that read them, such as
-    `EarlyStopping` or `CSVLogger`, at the same place in all processes. The processes exchange
-    the logs once per epoch. With one process, and without a tfdist strategy, it does nothing.
+    Put `MetricAverage` after the callbacks that write such logs, and before callbacks that read
+    them, such as `EarlyStopping` or `CSVLogger`. Put it at the same place in all processes. The
+    processes exchange the logs once per epoch. With one process, and without a tfdist strategy,
+    the callback does nothing.
 
     Example:
 

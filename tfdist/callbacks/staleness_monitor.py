@@ -16,28 +16,28 @@ from tfdist.arguments import check_path, shown
 class StalenessMonitor(keras.callbacks.Callback):
     """Logs in each epoch how stale the gradients were, and what was done about it.
 
-    `ParameterServerStrategy.callbacks()` contains it. These values come into the logs, and so into
-    History, TensorBoard, and CSVLogger if it comes later in the list of callbacks; all are of the
-    epoch's updates:
+    `ParameterServerStrategy.callbacks()` contains this callback. These values come into the logs,
+    and so into History and TensorBoard, and into CSVLogger if it comes later in the list of
+    callbacks. All values are about the updates of the epoch:
 
-    - `staleness` and `staleness_max`: mean and maximum of applied gradients, in updates;
+    - `staleness` and `staleness_max`: mean and maximum of the applied gradients, in updates;
 
     and where the strategy has a policy:
 
     - `dropped`: the number of gradients that were not applied;
-    - `waits`: how often a worker had to wait, to begin a step or because others had to be applied
-      before its gradient;
-    - `effective_learning_rate`: the learning rate times the mean of what it was multiplied by.
+    - `waits`: how often a worker had to wait: to begin a step, or because other gradients had to be
+      applied before its own;
+    - `effective_learning_rate`: the learning rate times the mean of the policy's factors.
 
     `strategy.staleness_report()` has the histograms of each worker.
 
     Args:
         strategy: the `tfdist.ParameterServerStrategy`.
-        log_dir: a folder for TensorBoard, to which each worker's histogram of the epoch is written;
-            None for none.
+        log_dir: a folder for TensorBoard. Each worker's histogram of each epoch is written there.
+            None for no histograms.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: when `strategy` is another strategy.
 
     Example:
 
@@ -70,7 +70,7 @@ class StalenessMonitor(keras.callbacks.Callback):
             self._writer = tf.summary.create_file_writer(folder)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes what there was before."""
+        """Keeps a copy of the report so far."""
         self._before = copy.deepcopy(self._strategy.staleness_report())
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

@@ -10,7 +10,7 @@ from tfdist.structures import Gradient
 
 
 class _GradientMonitor:
-    """Remembers on each replica, per variable, the first step with a gradient that is not finite.
+    """Remembers, on each replica and per variable, the first step with a non-finite gradient.
 
     Args:
         variables: the number of variables.
@@ -34,7 +34,7 @@ class _GradientMonitor:
         )
 
     def record(self, gradients: list) -> None:
-        """Checks one step's gradients; in replica context. Steps count from 1, 0 means none."""
+        """Checks one step's gradients; in replica context. Steps count from 1; 0 means no step."""
         self.step.assign_add(1)
         finite = tf.stack([_is_finite(gradient) for gradient in gradients])
         first = self.first_steps.read_value()
@@ -52,14 +52,14 @@ def _is_finite(gradient: Gradient) -> tf.Tensor:
 class TerminateOnNaN(keras.callbacks.Callback):
     """Stops training when a replica's gradient is NaN or infinite.
 
-    Keras' own `TerminateOnNaN` looks at the loss, after the update. This one looks at every
-    replica's gradients before they are summed, and says in which training step (counted from 1
-    since `fit` began; a micro-batch counts as one), in which variable and on which replica it
-    happened. With `mixed_float16` an overflow is part of normal training: there, steps that loss
-    scaling skips stop training too, so leave the callback out.
+    Keras' own `TerminateOnNaN` looks at the loss, after the update. This callback looks at every
+    replica's gradients before they are summed. It says in which training step (counted from 1
+    since `fit` began; a micro-batch counts as one step), in which variable and on which replica it
+    happened. With `mixed_float16` an overflow is part of normal training. Steps that loss scaling
+    skips would stop training too, so leave the callback out there.
 
-    Under a parameter server the replica is the worker whose gradient it was, and a gradient that
-    is dropped as too stale counts too.
+    With parameter servers, the replica is the worker that computed the gradient. A gradient that is
+    dropped as too stale counts too.
 
     Example:
 
@@ -84,7 +84,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
         self.findings: list[tuple[int, str, int]] = []
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Starts watching; the train function is traced anew with the checks in it."""
+        """Starts watching. The train function is traced anew, with the checks in it."""
         optimizer = self.model.optimizer
         if not hasattr(optimizer, "gradient_monitor"):
             raise ValueError(
@@ -121,11 +121,11 @@ class TerminateOnNaN(keras.callbacks.Callback):
 
     @property
     def _has_workers(self) -> bool:
-        """Whether gradients come from workers, as a strategy of parameter servers gets them."""
+        """Whether gradients come from workers, as with parameter servers."""
         return hasattr(self.model.distribute_strategy, "nonfinite")
 
     def _first_steps(self) -> np.ndarray:
-        """Per replica (of all processes) and variable, the first step that was not finite."""
+        """For each replica of all processes and each variable, the first non-finite step."""
         strategy = self.model.distribute_strategy
         monitor = self.model.optimizer.gradient_monitor
         local = strategy.experimental_local_results(monitor.first_steps)
