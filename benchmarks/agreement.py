@@ -1,9 +1,9 @@
-"""What it costs that the processes compare their data and their models.
+"""The cost of comparing data and models between processes.
 
-Each process takes its part of every global batch, and notes a running checksum in the same step of
-its input pipeline. The processor time of that step with and without the checksum is compared with
-the time of a training step of a small model in all processes. When `fit` begins, a description of
-the model is made; it is timed too.
+Each process takes its part of every global batch, and computes a running checksum in the same step
+of its input pipeline. The benchmark measures the processor time of this step with and without the
+checksum, and the time of a training step of a small model in all processes. When `fit` begins, a
+description of the model is made; the benchmark times this too.
 
     python -m tfdist run -n 2 --strategy multi_worker -m benchmarks.agreement
 """
@@ -26,12 +26,12 @@ from tfdist.data import shards
 from tfdist.processes import digest
 from tfdist.processes.watching import Watch
 
-# Of measurements with and without; the costs' median and quartiles are printed.
+# Pairs of measurements with and without checksum; median and quartiles of the costs are printed.
 _PAIRS = 21
 
 
 def _without_checksum(data: tf.data.Dataset, function: Callable) -> tf.data.Dataset:
-    """The step of the pipeline that the checksum shares."""
+    """The step of the pipeline that contains the checksum, here without the checksum."""
     zero = tf.zeros([], tf.int64)
     return data.scan(zero, lambda state, batch: (state, function(batch)))
 
@@ -41,7 +41,7 @@ def _with_checksum(data: tf.data.Dataset, function: Callable) -> tf.data.Dataset
 
 
 def _processor_seconds(data: tf.data.Dataset) -> float:
-    """For each batch of `data`."""
+    """The processor time for each batch of `data`."""
     start = time.process_time()
     batches = data.reduce(tf.constant(0), lambda count, batch: count + 1)
     return (time.process_time() - start) / int(batches)

@@ -2,16 +2,16 @@
 
 Real processes on this machine, started by `tfdist run`, learn two small tasks: digits, dense layers
 of 128 and 10 units on scikit-learn's scans, and linear, a linear function of 8 inputs without
-noise. A gradient is of 16 samples. Two questions:
+noise. A gradient is computed from 16 samples. There are two questions:
 
-- stragglers: 4 workers, of which one takes five times as long for a step, for good. How many
-  updates per second are made under each policy of `tfdist.staleness`, compared with what each
-  worker makes alone and with synchronous training, and how long does it take to a target loss?
-- divergence: 8 workers without delays, so that each update is about 7 updates old. At a learning
-  rate with which one worker learns, who still does?
+- stragglers: one of 4 workers always takes five times as long for a step. How many updates per
+  second does each policy of `tfdist.staleness` make, compared with the workers alone and with
+  synchronous training? And how long does training take to a target loss?
+- divergence: 8 workers without delays, so each update is about 7 updates old. At a learning rate
+  with which a single worker learns, which policies still learn?
 
-A step's time is a sleep in it, far longer than its computation, so that the few cores of this
-machine do not decide. Synchronous steps are of 4 gradients, with 4 times the learning rate.
+Each step sleeps far longer than it computes. So the step times do not depend on the few cores of
+this machine. A synchronous step sums 4 gradients and has 4 times the learning rate.
 
     python -m benchmarks.async_stragglers                 # about a quarter of an hour
     python -m benchmarks.async_stragglers --quick         # a look at whether it works
@@ -66,7 +66,7 @@ def run_job(engine: str, delays: list[float], runs: Runs) -> Runs:
     """The results of `runs` on so many workers.
 
     Args:
-        engine: "parameter_server", whose chief is one more process, or "multi_worker".
+        engine: "parameter_server", which has a chief as one more process, or "multi_worker".
         delays: the seconds of each worker's step.
         runs: what `async_stragglers_ranks.py` runs, one after the other.
     """
@@ -76,7 +76,7 @@ def run_job(engine: str, delays: list[float], runs: Runs) -> Runs:
 
 
 def alone(arguments: argparse.Namespace) -> Runs:
-    """What each kind of worker does when it is the only one: ten seconds of the usual delays."""
+    """The results of each kind of worker on its own: ten seconds of the usual delays."""
     measured = []
     for delay in dict.fromkeys(arguments.delays):
         batches = max(3, round(arguments.batches * arguments.seconds / delay / 5))
@@ -98,7 +98,7 @@ def alone(arguments: argparse.Namespace) -> Runs:
 
 
 def stragglers(arguments: argparse.Namespace) -> Runs:
-    """What all workers do together, under each policy."""
+    """The results of all workers together, under each policy."""
     measured = []
     for engine, names in (
         ("parameter_server", [p for p in arguments.policies if p != report.WITHOUT_SERVERS]),
@@ -126,7 +126,7 @@ def stragglers(arguments: argparse.Namespace) -> Runs:
 
 
 def divergence(arguments: argparse.Namespace) -> Runs:
-    """What many equally fast workers do under some policies, and what one does alone."""
+    """The results of many equally fast workers under some policies, and of one worker alone."""
     measured: Runs = []
     for workers, names in ((1, report.COMPARED[:1]), (arguments.crowd, report.COMPARED)):
         runs = [
@@ -149,7 +149,7 @@ def divergence(arguments: argparse.Namespace) -> Runs:
 
 
 def main() -> None:
-    """Measures, prints the tables, and writes what was asked for."""
+    """Measures, prints the tables, and writes the files that were asked for."""
     arguments = parse_arguments()
     measured: Runs = []
     for measure in (alone, stragglers, divergence):

@@ -1,8 +1,8 @@
 """What each process of a job of async_stragglers.py runs; the first one writes the results.
 
-Slow workers are made by a delay in their training step: an operation that sleeps, on the worker.
-Sleep is exact, where busy work would not be: the processes share few cores, on which a slow worker
-would make the others slow.
+Slow workers have a delay in their training step: an operation that sleeps, on the worker. Sleeping
+is exact. Busy work would not be: the processes share few cores, so a slow worker would slow the
+others down.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tfdist.parameter_server.report import StalenessReport
 
 # Samples in the gradient of one worker.
 BATCH = 16
-# A loss that has grown so much will not come back.
+# A loss that has grown to so many times its first value will not come down again.
 DIVERGED = 1e3
 
 
@@ -38,9 +38,9 @@ class Task:
     Attributes:
         x: float32 inputs, one row per sample.
         y: the targets.
-        units: those of the dense layers.
+        units: the units of the dense layers.
         loss: the name of Keras' loss.
-        loss_of: the same loss, of outputs and targets, in numpy.
+        loss_of: the same loss in numpy, as a function of outputs and targets.
     """
 
     x: np.ndarray
@@ -60,8 +60,8 @@ def digits() -> Task:
 def linear() -> Task:
     """A linear function of 8 inputs, with variances from 1 to a quarter, without noise.
 
-    The curvature of its loss, twice the largest variance, says at which learning rate and staleness
-    training has to diverge.
+    The curvature of the loss is twice the largest variance. The curvature determines at which
+    learning rate and staleness training must diverge.
     """
     random = np.random.default_rng(0)
     x = random.standard_normal((1437, 8)) * np.geomspace(1.0, 0.5, 8)
@@ -83,11 +83,11 @@ TASKS = {"digits": digits, "linear": linear}
 
 
 class DelayedModel(keras.Sequential):
-    """A model whose training step takes the time of its worker besides its own.
+    """A model whose training step also sleeps as long as its worker is slow.
 
     Args:
-        layers: its layers.
-        delay: gives the seconds, a scalar tensor, in the function of a step.
+        layers: the layers.
+        delay: called inside the traced step; returns the seconds as a scalar tensor.
     """
 
     def __init__(self, layers: list, delay: Callable[[], tf.Tensor]):
@@ -109,7 +109,7 @@ def slept(value: tf.Tensor, seconds: tf.Tensor) -> tf.Tensor:
         output_shapes=[[]],
     )
     sleeping = tf.data.experimental.from_variant(variant, source.element_spec)
-    # Without `take` it would sleep once more, before the end of the data.
+    # Without `take`, the data set would sleep once more before its end.
     with tf.control_dependencies([sleeping.take(1).get_single_element()]):
         return tf.identity(value)
 
@@ -117,12 +117,12 @@ def slept(value: tf.Tensor, seconds: tf.Tensor) -> tf.Tensor:
 class Watch(keras.callbacks.Callback):
     """Times batches, notes the loss over all training data, and ends the training.
 
-    The clock starts when the first batch is used: before, functions are traced.
+    The clock starts when the first batch is used, because functions are traced before.
 
     Args:
         run: what is run.
-        task: its task.
-        every: batches from one look at the loss to the next.
+        task: the task of the run.
+        every: the number of batches between two looks at the loss.
     """
 
     def __init__(self, run: dict[str, Any], task: Task, every: int):
@@ -152,18 +152,18 @@ class Watch(keras.callbacks.Callback):
         self.model.stop_training |= self.batches >= self._run["batches"]
 
     def _loss(self) -> float:
-        """Computed here, as the workers are not to be kept from training."""
+        """The loss, computed in this process so that the workers can go on training."""
         outputs, weights = self._task.x, self.model.get_weights()
         for kernel, bias in zip(weights[::2], weights[1::2]):
             outputs = outputs if outputs is self._task.x else np.maximum(outputs, 0.0)
             outputs = outputs @ kernel + bias
         loss = self._task.loss_of(outputs, self._task.y)
-        # JSON has no name for what is not finite.
+        # JSON cannot express numbers that are not finite.
         return loss if math.isfinite(loss) else sys.float_info.max
 
 
 def policies_of(name: str) -> Any:
-    """What async_stragglers.py calls a policy."""
+    """The policy that async_stragglers.py calls `name`."""
     staleness = tfdist.staleness
     return {
         "none": None,
@@ -179,12 +179,12 @@ def policies_of(name: str) -> Any:
 def train(
     strategy: tf.distribute.Strategy, run: dict[str, Any], delay: Callable[[], tf.Tensor]
 ) -> dict[str, Any]:
-    """Trains and tells what came of it.
+    """Trains, and returns the results.
 
     Args:
         strategy: the strategy.
-        run: what is run: its task, seed, learning rate, samples of a batch in multiples of
-            `BATCH`, and at which loss or after how many batches it ends.
+        run: what is run: the task, the seed, the learning rate, the samples of a batch in multiples
+            of `BATCH`, and at which loss or after how many batches the run ends.
         delay: as in `DelayedModel`.
     """
     keras.utils.set_random_seed(run["seed"])
@@ -199,7 +199,7 @@ def train(
         model.compile(keras.optimizers.SGD(run["learning_rate"]), loss=task.loss)
     data = tf.data.Dataset.from_tensor_slices((task.x, task.y))
     data = data.shuffle(len(task.x), seed=run["seed"]).repeat().batch(size, drop_remainder=True)
-    # A look takes some milliseconds, in which a parameter server makes no updates.
+    # A look takes some milliseconds, and meanwhile the parameter servers make no updates.
     watch = Watch(run, task, every=max(1, 8 // run["parts"]))
     model.fit(
         data,
@@ -232,7 +232,7 @@ def on_parameter_servers(runs: list[dict[str, Any]], delays: tf.Tensor) -> list[
         strategy = tfdist.ParameterServerStrategy(
             resolver, staleness=policies_of(run["policy"]), input="dynamic"
         )
-        # TensorFlow's strategy does not hand out the one that it was given.
+        # TensorFlow's strategy does not hand out the resolver that it was given.
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(strategy.addresses), task_type="chief", task_id=0, rpc_layer="grpc"
         )
@@ -248,7 +248,7 @@ def on_equal_processes(runs: list[dict[str, Any]], delays: Sequence[float]) -> l
 
 
 def main() -> None:
-    """Runs all and, in the process that is the chief, writes the results."""
+    """Does all runs; the chief's process writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("engine", choices=("parameter_server", "multi_worker"))

@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 
 WITHOUT_SERVERS = "synchronous, multi_worker"
 SYNCHRONOUS = ("synchronous", WITHOUT_SERVERS)
-# By the name in the tables; their colours in the pictures.
+# The policies by their names in the tables, with their colours in the pictures.
 POLICIES = {
     "none": "tab:blue",
     "InverseLR()": "tab:green",
@@ -27,7 +27,7 @@ POLICIES = {
     "synchronous": "black",
     WITHOUT_SERVERS: "tab:gray",
 }
-# What is compared where there are many workers.
+# The policies that are compared with many workers.
 COMPARED = ("none", "InverseLR()")
 # The task's metric, for the pictures.
 LOSSES = {"digits": "cross-entropy (nats)", "linear": "mean squared error"}
@@ -36,7 +36,7 @@ Run = dict[str, Any]
 
 
 def rate(runs: Iterable[Run]) -> float:
-    """Updates per second over all of the runs, from the first update of each to its last."""
+    """Updates per second over all runs; each run counts from its first update to its last."""
     runs = list(runs)
     return sum(run["updates"] - 1 for run in runs) / sum(run["seconds"] for run in runs)
 
@@ -47,7 +47,7 @@ def reached(run: Run) -> tuple[int, float] | None:
 
 
 def learnt(run: Run) -> bool:
-    """Whether the loss at the end of a run is at most half of that before the training."""
+    """Whether the loss at the end of a run is at most half of the loss before the training."""
     return bool(run["curve"]) and run["curve"][-1][2] <= run["start_loss"] / 2
 
 
@@ -159,7 +159,7 @@ def _draw(runs: list[Run], unit: str, path: Path) -> None:
             axes.plot(points[:, column], points[:, 2], color=colour, alpha=0.7, label=label)
             named.add(name)
         axes.set_yscale("log")
-        # There is no room for divergence.
+        # Losses that diverge are cut off.
         axes.set_ylim(top=10 * max(run["start_loss"] for run in mine))
         axes.set_title(f"{task}, learning rate {min(run['learning_rate'] for run in mine):g}")
         axes.set_xlabel(unit)

@@ -1,9 +1,9 @@
 """Time and memory to encode and decode 25 million gradient elements, for every compressor.
 
-The gradient is standard normal, as one tensor and as a hundred; compressors that see a variable's
-shape get square matrices. Nothing travels: what was encoded is decoded as what one replica sent.
-Error feedback, which is the same for all compressors, is not part of it. A plain copy, and
-TensorFlow's own search for the largest 1 %, are measured beside them in the same rounds.
+The gradient is standard normal, as one tensor and as a hundred tensors. Compressors that see a
+variable's shape get square matrices. Nothing travels: the encoded gradient is decoded as if a
+single replica had sent it. Error feedback is the same for all compressors and is left out. The same
+rounds also measure a plain copy, and TensorFlow's own search for the largest 1 %.
 
     python -m benchmarks.codecs                           # about ten minutes on an idle machine
     python -m benchmarks.codecs --systems copy topk --elements 1000000 --tensors 4 --rounds 3
@@ -85,7 +85,7 @@ def _milliseconds(seconds: list[float]) -> str:
 
 
 def main() -> None:
-    """Measures, prints the table, and writes what was asked for."""
+    """Measures, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
     result = measure(arguments)
     pages.publish(arguments, "codecs", table(result), result)

@@ -1,7 +1,7 @@
 """What `codecs.py` measures, in a process of its own; prints its result as a JSON line.
 
-The times of all systems are taken in one process, in turn (ABBA); the peak memory of each in a
-process of its own, as it is a property of a process.
+The times of all systems are measured in one process, in turn (ABBA). The peak memory of each system
+is measured in a process of its own, because peak memory is a property of a process.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import tfdist
 from benchmarks.common.runner import in_turn
 from tfdist.compression import Compressor, Result, State, Step
 
-# Where the default would not do. Of a standard normal vector 4.6 % reach a magnitude of 2, which
-# nearly fills the room that `threshold` has by default.
+# Options where the default would not do. In a standard normal vector, 4.6 % of the elements reach a
+# magnitude of 2. They nearly fill the room that `threshold` has by default.
 OPTIONS: dict[str, dict[str, Any]] = {
     "noop": {"not_training": True},
     "threshold": {"threshold": 2.0},
@@ -41,9 +41,9 @@ def shape_of(size: int, per_tensor: bool) -> list[int]:
 
 
 def make_gradients(shape: list[int], tensors: int) -> list[tf.Tensor]:
-    """Standard normal numbers.
+    """Standard normal numbers, made by one operation.
 
-    By one operation, as TensorFlow keeps the memory of those before it and would use it again.
+    TensorFlow keeps the memory of further operations, and would use it again during measurements.
     """
     return [
         tf.raw_ops.StatelessRandomNormal(shape=shape, seed=[0, index]) for index in range(tensors)
@@ -66,8 +66,9 @@ def exchange(codec: Compressor, gradient: tf.Tensor, state: State, step: Step) -
 def codec_call(codec: Compressor, gradients: list[tf.Tensor]) -> Call:
     """A function that encodes and decodes `gradients` once, with the state that the last call left.
 
-    All totals and all of the state are returned from the graph, as TensorFlow would leave out what
-    only a part is used of. Seeds are arguments, as it would compute once what constants give.
+    The graph returns all totals and the whole state: TensorFlow would leave out work whose results
+    are used only in part. Seeds are arguments: with constants, TensorFlow would compute the results
+    only once.
     """
     states = [codec.init(tf.TensorSpec(g.shape, g.dtype)) for g in gradients]
     calls = 0
@@ -102,7 +103,7 @@ def plain_call(system: str, gradients: list[tf.Tensor]) -> Call:
 
 
 def make_call(system: str, gradients: dict[bool, list[tf.Tensor]]) -> tuple[Call, int | None]:
-    """A call of `system`, and its payload's bytes.
+    """A call of `system`, and the bytes of its payload.
 
     Args:
         system: a compressor's name, "copy" or "top_k".
@@ -117,7 +118,7 @@ def make_call(system: str, gradients: dict[bool, list[tf.Tensor]]) -> tuple[Call
 
 
 def make_all_gradients(elements: int, tensors: int) -> dict[bool, list[tf.Tensor]]:
-    """`elements` numbers as so many vectors, and the same memory as so many matrices."""
+    """`elements` numbers as `tensors` vectors, and the same memory as `tensors` matrices."""
     vectors = make_gradients([elements // tensors], tensors)
     shape = shape_of(elements // tensors, per_tensor=True)
     return {False: vectors, True: [tf.reshape(vector, shape) for vector in vectors]}
@@ -146,7 +147,7 @@ def measure_times(cell: argparse.Namespace) -> dict[str, dict[str, list[float]]]
 
 
 def measure_memory(cell: argparse.Namespace) -> dict[str, int | None]:
-    """The peak beyond the gradients, of one system and number of tensors, and the payload."""
+    """The peak memory of one system beyond the gradients, and the bytes of its payload."""
     gradients = make_all_gradients(cell.elements, cell.tensors[0])
     before = peak_bytes()
     call, wire = make_call(cell.systems[0], gradients)

@@ -8,10 +8,10 @@ Small models learn on virtual CPU devices, which compress with the code of all b
 - characters: the language model of examples/char_lm.py, smaller, with 64 pieces of text per step;
 - characters-plain: the same without momentum, at three times the learning rate.
 
-The others use SGD with momentum 0.9; DGC has the momentum itself. The learning rate suits training
-without compression and is the same for all. Bytes are what one replica hands in to the exchange:
-payloads, and the variables that are too small to be compressed. Each configuration is in a process
-of its own, two at a time.
+All other tasks use SGD with momentum 0.9; with DGC, the compressor has the momentum. The learning
+rate suits training without compression, and is the same for all compressors. Bytes are what one
+replica hands to the exchange: payloads, and variables that are too small to be compressed. Each
+configuration runs in a process of its own, two at a time.
 
     python -m benchmarks.convergence                      # about an hour on two idle cores
     python -m benchmarks.convergence --quick              # a look at whether it works
@@ -34,7 +34,7 @@ from benchmarks.common import options, runner
 PICTURE = pages.ROOT / "docs" / "images" / "convergence.png"
 # Enough for the slower compressors to reach the target loss.
 STEPS = {"digits": 660, "mlp": 660, "mlp-slow": 660, "characters": 300, "characters-plain": 300}
-# Numbers of replicas; the characters take long.
+# Numbers of replicas; few for the characters, which take long.
 REPLICAS = {
     "digits": [2, 4],
     "mlp": [2, 4],
@@ -44,8 +44,9 @@ REPLICAS = {
 }
 QUICK = ["none", "topk 1 %"]
 
-# What is run, by the name in the table, without and with error feedback. Signs by columns and the
-# higher ranks are there for comparison with error feedback only; DGC has its own.
+# What is run, by the name in the table: the options, and whether without and with error feedback.
+# Signs by columns and the higher ranks are run with error feedback only, for comparison. DGC has
+# error feedback of its own.
 COMPRESSORS: dict[str, tuple[dict[str, Any] | None, list[bool]]] = {
     "none": (None, [False]),
     "fp16": ({"name": "fp16"}, [False, True]),
@@ -90,9 +91,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_cell(cell: dict[str, Any], steps: int, seeds: int) -> dict[str, Any] | None:
-    """`cell` with what `convergence_cell.py` prints for it; None, and its errors, if it crashes.
+    """`cell` with what `convergence_cell.py` prints for it; None if that crashes.
 
-    The others' results, of half an hour, are not to be lost.
+    A crash only prints the errors. So the other results, of half an hour, are not lost.
     """
     config, _ = COMPRESSORS[cell["compressor"]]
     if config:
@@ -127,7 +128,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any] | None]:
 
 
 def main() -> None:
-    """Trains everything, prints the table, and writes what was asked for."""
+    """Trains everything, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
     measured = measure(arguments)
     results = [result for result in measured if result is not None]

@@ -1,7 +1,8 @@
 """One configuration of `convergence.py`, in a process of its own; prints its runs as a JSON line.
 
-TensorFlow's number of virtual devices is fixed once it has started, so a process has one. Its seeds
-share it, as starting TensorFlow takes longer than some of the runs.
+TensorFlow's number of virtual devices is fixed once TensorFlow has started. So each number needs a
+process of its own. The seeds of a configuration share a process, because starting TensorFlow takes
+longer than some of the runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import tfdist
 
 # Steps between two points of a curve.
 EVERY = 10
-# Short pieces of text, as most of what so small a model can learn is near.
+# Short pieces of text: a small model learns mostly from near characters.
 char_lm.CONTEXT = 32
 
 Samples = tuple[np.ndarray, np.ndarray]
@@ -35,13 +36,13 @@ class Task:
     """What is learnt.
 
     Attributes:
-        batches: global batches without end, from a seed.
-        probe: the training samples whose loss is the curve; that of a batch is too noisy.
-        test: what was held out.
-        build_model: a model that gives logits.
-        learning_rate: for a number of steps.
-        metric: from the logits for the held-out samples, and their labels.
-        momentum: of SGD, or of DGC.
+        batches: makes endless global batches, from a seed.
+        probe: the training samples for the curve of the loss; the loss of a batch is too noisy.
+        test: the held-out samples.
+        build_model: makes a model that gives logits.
+        learning_rate: makes the learning rate for a number of steps.
+        metric: computes the metric from the logits for the held-out samples, and their labels.
+        momentum: the momentum of SGD, or of DGC.
     """
 
     batches: Callable[[int], Iterator[Samples]]
@@ -144,19 +145,19 @@ def _first(samples: Iterator[Samples], count: int) -> list[Samples]:
 def train(task: Task, replicas: int, compression: Any, steps: int, seed: int) -> dict[str, Any]:
     """Trains one model.
 
-    A loop of its own instead of `model.fit`: there TensorFlow takes up to half a minute, idle, to
-    end the data set's iterator on four virtual devices.
+    A loop of its own instead of `model.fit`: at the end of `fit`, TensorFlow waits for up to half a
+    minute until the data set's iterator on four virtual devices has ended.
 
     Returns:
         The curve as pairs of step and loss, the metric, and the bytes that a replica sends.
     """
     keras.utils.set_random_seed(seed)
     devices = [f"CPU:{index}" for index in range(replicas)]
-    # DGC has the momentum itself.
+    # DGC itself has the momentum.
     own = {"momentum": task.momentum} if compression and compression["name"] == "dgc" else {}
     compressor = compression and tfdist.compression.get(compression | own)
     strategy = tfdist.Strategy("mirrored", devices=devices, compression=compressor, seed=seed)
-    # Made again, as the example's model comes with an optimizer, for which DGC is not made.
+    # Made again: the example's model comes with an optimizer that DGC does not work with.
     template = task.build_model()
     with strategy.scope():
         model = type(template).from_config(template.get_config())
@@ -187,7 +188,7 @@ def train(task: Task, replicas: int, compression: Any, steps: int, seed: int) ->
 
 
 def bytes_per_step(optimizer: tfdist.DistributedOptimizer, sizes: list[int]) -> int:
-    """What a replica hands in to the exchange: payloads, and variables that travel as they are."""
+    """The bytes that a replica hands to the exchange: payloads, and uncompressed variables."""
     units = optimizer.compressed.units if optimizer.compressed else []
     compressed = {index for unit in units for index in unit.bucket.indices}
     rest = [size for index, size in enumerate(sizes) if index not in compressed]

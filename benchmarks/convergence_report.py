@@ -18,14 +18,14 @@ matplotlib.use("Agg")
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """What is said of a task.
+    """How a task appears in tables and picture.
 
     Attributes:
         title: what is learnt.
         metric: the test metric, with its unit.
-        digits: decimals of the metric.
-        target: the training loss that is to be reached.
-        losses: the lowest and highest loss in the picture, which has no room for divergence.
+        digits: the number of decimals of the metric.
+        target: the training loss to be reached.
+        losses: the lowest and highest loss in the picture. Losses that diverge are cut off.
     """
 
     title: str
@@ -48,7 +48,7 @@ TASKS = {
         "Characters, Transformer, no momentum", "held-out bits/char", 2, 2.8, (2.3, 4.0)
     ),
 }
-# Colour, and which curves of a compressor are drawn: one family, one colour.
+# The colour, and which curves of a compressor are drawn. A family of compressors has one colour.
 CURVES = {
     ("none", False): ("black", "-"),
     ("fp16", False): ("tab:gray", "-"),
@@ -69,7 +69,7 @@ Result = dict[str, Any]
 
 
 def steps_to_target(result: Result) -> list[int]:
-    """The first step at which each run was at the target loss; none for runs that never were."""
+    """For each run that reached the target loss, the first step at which it did."""
     target = TASKS[result["task"]].target
     first = [
         next((step for step, loss in run["losses"] if loss <= target), None)
@@ -81,7 +81,7 @@ def steps_to_target(result: Result) -> list[int]:
 def metric_text(result: Result) -> str:
     """The mean of the test metric over the runs, and its standard deviation.
 
-    A cross-entropy has no bound, so that one run can make a mean meaningless.
+    A cross-entropy has no bound, so a single run can make the mean meaningless.
     """
     values = [run["metric"] for run in result["runs"]]
     decimals = TASKS[result["task"]].digits
@@ -110,7 +110,7 @@ def megabytes_text(result: Result) -> str:
 
 
 def line(result: Result) -> str:
-    """One result, to show that the benchmark goes on."""
+    """One result as a line, to show progress."""
     feedback = " with error feedback" * result["error_feedback"]
     return (
         f"{result['task']}, {result['replicas']} replicas, {result['compressor']}{feedback}: "
@@ -188,7 +188,7 @@ def _draw(axes: Any, result: Result, colour: str, style: str) -> None:
     """The mean curve of the runs."""
     curves = np.array([run["losses"] for run in result["runs"]])
     megabytes = curves[0, :, 0] * result["runs"][0]["bytes_per_step"] / 1e6
-    # Without error feedback is said only where both are drawn.
+    # The label says "without error feedback" only where both curves are drawn.
     name = result["compressor"]
     if (name, not result["error_feedback"]) in CURVES:
         name += ", with error feedback" if result["error_feedback"] else ", without error feedback"

@@ -1,19 +1,21 @@
 """Time to sum 100 MB of gradients over two processes: TensorFlow, Horovod and tfdist on both.
 
-Two processes on this machine meet over the loopback device, started as the users of each do:
+Two processes on this machine meet over the loopback device. They are started as the users of each
+system would start them:
 
 - TensorFlow: `ReplicaContext.all_reduce` of all gradients under
   `tf.distribute.MultiWorkerMirroredStrategy`, which is what a Keras optimizer calls; TF_CONFIG is
   set by hand;
 - TensorFlow in tfdist run: the same in the environment that `tfdist run` makes;
-- tfdist multi_worker: what `tfdist.DistributedOptimizer` does there: pack, all-reduce, unpack;
+- tfdist multi_worker: what `tfdist.DistributedOptimizer` does on TensorFlow: pack, all-reduce,
+  unpack;
 - raw Horovod: `hvd.grouped_allreduce` of the gradients;
-- tfdist horovod: what `tfdist.DistributedOptimizer` does there.
+- tfdist horovod: what `tfdist.DistributedOptimizer` does on Horovod.
 
-The jobs follow each other in blocks, forwards and backwards in turn (ABBA); both uses of Horovod
-take turns in the same processes. A block has one ratio, tfdist / peer, of the medians of its
-rounds; the median of the blocks' ratios is given, with the lowest and the highest. Below 1, tfdist
-is faster.
+The jobs follow each other in blocks, forwards and backwards in turn (ABBA). Both uses of Horovod
+take turns in the same processes. For each block, the medians of its rounds give one ratio,
+tfdist / peer. The table has the median of these ratios, with the lowest and the highest. Below 1,
+tfdist is faster.
 
     python -m benchmarks.exchange                         # about ten minutes on an idle machine
     python -m benchmarks.exchange --tensors 25 --rounds 5 --blocks 2 --megabytes 10
@@ -32,7 +34,7 @@ from tfdist.launcher.ranks import ALLOCATOR, environments
 
 TENSORFLOW, IN_RUN = "TensorFlow", "TensorFlow in tfdist run"
 SYSTEMS = [TENSORFLOW, IN_RUN, "tfdist multi_worker", "raw Horovod", "tfdist horovod"]
-# Each of ours, and a peer that it is compared with.
+# Systems of tfdist, each with the peer that it is compared with.
 PAIRS = [
     ("tfdist multi_worker", TENSORFLOW),
     ("tfdist multi_worker", IN_RUN),
@@ -55,9 +57,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def by_hand(command: list[str]) -> None:
-    """Runs `command` twice, with TF_CONFIG, and the allocator as the system has it.
+    """Runs `command` twice, with TF_CONFIG, and with the default allocator of the system.
 
-    The threads are those of `tfdist run`, so that these do not make the difference.
+    The number of threads is that of `tfdist run`, so that threads do not make the difference.
     """
     path = {"PYTHONPATH": runner.environment()["PYTHONPATH"]}
     with environments("multi_worker", 2) as places:
@@ -70,7 +72,7 @@ def by_hand(command: list[str]) -> None:
 
 
 def measure_job(name: str, arguments: argparse.Namespace) -> Block:
-    """What the two processes of one job measure; both uses of Horovod are one job."""
+    """What the two processes of one job measure. Both uses of Horovod are one job."""
     together = {"raw Horovod": ["raw Horovod", "tfdist horovod"], IN_RUN: [TENSORFLOW]}
     given = ["--systems", *together.get(name, [name]), "--rounds", arguments.rounds]
     given += ["--megabytes", arguments.megabytes, "--tensors", *arguments.tensors]
@@ -128,7 +130,7 @@ def table(blocks: list[Block], arguments: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    """Measures, prints the table, and writes what was asked for."""
+    """Measures, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
     blocks = measure(arguments)
     pages.publish(arguments, "exchange", table(blocks, arguments), blocks)

@@ -20,7 +20,7 @@ Exchanged = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 
 
 def all_reduce(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """What a Keras optimizer calls."""
+    """The exchange that a Keras optimizer calls."""
     context = tf.distribute.get_replica_context()
     return context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
 
@@ -61,7 +61,7 @@ SYSTEMS = {
 def step_of(
     strategy: tf.distribute.Strategy, exchanged: Exchanged, variables: list[tf.Variable]
 ) -> Callable[[], tf.Tensor]:
-    """A traced step that makes gradients, exchanges them and needs all of the sums."""
+    """A traced step that makes gradients, exchanges them, and uses all sums."""
 
     def replica_step() -> tf.Tensor:
         sums = exchanged([variable * 2.0 for variable in variables])

@@ -1,16 +1,16 @@
 """Time of one exchange of gradients between two hosts, by the speed of the link between them.
 
-The hosts are network namespaces of this machine, whose cores they share; the link is as fast as
-the kernel can be, or limited in both directions by `tc`. The ranks have the threads and the
-allocator that `tfdist run` sets. Each round does each exchange once, forwards and backwards in turn
-(ABBA), with the same gradients; the time is that of the slower rank:
+The hosts are network namespaces of this machine, and share its cores. The link is as fast as the
+kernel can be, or limited by `tc` in both directions. The ranks have the threads and the allocator
+that `tfdist run` sets. Each round does each exchange once, forwards and backwards in turn (ABBA),
+with the same gradients. The time is that of the slower rank. The exchanges are:
 
 - raw Horovod: `hvd.grouped_allreduce` of the gradients, also with Horovod's own compression;
 - TensorFlow: `ReplicaContext.all_reduce` of all gradients, which is what a Keras optimizer calls;
 - tfdist: what `tfdist.DistributedOptimizer` does, without compression and with some compressors.
 
-A ratio is the median of the rounds' ratios to raw Horovod or TensorFlow, uncompressed: below 1, an
-exchange is faster. Network namespaces need root.
+Each exchange is compared with raw Horovod or TensorFlow, uncompressed. The ratio is the median of
+the rounds' ratios: below 1, the exchange is faster. Network namespaces need root.
 
     python -m benchmarks.links                            # under ten minutes
     python -m benchmarks.links --backends horovod --rates 1gbit --rounds 2 --matrices 5
@@ -33,10 +33,10 @@ from tfdist.launcher.ranks import ALLOCATOR, threads
 
 BACKENDS = ("horovod", "multi_worker")
 UNLIMITED = "unlimited"
-# As `tc` writes a rate, and as the table does.
+# How `tc` writes each rate, and how the table writes it.
 LINKS = {UNLIMITED: "no limit", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
 
-# Seconds of each round, by system; the first system is what the others are compared with.
+# Seconds of each round, by system. The others are compared with the first system.
 Times = dict[str, list[float]]
 
 
@@ -52,7 +52,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(backend: str, rate: str, matrices: int, rounds: int) -> Times:
-    """What `links_ranks.py` finds on two hosts with such a link."""
+    """What `links_ranks.py` measures on two hosts with such a link."""
     command = [sys.executable, "-m", "benchmarks.links_ranks", "--matrices", str(matrices)]
     command += ["--rounds", str(rounds), backend]
     variables = {"TF_CPP_MIN_LOG_LEVEL": "3", **threads(2), **ALLOCATOR}
@@ -95,7 +95,7 @@ def table(found: dict[tuple[str, str], Times], arguments: argparse.Namespace) ->
 
 
 def main() -> None:
-    """Measures, prints the table, and writes what was asked for."""
+    """Measures, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
     if reason := network.reason_against():
         sys.exit(f"The hosts cannot be made: {reason}")

@@ -53,7 +53,7 @@ def compressed(strategy: tf.distribute.Strategy, name: str, matrices: int) -> Ex
 
 
 def systems_of(backend: str, matrices: int) -> tuple[tf.distribute.Strategy, dict[str, Exchanged]]:
-    """The strategy under which all exchanges run, and these, first the one of the engine itself."""
+    """The strategy under which all exchanges run, and the exchanges, first the engine's own."""
     strategy, ours = exchange_ranks.tfdist_(backend)
     if backend == "horovod":
         _, raw = exchange_ranks.raw_horovod()
@@ -72,11 +72,12 @@ def step_of(
     """A traced step that exchanges gradients."""
 
     def step(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        # TensorFlow only sums what an operation of the replica has made; this one copies nothing.
+        # TensorFlow only sums tensors that an operation of the replica has made. `identity` does
+        # this without a copy.
         return strategy.run(lambda: exchanged([tf.identity(own) for own in gradients]))
 
-    # tfdist names Horovod's operations by the function. Those that share a name but not a shape
-    # would push each other out of Horovod's cache, and be negotiated anew in each step.
+    # tfdist names Horovod's operations by the function. Operations with the same name but another
+    # shape would push each other out of Horovod's cache, and be negotiated anew in each step.
     step.__name__ = re.sub(r"\W", "_", name)
     return tf.function(step)
 
@@ -118,7 +119,7 @@ def main() -> None:
     seconds = seconds_of(strategy, systems, arguments.matrices, arguments.rounds)
     if arguments.rank == 0:
         Path(arguments.folder, "times.json").write_text(json.dumps(seconds))
-    strategy.processes.all_gather([0])  # rank 0 serves the other one
+    strategy.processes.all_gather([0])  # rank 0 must not end first: it serves the other rank
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where benchmarks write to: a file with all measurements, and a table in a page of the project."""
+"""What benchmarks write: a file with all measurements, and a table in a page of the project."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
 """Step time and exchange of two revisions of tfdist, side by side: which one is faster.
 
-The package of each revision is put into a folder of its own, and the same scripts measure both,
-with what is public in both. For each cell a launch starts the processes of both revisions, which
-then take turns (ABBA); a round has one ratio, new / old. Below 1, the new revision is faster.
+The package of each revision is put into a folder of its own. The same scripts measure both
+revisions, and use only what is public in both. For each cell, a launch starts the processes of both
+revisions, which then take turns (ABBA). A round has one ratio, new / old. Below 1, the new revision
+is faster.
 
-- step: the train function of `model.fit` on two virtual devices, with a model so small that a step
-  is mostly overhead, of 10 or 300 variables;
-- exchange: `DistributedOptimizer.apply` in two processes, of 25 or 1000 gradients of 25 MB in all.
+- step: the train function of `model.fit` on two virtual devices, with a model of 10 or 300
+  variables that is so small that a step is mostly overhead;
+- exchange: `DistributedOptimizer.apply` in two processes, with 25 or 1000 gradients, 25 MB in all.
 
-The interval is that of the median at 95 %, if rounds are independent. As those of one launch may
-not be, the lowest and the highest median of a launch stand behind it.
+The interval is the 95 % interval of the median, if rounds are independent. The rounds of one launch
+may not be independent, so the lowest and the highest median of a launch are given too.
 
     python -m benchmarks.revisions --old v0.1 --new HEAD       # a quarter of an hour
     python -m benchmarks.revisions --old HEAD~5 --cells "step, 10 variables" --launches 1
@@ -33,7 +34,7 @@ from benchmarks.common import machine, options, runner, tables
 from benchmarks.common.turns import Measuring, measuring
 
 NAMES = ("old", "new")
-# Of the sums of both revisions, which may add up in another order.
+# How far the sums of both revisions may differ: they may add in another order.
 TOLERANCE = 1e-4
 
 
@@ -42,7 +43,7 @@ class Cell:
     """What is measured.
 
     Attributes:
-        options: of `revisions_cell.py`.
+        options: the options of `revisions_cell.py`.
         engine: the strategy with which `tfdist run` starts two processes; None for one process.
     """
 
@@ -50,7 +51,7 @@ class Cell:
     engine: str | None = None
 
     def command(self) -> list[str]:
-        """Starts what is measured."""
+        """The command that starts what is measured."""
         module = ["-m", "benchmarks.revisions_cell", *self.options]
         if self.engine is None:
             return [sys.executable, *module]
@@ -90,7 +91,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def git(*arguments: str) -> bytes:
-    """What git says about this checkout."""
+    """The output of git for this checkout."""
     done = subprocess.run(["git", *arguments], cwd=pages.ROOT, capture_output=True, check=False)
     if done.returncode:
         sys.exit(f"git {' '.join(arguments)} failed: {done.stderr.decode().strip()}")
@@ -98,7 +99,7 @@ def git(*arguments: str) -> bytes:
 
 
 def unpack(revision: str, folder: Path) -> str:
-    """Puts the package of a revision into `folder`; the revision's short hash."""
+    """Puts the package of a revision into `folder`. Returns the revision's short hash."""
     commit = git("rev-parse", "--verify", "--short", f"{revision}^{{commit}}").decode().strip()
     folder.mkdir()
     files = git("archive", commit, "tfdist")
@@ -111,7 +112,8 @@ def both(cell: Cell, trees: Mapping[str, Path], rounds: int) -> Iterator[dict[st
     """The processes of both revisions, ready to measure.
 
     Raises:
-        RuntimeError: when one imports another tfdist than its own, or both compute something else.
+        RuntimeError: when a process imports another tfdist than its own, or when the two compute
+            different results.
     """
     with contextlib.ExitStack() as stack:
         command = [*cell.command(), "--rounds", str(rounds)]
@@ -130,7 +132,7 @@ def both(cell: Cell, trees: Mapping[str, Path], rounds: int) -> Iterator[dict[st
 
 
 def launch(cell: Cell, trees: Mapping[str, Path], rounds: int) -> Launch:
-    """Starts both once, and measures all rounds."""
+    """Starts both revisions once, and measures all rounds."""
     seconds: Launch = {name: [] for name in NAMES}
     with both(cell, trees, rounds) as started:
         calls = max(one.found["calls"] for one in started.values())
@@ -145,7 +147,7 @@ def ratios(one: Launch) -> list[float]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Of the median, at 95 %: order statistics, as the sign test has them."""
+    """The 95 % interval of the median, from order statistics, as in the sign test."""
     ordered = sorted(values)
     place = max(0, int((len(ordered) - 1.96 * len(ordered) ** 0.5) / 2))
     return ordered[place], ordered[-1 - place]

@@ -21,7 +21,7 @@ from benchmarks.common import turns
 REPLICAS = 2
 ROUND_SECONDS = 0.1
 MEGABYTES = 25
-# Of a round of the exchange.
+# Calls in a round of the exchange.
 CALLS = 4
 WARM_UP = 3
 
@@ -31,10 +31,10 @@ class Measured:
     """What is measured.
 
     Attributes:
-        call: does it once.
-        result: of the first call, a number that both revisions must agree on.
-        calls: how many make a round; all ranks have to take part in as many.
-        leads: whether this process is the only one, or the one that measures.
+        call: does once what is measured.
+        result: the result of the first call, a number that both revisions must agree on.
+        calls: the number of calls in a round. All ranks have to make equally many calls.
+        leads: whether this process measures: it is the only one, or the first of several.
     """
 
     call: Callable[[], object]

@@ -1,14 +1,14 @@
-"""What it costs that several processes stay one: checksums, what replicas keep, weights for all.
+"""The cost of keeping several processes equal: checksums, what replicas keep, weights for all.
 
-Two processes train a model of 100 million parameters with Adam. A net that is there in each epoch
-is timed in `fit`, beside the steps; the rest by itself:
+Two processes train a model of 100 million parameters with Adam. A safety net that works in each
+epoch is timed in `fit`, beside the steps. The others are timed by themselves:
 
-- checks: after the callbacks of an epoch the processes compare checksums of all variables. Without
-  callbacks that may set variables one checksum is enough, with such ones it takes more;
+- checks: after the callbacks of an epoch the processes compare checksums of all variables. One
+  checksum is enough without callbacks that may set variables; with such callbacks it takes more;
 - copy for a callback that may save in one process: what every replica keeps (here the residual of
   a compressor and the gradients of an unfinished accumulation) goes to the first process;
 - save: the same where all processes save;
-- weights for all: what follows when one process has loaded weights.
+- weights for all: all processes get the weights that one process has loaded.
 
     python -m benchmarks.safety_nets                    # some minutes, 10 GB of memory
     python -m benchmarks.safety_nets --layers 2 --width 50 --strategies multi_worker
@@ -46,7 +46,7 @@ def measure(strategy: str, kind: str, arguments: argparse.Namespace) -> dict[str
 
 
 def table(measured: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> str:
-    """A row per net and strategy, in Markdown."""
+    """A row for each safety net and strategy, in Markdown."""
     millions = arguments.layers * arguments.width**2 / 1e6
     head = ["net", "seconds", f"of an epoch of {STEPS} steps", "MB exchanged", "peak memory, MB"]
     rows = []

@@ -32,10 +32,10 @@ PHASES = [
 
 
 class Meter:
-    """Adds up the seconds, bytes and memory of a net.
+    """Adds up the seconds, bytes and memory of a safety net.
 
     Args:
-        strategy: whose processes are watched.
+        strategy: the strategy whose processes are watched.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -69,7 +69,7 @@ class Meter:
 
 
 def status(name: str) -> int:
-    """Bytes, from what Linux says of this process."""
+    """A number of bytes from the status file of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return 1024 * int(line.split()[1])
@@ -105,7 +105,7 @@ class Steps(keras.callbacks.Callback):
 def in_fit(
     model: keras.Model, meter: Meter, data: tuple, extra: list[keras.callbacks.Callback]
 ) -> tuple[float, dict[str, Any]]:
-    """The seconds of a step, and what the nets cost per epoch in `fit` with these callbacks."""
+    """The seconds of a step, and the cost of the nets per epoch, in `fit` with these callbacks."""
     watch = Steps()
     costs: list[dict[str, Any]] = []
     originals = {(owner, phase): getattr(owner, phase) for owner, phase in PHASES}
@@ -129,12 +129,12 @@ def in_fit(
     finally:
         for (owner, phase), original in originals.items():
             setattr(owner, phase, original)
-    dearest = max(costs[1:], key=lambda cost: cost["seconds"])  # not all leave gradients that wait
+    dearest = max(costs[1:], key=lambda cost: cost["seconds"])  # not all epochs leave gradients
     return statistics.median(watch.steps[2:]), dearest
 
 
 def by_itself(meter: Meter, net: Callable[[], None], rounds: int = 3) -> dict[str, Any]:
-    """What one net costs: the median of some rounds."""
+    """The cost of one net: the median of some rounds."""
     costs = []
     for _ in range(rounds):
         meter.start()
@@ -152,7 +152,7 @@ class Nowhere(dict):
 
 
 def save(model: keras.Model) -> None:
-    """Saves what replicas keep, without the time of a disk."""
+    """Saves what replicas keep, but not to a disk, whose time does not matter here."""
     optimizer = model.optimizer
 
     def write() -> None:
@@ -163,7 +163,7 @@ def save(model: keras.Model) -> None:
 
 
 def main() -> None:
-    """Writes the seconds of a step and what each net costs."""
+    """Writes the seconds of a step and the cost of each net."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--set", choices=["plain", "compressed"], required=True)

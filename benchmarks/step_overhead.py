@@ -1,10 +1,10 @@
 """Step time, trace time and memory of `tfdist.MirroredStrategy` against TensorFlow's own.
 
 Both run the train function of Keras' `model.fit` on virtual CPU devices, with a model so small that
-a step is mostly overhead. Step times are taken in one process per cell, the strategies in turn
-(ABBA), as medians over rounds. Their ratio is the median of the rounds' ratios, because a change of
-the machine's load disturbs it less than a ratio of medians; its quartiles stand behind it. Trace
-time (the first call of the train function) and peak memory are taken in a process per cell and
+a step is mostly overhead. Step times are medians over rounds. For each cell, one process measures
+both strategies in turn (ABBA). The ratio of step times is the median of the rounds' ratios, with
+its quartiles: a change of the machine's load disturbs it less than a ratio of medians. Trace time
+(the first call of the train function) and peak memory are measured in a process for each cell and
 strategy, plain first. A ratio is tfdist / plain: below 1, tfdist is better.
 
     python -m benchmarks.step_overhead                             # everything, under ten minutes
@@ -23,7 +23,7 @@ from benchmarks import pages
 from benchmarks.common import machine, options, runner, tables
 
 STRATEGIES = ("plain", "tfdist")
-# Name of the quantity, its unit in the table, and how many of the table's units are in one of ours.
+# Name of the quantity, its unit in the table, and the factor from the measured unit to this unit.
 QUANTITIES = (
     ("step_seconds", "step, ms", 1e3),
     ("trace_seconds", "trace, s", 1.0),
@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
 def measure_cell(
     replicas: int, variables: int, steps_per_execution: int, arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """All quantities of one cell, for each strategy; only an error for one that crashes."""
+    """All quantities of one cell, for each strategy; only an error for a strategy that crashes."""
     given = ["--replicas", replicas, "--variables", variables]
     given += ["--steps-per-execution", steps_per_execution]
     given += ["--optimizer", arguments.optimizer] + ["--dynamic"] * arguments.dynamic
@@ -75,7 +75,7 @@ def measure_cell(
 
 
 def ratios(cell: dict[str, Any], quantity: str) -> list[float] | None:
-    """tfdist / plain, of each round or the only one; None where a strategy crashed."""
+    """tfdist / plain, for each round or for the only one; None where a strategy crashed."""
     if any("error" in cell[name] for name in STRATEGIES):
         return None
     key = "step_seconds_of_rounds" if quantity == "step_seconds" else quantity
@@ -86,7 +86,7 @@ def ratios(cell: dict[str, Any], quantity: str) -> list[float] | None:
 
 
 def table(cells: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
-    """The results as a markdown table, with what they were measured on."""
+    """The results as a Markdown table, with versions and machine."""
     shape = "unknown" if arguments.dynamic else "static"
     text = (
         f"Measured with {machine.measured_with('TensorFlow', 'Keras')}; {arguments.optimizer} "
@@ -109,7 +109,7 @@ def table(cells: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
 
 
 def _ratio_text(ratios: list[float] | None) -> str:
-    """The ratio, its quartiles behind it; a dash without one."""
+    """The ratio, followed by its quartiles; a dash if there is no ratio."""
     return "–" if ratios is None else tables.with_quartiles(ratios, ".2f")
 
 

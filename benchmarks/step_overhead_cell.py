@@ -1,7 +1,7 @@
 """One cell of `step_overhead.py`, in a process of its own; prints its result as a JSON line.
 
 Two plain `tf.distribute.MirroredStrategy` objects on different devices cannot share a process:
-TensorFlow aborts their collective operations. And the peak memory is a property of a process.
+TensorFlow aborts their collective operations. And peak memory is a property of a process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.common.runner import in_turn
 WIDTH = 16
 SAMPLES_PER_REPLICA = 8
 WARM_UP_SECONDS = 0.5
-# TensorFlow's collective operations on CPU replicas, inside the loop of steps_per_execution > 1.
+# The error of TensorFlow's collective operations on CPU replicas, if steps_per_execution > 1.
 KNOWN_CRASH = "must feed a value for placeholder"
 
 TrainCall = Callable[[], Any]
@@ -36,7 +36,7 @@ def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
     devices = [f"CPU:{index}" for index in range(replicas)]
     if name == "plain":
         return tf.distribute.MirroredStrategy(devices)
-    # Imported here so that the peer's trace time and memory are those without tfdist.
+    # Imported here so that tfdist does not count in the peer's trace time and memory.
     import tfdist
 
     return tfdist.MirroredStrategy(devices)
@@ -45,7 +45,7 @@ def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
 def make_train_call(strategy: tf.distribute.Strategy, cell: argparse.Namespace) -> TrainCall:
     """A function that calls the train function of `model.fit` once, on the next batches.
 
-    The model is a chain of small dense layers, so that a step is overhead and little arithmetic.
+    The model is a chain of small dense layers, so a step is mostly overhead and little arithmetic.
     """
     keras.utils.set_random_seed(0)
     with strategy.scope():
@@ -96,7 +96,7 @@ def compare_step_times(cell: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def measure_alone(cell: argparse.Namespace) -> dict:
-    """The first call's seconds and the process's peak memory, of the one strategy asked for."""
+    """The seconds of the first call and the process's peak memory, for a single strategy."""
     (name,) = cell.strategies
     call = make_train_call(make_strategy(name, cell.replicas), cell)
     try:

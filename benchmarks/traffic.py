@@ -1,9 +1,9 @@
-"""Bytes that cross the loopback device in one exchange, beside those of the payloads.
+"""Bytes that cross the loopback device in one exchange, compared with the bytes of the payloads.
 
 The ranks exchange a gradient of 1 MB: with the engine's own all-reduce, uncompressed, and with a
-compressor. The kernel's counter of the loopback device gives what really travels: payloads, calls,
-acknowledgements, headers. Its packets have up to 64 kB, so an Ethernet's headers, of 66 bytes in
-1514, are not in it; other programs that use the device are.
+compressor. The kernel's counter of the loopback device counts what really travels: payloads, calls,
+acknowledgements, headers. It also counts other programs that use the device. Packets on loopback
+have up to 64 kB. So the headers of an Ethernet, 66 of 1514 bytes, are not counted.
 
     python -m benchmarks.traffic                          # about two minutes
     python -m benchmarks.traffic --strategies horovod --ranks 2 --compressor topk
@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(strategy: str, ranks: int, compressor: str) -> Found:
-    """What `traffic_ranks.py` finds with so many ranks."""
+    """What `traffic_ranks.py` measures with so many ranks."""
     given = ("--strategy", strategy, "--compressor", compressor)
     return runner.written("traffic_ranks", *given, start=runner.launched(ranks, strategy))
 
@@ -58,7 +58,7 @@ def table(found: dict[tuple[str, int], Found], compressor: str) -> str:
 
 
 def main() -> None:
-    """Measures, prints the table, and writes what was asked for."""
+    """Measures, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
     found = {
         (strategy, ranks): measure(strategy, ranks, arguments.compressor)

@@ -21,12 +21,12 @@ STEPS = 20
 
 
 def crossed() -> int:
-    """The bytes that have crossed the loopback device since it is up."""
+    """The bytes that have crossed the loopback device since the device was started."""
     return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
 
 
 def bytes_of(strategy: Any, step: Callable[[], Any]) -> float:
-    """What a rank sends in one `step`, in the mean."""
+    """The mean number of bytes that a rank sends in one `step`."""
     for _ in range(3):
         step()
     strategy.processes.all_gather([0])
@@ -38,7 +38,7 @@ def bytes_of(strategy: Any, step: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    """Writes the bytes per step and those of a second in which nothing is to do."""
+    """Writes the bytes per step, and the bytes of an idle second."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--strategy", required=True)

@@ -1,4 +1,4 @@
-"""What a figure was measured with: versions and the machine."""
+"""What figures were measured with: versions and the machine."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 PACKAGES = {"TensorFlow": "tensorflow", "Keras": "keras", "Horovod": "horovod", "tfdist": "tfdist"}
 
-# Vector instructions, the widest first, as Linux calls them. How fast TensorFlow multiplies depends
-# on them, and processors of the same name differ.
+# Vector instructions by their names in Linux, the widest first. TensorFlow's speed depends on them,
+# and processors of the same name may have different ones.
 VECTORS = ("avx512f", "avx2", "avx")
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Of Python, of these of `PACKAGES`, and of tfdist."""
+    """The versions of Python, of these packages of `PACKAGES`, and of tfdist."""
     return {
         "Python": platform.python_version(),
         **{name: version(PACKAGES[name]) for name in (*names, "tfdist")},
@@ -30,13 +30,13 @@ def versions(*names: str) -> dict[str, str]:
 
 
 def measured_with(*names: str) -> str:
-    """The same in words, with the number of cores."""
+    """These versions and the number of cores, in words."""
     used = ", ".join(f"{name} {number}" for name, number in versions(*names).items())
     return f"{used}, {cores()} cores"
 
 
 def facts() -> dict[str, Any]:
-    """What step times depend on here, apart from the systems' versions."""
+    """Facts about this machine that step times depend on, apart from versions."""
     processor = Path("/proc/cpuinfo").read_text()
     named = re.search(r"^model name\s*: (.*)$", processor, re.M)
     return {

@@ -9,14 +9,14 @@ from benchmarks import pages
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """One that shows a module's description as it is written."""
+    """A parser that shows a module's description as it is written."""
     return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
 
 def add_plot(parser: argparse.ArgumentParser, default: Path, what: str) -> None:
-    """Adds the option `--plot [PATH]`; `what` is drawn, without it nothing."""
+    """Adds the option `--plot [PATH]`, with which `what` is drawn."""
     parser.add_argument(
         "--plot",
         type=Path,

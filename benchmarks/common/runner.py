@@ -1,4 +1,4 @@
-"""Starts the processes in which something is measured, and lets systems take turns."""
+"""Starts the processes that measure, and lets systems take turns."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from benchmarks.pages import ROOT
 
 
 def order(systems: Sequence[str], number: int) -> Sequence[str]:
-    """Of the systems in a round: forwards and backwards in turn (ABBA).
+    """The order of the systems in a round: forwards and backwards in turn (ABBA).
 
-    So a slow drift of the machine's speed meets all systems alike.
+    So a slow drift of the machine's speed affects all systems equally.
     """
     return systems if number % 2 == 0 else systems[::-1]
 
 
 def in_turn(systems: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Number of the round and system, for all rounds."""
+    """The number of the round and the system, for each measurement of all rounds."""
     for number in range(rounds):
         for name in order(systems, number):
             yield number, name
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """This process' variables; what is in these folders, and the benchmarks, can be imported."""
+    """This process' variables, with which these folders and the benchmarks can be imported."""
     paths = [*map(str, folders), str(ROOT), os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(filter(None, paths))
     return {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {"PYTHONPATH": path}
 
 
 def printed(module: str, *options: object, folders: Sequence[Path] = ()) -> Any:
-    """The JSON that a module of this folder prints last, run in a process of its own.
+    """Runs a module of this folder in a process of its own. Returns the JSON that it prints last.
 
     Args:
-        module: its name.
-        *options: of its command line.
-        folders: as of `environment`.
+        module: the name of the module.
+        *options: the options of its command line.
+        folders: as for `environment`.
 
     Raises:
-        RuntimeError: when the process fails; with the end of what it wrote.
+        RuntimeError: when the process fails; the message has the end of what it wrote.
     """
     output = _run(_command(module, *options), environment(*folders))
     return json.loads(output.splitlines()[-1])
@@ -55,9 +55,9 @@ def written(module: str, *options: object, start: Callable[[list[str]], None]) -
     """The JSON that one of several processes of a module writes.
 
     Args:
-        module: its name; its command line begins with the path to write to.
-        *options: the rest of its command line.
-        start: runs the processes, given the command of one.
+        module: the name of the module. Its command line begins with the path to write to.
+        *options: the rest of the command line.
+        start: runs the processes, given the command for each of them.
 
     Raises:
         RuntimeError: as `printed`.
@@ -69,7 +69,7 @@ def written(module: str, *options: object, start: Callable[[list[str]], None]) -
 
 
 def launched(processes: int, strategy: str) -> Callable[[list[str]], None]:
-    """Starts so many with `tfdist run`; for `written`."""
+    """A function for `written` that starts so many processes with `tfdist run`."""
     launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes)]
 
     def start(command: list[str]) -> None:

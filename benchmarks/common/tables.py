@@ -13,8 +13,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], columns: str = "tn
 
     Args:
         head: the columns' titles.
-        rows: the cells of each.
-        columns: "t" for one of text, "n" for one of numbers; the last letter is for all others too.
+        rows: the cells of each row.
+        columns: a letter for each column: "t" for text, "n" for numbers. The last letter is also
+            for all further columns.
     """
     lines = [_line(cells) for cells in rows]
     under = "".join(_LINES[kind] for kind in columns.ljust(len(head), columns[-1]))
@@ -29,8 +30,8 @@ def with_quartiles(values: Sequence[float], style: str) -> str:
     """The median, and the quartiles in brackets.
 
     Args:
-        values: at least one; of a single one there are no quartiles.
-        style: of the figures, as `format` takes it.
+        values: at least one value; for a single value no quartiles are shown.
+        style: the style of the figures, as `format` takes it.
     """
     if len(values) == 1:
         return f"{values[0]:{style}}"
@@ -39,7 +40,7 @@ def with_quartiles(values: Sequence[float], style: str) -> str:
 
 
 def with_range(values: Sequence[float], style: str) -> str:
-    """The median, and the lowest and the highest in brackets; arguments as above."""
+    """The median, and in brackets the lowest and the highest; arguments as above."""
     return _spread(statistics.median(values), min(values), max(values), style)
 
 

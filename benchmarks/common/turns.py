@@ -1,7 +1,7 @@
-"""Processes that wait until it is their turn to measure, so that several can take turns.
+"""Processes that wait until it is their turn to measure.
 
-The one that is measured connects to the benchmark. It first says what it has found, then how long a
-number of calls took, each time that it is asked.
+The process that measures connects to the benchmark. It first says what it has found. Then, each
+time that it is asked, it says how long a number of calls took.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-# Seconds until a process is ready, and for one turn.
+# Seconds that a process may take until it is ready, and for one turn.
 START_SECONDS, TURN_SECONDS = 300, 120
 _PORT = "BENCHMARK_PORT"
 
@@ -26,11 +26,11 @@ class Measuring:
     """A process that measures when it is told to.
 
     Args:
-        connection: to it.
-        log: what it has printed.
+        connection: the connection to the process.
+        log: what the process has printed.
 
     Attributes:
-        found: what it said when it was ready.
+        found: what the process said when it was ready.
     """
 
     def __init__(self, connection: IO[str], log: Path):
@@ -39,7 +39,7 @@ class Measuring:
         self.found: dict[str, Any] = self._answer()
 
     def seconds(self, calls: int) -> float:
-        """How long each of so many calls took, in the mean.
+        """The mean seconds of so many calls.
 
         Raises:
             RuntimeError: when the process has ended.
@@ -59,15 +59,15 @@ class Measuring:
 def measuring(
     command: Sequence[str], folder: Path, variables: Mapping[str, str]
 ) -> Iterator[Measuring]:
-    """Starts a process that calls `take_turns`; it is ready, and has ended afterwards.
+    """Starts a process that calls `take_turns`. In this context the process is ready to measure.
 
     Args:
-        command: starts it.
-        folder: where.
-        variables: of its environment.
+        command: the command of the process.
+        folder: its working folder.
+        variables: its environment variables.
 
     Raises:
-        RuntimeError: when it ends before it is ready, or is not ready in time.
+        RuntimeError: when the process ends before it is ready, or is not ready in time.
     """
     with contextlib.ExitStack() as stack:
         log = Path(stack.enter_context(tempfile.TemporaryDirectory()), "log")
@@ -84,7 +84,7 @@ def measuring(
 
 
 def take_turns(found: Mapping[str, Any], seconds: Callable[[int], float]) -> None:
-    """Measures when the benchmark wants it, until it ends.
+    """Measures whenever the benchmark asks, until the benchmark ends.
 
     Args:
         found: for `Measuring.found`.
@@ -111,7 +111,7 @@ def _accepted(server: socket.socket, process: subprocess.Popen, log: Path) -> so
 
 
 def _end_process(process: subprocess.Popen) -> None:
-    """Waits for what has nothing to do any more, and ends it if it does not end."""
+    """Waits for a process that has nothing left to do, and ends it if it does not end."""
     try:
         process.wait(TURN_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,16 +1,17 @@
 """Trains the same models with tfdist and its peers, on links of several speeds, in turn.
 
-The hosts are network namespaces of this machine, each with a core of its own as long as there are
-enough. A round launches every system once, forwards and backwards in turn (ABBA); a launch measures
-all links, one after the other. Before each measurement the links' speed is checked. Needs root, or
-it measures over loopback, and says so. The peers come from `install_peers.py`.
+The hosts are network namespaces of this machine, each with a core of its own if there are enough
+cores. A round launches every system once, forwards and backwards in turn (ABBA). A launch measures
+all links, one after the other. Before each measurement the links' speed is checked. Namespaces need
+root; without root the benchmark measures over loopback, and says so. The peers come from
+`install_peers.py`.
 
     python -m benchmarks.side_by_side quick                # as `make bench`
     python -m benchmarks.side_by_side models --resume      # goes on with what was measured
     python -m benchmarks.side_by_side quick --systems horovod ddp --rates 1gbit --rounds 1
 
-On hosts of one's own, without `tc` and namespaces, each system's script is started with what starts
-that system there, once on each host; `collect.py` makes tables of what the ranks wrote. The
+On your own hosts, `tc` and namespaces are not needed. Start each system's script with the launcher
+of that system, once on each host. `collect.py` then makes tables of what the ranks wrote. The
 number of threads is what OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS say; here it is 1 for all.
 
     horovodrun -np 2 -H a,b python -m benchmarks.side_by_side.run_tfdist FOLDER \\
@@ -63,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run(cell: plans.Cell, name: str, steps: Mapping[str, int], peers: str) -> dict[str, Any]:
-    """One launch of one system; `steps` are timed, by the rate of the links."""
+    """One launch of one system; `steps` has the number of timed steps by the rate of the links."""
     system = SYSTEMS[name]
     entry: dict[str, Any] = {}
     links: list[list[float]] = []
@@ -79,7 +80,7 @@ def run(cell: plans.Cell, name: str, steps: Mapping[str, int], peers: str) -> di
 
 
 def say(entry: dict[str, Any]) -> None:
-    """Tells of one launch."""
+    """Prints the result of one launch."""
     print(f"{entry['system']}, {entry['work']}, {entry['hosts']} hosts:", file=sys.stderr, end=" ")
     if "error" in entry:
         print(f"failed: {entry['error']}", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from benchmarks.side_by_side.runs import Group
 from benchmarks.side_by_side.systems import SYSTEMS
 
 matplotlib.use("Agg")
-# After so many lines the colors repeat, with another marker.
+# After so many lines the colors begin again, with another marker.
 COLORS, MARKERS = 10, "os^"
 # Labels on the logarithmic axis, in each power of ten.
 STEPS = (1, 1.5, 2, 3, 5, 7)
@@ -24,8 +24,8 @@ def draw(groups: list[Group], path: Path) -> None:
     """One panel for each group, with a line for each system.
 
     Args:
-        groups: with limited links each.
-        path: of the PNG.
+        groups: groups with limited links.
+        path: the path of the PNG.
     """
     figure = Figure(figsize=(8, 4.5 * len(groups)), layout="constrained")
     for axes, group in zip(figure.subplots(len(groups), 1, squeeze=False)[:, 0], groups):

@@ -1,8 +1,8 @@
-"""Makes results of what ranks on hosts of one's own wrote, and the tables and charts of them.
+"""Makes results, tables and charts of what the ranks on your own hosts wrote.
 
-Each folder has the N.json of all ranks of one launch; where the hosts share no file system, they
-are copied together first. Launches of the same system and work become rounds. As the bytes of an
-interface are counted, each host has to have one rank. On one of the hosts:
+Each folder holds the files N.json of all ranks of one launch. If the hosts share no file system,
+copy these files together first. Launches of the same system and work become rounds. Each host must
+have one rank, because the bytes of an interface are counted. On one of the hosts:
 
     python -m benchmarks.side_by_side.collect FOLDER... --rate 10gbit --out RESULTS.json
 """
@@ -28,7 +28,7 @@ def ranks(folder: Path) -> list[Report]:
     """What all ranks of a launch wrote.
 
     Raises:
-        SystemExit: when there are not as many as took part, or they did not do the same.
+        SystemExit: when files of some ranks are missing, or the ranks did not do the same.
     """
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))]
     if not found or sorted(r["rank"] for r in found) != list(range(found[0]["ranks"])):
@@ -41,11 +41,11 @@ def ranks(folder: Path) -> list[Report]:
 
 
 def collected(launches: Sequence[Sequence[Report]], rate: str) -> list[Run]:
-    """The runs of `runs.Group`.
+    """The runs for `runs.Group`.
 
     Args:
-        launches: what the ranks of each wrote.
-        rate: of the links, unless they are loopback, which has no limit.
+        launches: for each launch, what its ranks wrote.
+        rate: the rate of the links. It does not count on loopback, which has no limit.
     """
     rounds: collections.Counter[tuple[Any, ...]] = collections.Counter()
     runs = []
@@ -66,7 +66,7 @@ def collected(launches: Sequence[Sequence[Report]], rate: str) -> list[Run]:
 
 
 def _hosts(report: Report, launches: Sequence[Sequence[Report]]) -> list[int]:
-    """On how many hosts a run is; one device is compared with all systems of its work."""
+    """The numbers of hosts that a run belongs to; one device belongs to all of its work."""
     if not SYSTEMS[report["system"]].single:
         return [report["ranks"]]
     place = (report["work"], report["batch"])
@@ -75,7 +75,7 @@ def _hosts(report: Report, launches: Sequence[Sequence[Report]]) -> list[int]:
 
 
 def content(runs: list[Run]) -> dict[str, Any]:
-    """What the file of results holds."""
+    """The content of the file of results."""
     found: dict[str, Any] = {"plan": "hosts of one's own", "machine": machine.facts()}
     found["own_hosts"] = not any(run["loopback"] for run in runs)
     found |= {"versions": {}, "runs": []}

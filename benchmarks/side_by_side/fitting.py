@@ -24,22 +24,22 @@ def fit(
     """Trains for the recorder's steps.
 
     Args:
-        model: compiled.
-        keras: the module that the model is of.
+        model: the compiled model.
+        keras: the module of the model: Keras 3 or tf_keras.
         samples: inputs and labels.
-        batch: how many of them make a step.
+        batch: the number of samples of a step.
         recorder: is told of each step.
-        callbacks: others, which come first.
-        reported: what the framework multiplies losses by in its logs.
+        callbacks: further callbacks, which come first.
+        reported: the factor by which the framework multiplies the losses in its logs.
     """
 
     class Steps(keras.callbacks.Callback):
         total = 0.0
-        # For tfdist: as with the other systems, ranks do not meet to agree on what callbacks see.
+        # For tfdist: as with the other systems, ranks need not agree after each batch.
         decides_in_batches = False
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-            # What Keras gives is the mean of all steps.
+            # Keras gives the mean over all steps so far.
             total = float((logs or {})["loss"]) / reported * (batch + 1)
             recorder.step_done(total - self.total)
             self.total = total
@@ -55,10 +55,10 @@ def fit(
 
 
 def parameters(model: Any) -> int:
-    """How many of a model are trained."""
+    """The number of trained parameters of a model."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Of TensorFlow, numpy and these packages."""
+    """The versions of TensorFlow, numpy and these packages."""
     return {name: version(name) for name in ("tensorflow", "numpy", *names)}

@@ -1,4 +1,4 @@
-"""What tfdist is to reach with the MLP on two hosts, as ratios of step times to peers'."""
+"""The goals of tfdist with the MLP on two hosts: ratios of its step times to those of peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.side_by_side.runs import Group
 from benchmarks.side_by_side.systems import SYSTEMS
 
 DENSE = ("tfdist-horovod", "tfdist-multi_worker")
-# The links, ours (the best of them counts), theirs (the best of them counts), and the bound.
+# The links, the systems of tfdist, the peers, and the bound. Of each side the best system counts.
 GOALS = [
     ("100mbit", "compressed", ("horovod",), 0.05),
     ("100mbit", "compressed", ("horovod-fp16",), 0.10),
@@ -22,14 +22,14 @@ GOALS = [
     ("1gbit", "dense", ("horovod", "mwms", "ddp"), 1.0),
     ("100mbit", "dense", ("horovod", "mwms", "ddp"), 1.0),
 ]
-# Of the ring's bound, what a dense exchange is to reach, and on which links. On faster ones the
-# cores of one machine that stands for all hosts are the limit.
+# The share of the ring's bound that a dense exchange should reach, and the links. On faster links
+# the cores are the limit, because one machine stands for all hosts.
 RING_SHARES = {"tfdist-horovod": 0.92, "tfdist-multi_worker": 0.80}
 RING_LINKS = ("1gbit", "100mbit")
 
 
 def table(group: Group) -> list[str]:
-    """The goals that these runs can tell of; nothing for another model."""
+    """The goals that these runs can show; nothing for another model."""
     if (group.work, group.hosts) != ("mlp", 2):
         return []
     rows = []

@@ -1,7 +1,7 @@
 """Makes the environments of the peers: FOLDER-tf with Horovod, FOLDER-torch with PyTorch.
 
-Each peer is installed for the benchmark only, apart from tfdist's environment, with the same
-Python, TensorFlow and numpy. What has been installed is left as it is.
+The peers are installed only for the benchmark, in environments of their own, with the same Python,
+TensorFlow and numpy as tfdist's. An existing environment is left as it is.
 
     python benchmarks/side_by_side/install_peers.py .venv-peers
 """
@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# 2.13 is the one that PyPI's index and a machine with its CPU build agree on.
+# 2.13 is the version that both PyPI's index and a machine with PyTorch's CPU build have.
 TORCH = "torch==2.13.0"
 
 
 def install(folder: Path, *requirements: str) -> Path:
-    """The Python of an environment with these packages; it is made if it is not there."""
+    """The Python of an environment with these packages; makes the environment if it is missing."""
     python = folder / "bin" / "python"
     note = folder / ".installed"
     wanted = "\n".join(requirements)

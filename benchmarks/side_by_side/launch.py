@@ -17,7 +17,7 @@ from benchmarks.side_by_side.rig import Rig, ended
 from benchmarks.side_by_side.systems import SYSTEMS
 from tfdist.launcher.ranks import ALLOCATOR
 
-# Seconds that ranks may take to start and trace, and a step on the slowest link.
+# Seconds that ranks may take to start and trace, and that a step may take on the slowest link.
 START_SECONDS, STEP_SECONDS = 300, 30
 
 
@@ -26,8 +26,8 @@ class Phase:
     """Training on links of one speed.
 
     Attributes:
-        rate: of all links, as `tc` writes it.
-        steps: that are timed.
+        rate: the rate of all links, as `tc` writes it.
+        steps: the number of timed steps.
     """
 
     rate: str
@@ -50,25 +50,25 @@ def launch(
     """What all ranks wrote.
 
     Args:
-        name: of the system.
+        name: the name of the system.
         work: the name in `WORKS`.
         batch: samples per rank and step.
         rig: the hosts.
-        phases: at least one.
+        phases: at least one phase.
         peers: as for `System.python`.
-        checked: is told what the links were measured to carry, before each phase.
+        checked: called before each phase, with the measured speeds of the links.
 
     Raises:
         Failed: when a rank fails or takes too long.
     """
     system = SYSTEMS[name]
-    # Of one core and one process each, so that all systems have the same.
+    # For ranks of one process and one core each, so that all systems have the same.
     variables = {
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "2",
         "OMP_NUM_THREADS": "1",
-        # PyTorch always has it; TensorFlow, unless told, only on processors with VNNI.
+        # PyTorch always uses oneDNN. TensorFlow uses it by default only on processors with VNNI.
         "TF_ENABLE_ONEDNN_OPTS": "1",
         **ALLOCATOR,
         **system.variables,

@@ -1,4 +1,4 @@
-"""What all ranks of a launch together found."""
+"""Merges what the ranks of a launch found."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Report = dict[str, Any]
 def merged(
     reports: Sequence[Report], rates: Sequence[str], links: Sequence[list[float]], shared: bool
 ) -> dict[str, Any]:
-    """One entry for all ranks: a step takes as long as with the slowest.
+    """One entry for all ranks: a step takes as long as on the slowest rank.
 
     Args:
-        reports: of all ranks.
-        rates: of the links in each phase.
-        links: what they were measured to carry then.
-        shared: the ranks have one interface, which counts what all of them send.
+        reports: the reports of all ranks.
+        rates: the rate of the links in each phase.
+        links: the measured speeds of the links in each phase.
+        shared: whether all ranks have one interface, which counts what all of them send.
     """
     phases = []
     for rate, carried, *found in zip(rates, links, *(rank["phases"] for rank in reports)):

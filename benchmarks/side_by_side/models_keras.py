@@ -15,7 +15,7 @@ def build(name: str, keras: Any) -> Any:
     """A model that gives logits.
 
     Args:
-        name: of the work.
+        name: the name of the work.
         keras: the module, `keras` or `tf_keras`.
     """
     task = work.WORKS[name]
@@ -78,7 +78,7 @@ def _embedding(x: Any, classes: int, layers: Any) -> Any:
 
 
 def _variables(count: int, x: Any, classes: int, layers: Any) -> Any:
-    """So many vectors, whose gradients cost no more than copies, however many there are."""
+    """A model of `count` vectors. Their gradients together cost no more than copies."""
 
     class Vectors(layers.Layer):
         def build(self, shape: Any) -> None:

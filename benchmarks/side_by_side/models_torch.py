@@ -16,7 +16,7 @@ def build(name: str) -> nn.Module:
     """A model that gives logits, with the classes on the last axis."""
     task = work.WORKS[name]
     model = _MODELS[task.model](task)
-    # As Keras begins. PyTorch's own weights are smaller, and another loss is reached with them.
+    # The same initial weights as in Keras. PyTorch's own are smaller and lead to another loss.
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -39,7 +39,7 @@ def _convolved(inputs: int, width: int, kernel: int, stride: int) -> nn.Module:
 
 
 class _ResidualBlock(nn.Module):
-    """Where a stage begins, the shortcut is a convolution."""
+    """A residual block. Where a stage begins, the shortcut is a convolution."""
 
     def __init__(self, inputs: int, width: int, stride: int):
         super().__init__()
@@ -99,7 +99,7 @@ class _Embedding(nn.Module):
 
 
 class _Variables(nn.Module):
-    """So many vectors, whose gradients cost no more than copies, however many there are."""
+    """A model of many vectors. Their gradients together cost no more than copies."""
 
     def __init__(self, count: int, task: work.Work):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Shows whether the exchange of gradients runs beside the backward pass: one step, as a chart.
+"""Shows whether the exchange of gradients overlaps the backward pass: a chart of one step.
 
-A bar goes from when a variable's gradient is computed to when its sum over the ranks is there. The
-exchange overlaps the backward pass where bytes are sent, or bars end, before the last bar begins.
+A bar begins when a variable's gradient is computed, and ends when its sum over the ranks has
+arrived. There is overlap if bytes are sent, or bars end, before the last bar begins.
 
     python -m benchmarks.side_by_side.overlap                 # needs root; two minutes
     python -m benchmarks.side_by_side.overlap --rate 100mbit --work mlp --batch 64
@@ -25,7 +25,7 @@ from benchmarks.side_by_side.work import WORKS
 
 matplotlib.use("Agg")
 STEPS = 6
-# Of more variables a chart is no longer readable; those that wait longest for their sums are drawn.
+# With more variables a chart is hard to read. The variables that wait longest for sums are drawn.
 BARS = 12
 
 
@@ -34,9 +34,9 @@ class Step:
     """One step; times are in milliseconds since the end of the step before.
 
     Attributes:
-        title: of the system.
-        bars: for each variable its path, and when its gradient was computed and its sum there.
-        sent: times, and the megabytes that the rank had sent in the step.
+        title: the title of the system.
+        bars: for each variable its path, when its gradient was computed, and when its sum arrived.
+        sent: times, each with the megabytes that the rank had sent in the step until then.
         end: when the step ended.
     """
 
@@ -47,21 +47,21 @@ class Step:
 
     @property
     def computed(self) -> float:
-        """When the last gradient was there: the end of the backward pass."""
+        """When the last gradient was computed: the end of the backward pass."""
         return max(begin for _, begin, _ in self.bars)
 
     def sent_until(self, time: float) -> float:
-        """Megabytes."""
+        """The megabytes that were sent until then."""
         place = bisect.bisect_right([moment for moment, _ in self.sent], time)
         return self.sent[place - 1][1] if place else 0.0
 
 
 def step_of(title: str, log: dict[str, Any]) -> Step:
-    """The last but one step of a rank's notes, after which nothing of another one can be in it.
+    """The last but one step in a rank's notes. It contains nothing of other steps.
 
     Args:
-        title: of the system.
-        log: of `run_overlap.Log`.
+        title: the title of the system.
+        log: the content of a `run_overlap.Log`.
     """
     start, end = log["steps"][-3:-1]
 
@@ -80,7 +80,7 @@ def step_of(title: str, log: dict[str, Any]) -> Step:
 
 
 def told(step: Step) -> str:
-    """What the chart shows, in words."""
+    """The message of the chart in words."""
     within = sum(end < step.computed for _, _, end in step.bars)
     return (
         f"{step.title}: the backward pass ends after {step.computed:.0f} of {step.end:.0f} ms. "
@@ -112,7 +112,7 @@ def draw(steps: list[Step], title: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Trains with both strategies, prints what is seen and draws it."""
+    """Trains with both strategies, prints the result and draws the chart."""
     parser = options.parser(__doc__)
     parser.add_argument("--work", choices=WORKS, default="transformer")
     parser.add_argument("--batch", type=int, default=8, help="samples per rank and step")

@@ -10,8 +10,9 @@ from benchmarks.side_by_side.rig import UNLIMITED
 from benchmarks.side_by_side.systems import COMPARED
 from benchmarks.side_by_side.work import VARIABLES
 
-# What the goals need. A launch on two hosts takes about 15 seconds beside its steps, and a dense
-# exchange at 100 Mbit/s 3.5 seconds per step, so that both rounds take about 12 minutes.
+# The systems that the goals need. A launch on two hosts takes about 15 seconds besides its steps,
+# and a dense exchange at 100 Mbit/s takes 3.5 seconds per step. So both rounds take about 12
+# minutes.
 TRAINING = (
     "tfdist-horovod",
     "tfdist-horovod-powersgd",
@@ -31,7 +32,7 @@ MODEL_SYSTEMS = (*TRAINING, "tfdist-horovod-fp16", "ddp-fp16")
 BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")
 SCALED = (*DENSE, BEST, "horovod", "mwms", "ddp", *FLOORS)
-# All that train on several hosts, and work.
+# All systems that train on several hosts, and that work.
 MULTIPLE = tuple(
     name
     for name, system in COMPARED.items()
@@ -45,10 +46,10 @@ class Cell:
     """One model on so many hosts.
 
     Attributes:
-        work: its name in `WORKS`.
-        hosts: how many.
+        work: the name of the model in `WORKS`.
+        hosts: the number of hosts.
         batch: samples per rank and step.
-        systems: the names of those that are measured.
+        systems: the names of the systems that are measured.
     """
 
     work: str
@@ -68,7 +69,8 @@ class Plan:
 
     Attributes:
         cells: models and hosts.
-        steps: that are timed, by the rate of the links. Short ones vary more, so they are more.
+        steps: the number of timed steps, by the rate of the links. Short steps vary more, so there
+            are more of them.
         rounds: how often each system is launched.
     """
 
@@ -81,11 +83,11 @@ PLANS = {
     "quick": Plan(
         (Cell("mlp", 2, 64, QUICK_SYSTEMS),), {UNLIMITED: 30, "1gbit": 10, "100mbit": 4}, 2
     ),
-    # The systems that take what the link takes differ by one in a hundred, so it takes more rounds.
+    # Where the link decides, systems differ by only one percent, so more rounds are needed.
     "dense": Plan(
         (Cell("mlp", 2, 64, (*DENSE, "horovod", "ddp", *FLOORS)),), {"1gbit": 12, "100mbit": 6}, 6
     ),
-    # Compressed steps take a tenth of a second on each link, so that the cores' noise counts.
+    # Compressed steps take a tenth of a second on each link, so noise of the cores matters.
     "compressed": Plan(
         (Cell("mlp", 2, 64, (BEST, "ddp-powersgd", "keras", "torch")),),
         {"1gbit": 25, "100mbit": 25},
@@ -113,13 +115,14 @@ PLANS = {
         {UNLIMITED: 15, "10gbit": 15, "1gbit": 8, "100mbit": 3},
         2,
     ),
-    # Steps to a loss do not depend on the link, so they are counted on the first, the fastest.
+    # The number of steps to a loss does not depend on the link. It is counted on the first link,
+    # which is the fastest.
     "target": Plan(
         (Cell("digits", 2, 32, MULTIPLE), Cell("characters", 2, 8, MULTIPLE)),
         {UNLIMITED: 190, "10gbit": 10, "1gbit": 5, "100mbit": 4},
         1,
     ),
-    # What a step adds is a small difference, so it takes more steps.
+    # What an exchange adds to a step is a small difference, so more steps are needed.
     "variables": Plan(
         tuple(Cell(f"variables-{count}", 2, 32, COUNTED) for count in VARIABLES),
         {UNLIMITED: 40, "1gbit": 20},

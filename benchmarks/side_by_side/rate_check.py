@@ -1,4 +1,4 @@
-"""Sends bytes to the next host while others come from the one before; prints bytes per second.
+"""Sends bytes to the next host and receives from the previous host; prints bytes per second.
 
 python rate_check.py ADDRESS NEXT_ADDRESS SIZE
 """
@@ -15,7 +15,7 @@ NOT_COUNTED = 1_000_000
 
 
 def send(address: str, size: int) -> None:
-    """Connects as soon as the other one listens, and sends."""
+    """Connects as soon as the other host listens, and sends."""
     until = time.monotonic() + 30
     while True:
         try:
@@ -32,7 +32,7 @@ def send(address: str, size: int) -> None:
 
 
 def main() -> None:
-    """Prints the rate at which the bytes came."""
+    """Prints the rate at which the bytes arrived."""
     own, following, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
     with socket.create_server((own, PORT)) as server:
         sender = threading.Thread(target=send, args=(following, size))

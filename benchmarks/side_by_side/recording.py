@@ -1,8 +1,8 @@
-"""What every system's script does alike: its command line, its place, and what it writes.
+"""What the scripts of all systems share: the command line, the place, and what they write.
 
 A script trains through phases, one for each speed of the links. Before a phase its ranks wait until
-`launch.py` has set that speed, so that they start once and are measured on every link. Nothing here
-imports TensorFlow or PyTorch, as all environments use it.
+`launch.py` has set that speed. So the ranks start once and are measured on every link. Nothing here
+imports TensorFlow or PyTorch, because the environments of all systems use this file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.side_by_side.systems import SYSTEMS
 from benchmarks.side_by_side.work import WORKS
 from tests.traffic import joining
 
-# Steps before the first phase: tracing, caches, the first ones of PowerSGD in PyTorch.
+# Steps before the first phase: for tracing, caches, and the first steps of PowerSGD in PyTorch.
 FIRST_STEPS = 4
 # Steps of each phase that are not timed.
 WARM_UP = 1
@@ -30,7 +30,7 @@ WARM_UP = 1
 def parse(description: str | None) -> argparse.Namespace:
     """The command line, which `launch.py` writes, with `ranks` and the system's `options`.
 
-    On hosts of one's own, the launcher of the system starts the script, and there are no addresses.
+    On your own hosts, the launcher of the system starts the script, and there are no addresses.
     """
     script = Path(sys.argv[0]).stem
     own = [name for name, system in SYSTEMS.items() if system.script == script]
@@ -54,10 +54,10 @@ def parse(description: str | None) -> argparse.Namespace:
 
 
 def own_place(variables: Mapping[str, str]) -> tuple[int, int]:
-    """The rank that a launcher gave, and of how many: 0 of 1 without one.
+    """The rank that a launcher gave, and the number of ranks; 0 and 1 without a launcher.
 
     Args:
-        variables: of the environment, of horovodrun, mpirun, torchrun, or TF_CONFIG.
+        variables: the environment variables: of horovodrun, mpirun or torchrun, or TF_CONFIG.
     """
     for prefix in ("HOROVOD_", "OMPI_COMM_WORLD_", ""):
         size = "WORLD_SIZE" if not prefix else f"{prefix}SIZE"
@@ -98,8 +98,8 @@ class Recorder:
 
     Args:
         arguments: the command line.
-        versions: of what the result depends on.
-        parameters: of the model, that are trained.
+        versions: the versions of the packages that the result depends on.
+        parameters: the number of trained parameters of the model.
     """
 
     def __init__(self, arguments: argparse.Namespace, versions: dict[str, str], parameters: int):
@@ -138,11 +138,11 @@ class Recorder:
             self._next_phase()
         elif self._phase >= 0 and self._left == self._arguments.phases[self._phase]:
             self._sent_before = self._sent()
-        # Again, as the above has taken time.
+        # Once more, because the lines above have taken time.
         self._before = time.perf_counter_ns()
 
     def keep(self, name: str, value: Any) -> None:
-        """Writes more with what the rank found, under this name."""
+        """Adds `value` under this name to what the rank writes."""
         self._result[name] = value
 
     def _next_phase(self) -> None:
@@ -169,10 +169,10 @@ class Recorder:
 
 
 def ready_file(folder: Path, phase: int, rank: int) -> Path:
-    """By which a rank says that it waits for a phase."""
+    """The file with which a rank says that it waits for a phase."""
     return folder / f"ready.{phase}.{rank}"
 
 
 def go_file(folder: Path, phase: int) -> Path:
-    """By which the ranks hear that the links have the phase's speed."""
+    """The file that tells the ranks that the links have the phase's speed."""
     return folder / f"go.{phase}"

@@ -26,7 +26,7 @@ def milliseconds(seconds: list[float]) -> str:
 
 
 def rounds(group: Group) -> str:
-    """How many there were, and which systems ran in fewer."""
+    """How many rounds there were, and which systems ran in fewer."""
     text = f"{group.rounds} round{'s' * (group.rounds > 1)}"
     worked = [name for name in group.systems if name not in group.errors]
     for count in sorted({group.rounds_of(name) for name in worked} - {group.rounds}):
@@ -48,7 +48,7 @@ def times(group: Group) -> list[str]:
             row += ["–"] * 2 * len(group.rates)
             row[1] = f"crashes: `{group.errors[name]}`"
         for rate in group.rates if name not in group.errors else ():
-            # On one host there is no link, so its figure holds for all of them.
+            # On one host there is no link, so the figure holds for all links.
             seconds = group.seconds(name, None if system.single else rate)
             samples = group.batch * (1 if system.single else group.hosts)
             speed = f"{samples / statistics.median(seconds):.0f}" if system.trains else "–"
@@ -85,7 +85,7 @@ def section(group: Group) -> list[str]:
         lines.append(f"Over loopback, as {group.loopback}.")
     for rate in group.limited:
         carried = group.links(rate)
-        if not carried:  # They are not measured on hosts of one's own.
+        if not carried:  # The links of your own hosts are not measured.
             continue
         lines.append(
             f"Links of {LINKS[rate][1]} carried {statistics.median(carried) / 1e6:.1f} MB/s "
@@ -99,7 +99,7 @@ def section(group: Group) -> list[str]:
 
 
 def machine_text(result: dict[str, Any]) -> str:
-    """What the figures were measured with, and what they are."""
+    """What the figures were measured with, and what the figures mean."""
     machine = result["machine"]
     vectors = f" ({machine['vectors']})" if machine.get("vectors") else ""
     used = ", ".join(f"{name} {version}" for name, version in sorted(result["versions"].items()))
@@ -111,7 +111,7 @@ def machine_text(result: dict[str, Any]) -> str:
 
 
 def page(result: dict[str, Any], image: str | None) -> str:
-    """All tables, in Markdown, with the chart of that name, if there is one."""
+    """All tables, in Markdown, with the chart `image` if there is one."""
     lines = [
         f"# Side by side: {result['plan']}",
         "",

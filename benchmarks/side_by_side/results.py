@@ -1,6 +1,6 @@
-"""The file of results, which grows with each launch and from which measuring can go on.
+"""The file of results. It grows with each launch, and an interrupted benchmark can go on with it.
 
-It holds what the tables and charts read, and no more: a launch is one line.
+The file holds only what the tables and charts read. Each launch is one line.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from benchmarks.side_by_side.work import WORKS
 
 Run = dict[str, Any]
 
-# By which a launch is known again.
+# The entries by which a launch is recognized.
 KEY = ("round", "system", "work", "hosts", "batch")
-# Significant digits of seconds, of which one less changes figures of the pages, and of losses.
+# Significant digits of seconds and of losses. With one digit less, seconds in the pages would
+# change.
 SECONDS, LOSSES = 7, 5
 
 
 def kept(run: Run) -> Run:
     """What tables and charts read of a launch.
 
-    Losses only where there is one to reach; what links carried and what was sent only where there
-    were links; of an error the line that says what went wrong.
+    Losses are kept only if there is a target loss. The measured speeds of links and the bytes sent
+    are kept only if there were links. Of an error, only the line that says what went wrong is kept.
     """
     run = dict(run)
     if "error" in run:
@@ -64,7 +65,7 @@ def _phases(phases: list[Run], single: bool) -> list[Run]:
 
 
 def text(content: Mapping[str, Any]) -> str:
-    """A file of results: each run is one line, so that a file's history shows which are new."""
+    """The text of a file of results: one line for each run, so its history shows new runs."""
     lines = [json.dumps(run, separators=(",", ":")) for run in content["runs"]]
     head = json.dumps({name: value for name, value in content.items() if name != "runs"})
     return f'{head[:-1]}, "runs": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -74,10 +75,10 @@ class Results:
     """The runs of a plan.
 
     Args:
-        path: of the JSON file.
-        plan: its name.
-        steps: that are timed, by the rate of the links.
-        resume: go on with the file, if there is one, in place of a new one.
+        path: the path of the JSON file.
+        plan: the name of the plan.
+        steps: the number of timed steps, by the rate of the links.
+        resume: go on with an existing file instead of beginning a new one.
     """
 
     def __init__(self, path: Path, plan: str, steps: Mapping[str, int], resume: bool):
@@ -92,16 +93,16 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def needs(self, run: Run) -> bool:
-        """Whether this launch is missing; a system that failed once is not tried again.
+        """Whether this launch is missing. A system that failed once is not tried again.
 
         Args:
-            run: with the entries of `KEY` at least.
+            run: at least the entries of `KEY`.
         """
         same = [r for r in self._content["runs"] if all(r[key] == run[key] for key in KEY[1:])]
         return not any("error" in r or r["round"] == run["round"] for r in same)
 
     def add(self, run: Run) -> None:
-        """Keeps a run. The file is whole at any time, so it survives a power cut or Ctrl-C."""
+        """Keeps a run. The file is complete at any time, even after a power cut or Ctrl-C."""
         add_to(self._content, run)
         partial = self._path.with_suffix(".partial")
         partial.write_text(text(self._content))
@@ -109,7 +110,7 @@ class Results:
 
 
 def add_to(content: dict[str, Any], run: Run) -> None:
-    """Adds what is kept of a run to a file's content; versions are those of all runs together."""
+    """Adds what is kept of a run to a file's content. The versions of all runs are put together."""
     run = kept(run)
     content["versions"] |= run.pop("versions", {})
     content["runs"].append(run)

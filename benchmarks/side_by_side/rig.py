@@ -1,7 +1,7 @@
 """Hosts on links of a given speed, and what their interfaces have sent.
 
-A host is a network namespace with a core of its own as long as there are enough. Where namespaces
-are forbidden, the hosts are processes that meet over loopback, whose speed cannot be limited.
+A host is a network namespace, with a core of its own if there are enough cores. Where namespaces
+are forbidden, the hosts are processes that meet over loopback. Its speed cannot be limited.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from tests.traffic import network
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = Path(__file__).with_name("rate_check.py")
 UNLIMITED = "unlimited"
-# As `tc` writes a rate: bytes per second, and what tables call it.
+# Rates as `tc` writes them, with the bytes per second, and with the name in tables.
 LINKS = {
     UNLIMITED: (float("inf"), "no limit"),
     "10gbit": (1.25e9, "10 Gbit/s"),
     "1gbit": (1.25e8, "1 Gbit/s"),
     "100mbit": (1.25e7, "100 Mbit/s"),
 }
-# Of a link's rate, what it must carry when checked: `tc` counts headers too, and the first burst is
-# free. What cores cannot send, as at 10 Gbit/s here, is not the link's fault.
+# The share of its rate that a link must carry in a check, at least and at most: `tc` counts headers
+# too, and the first burst is free. Where the cores cannot send so fast, as at 10 Gbit/s here, the
+# link is not at fault.
 LEAST, MOST = 0.85, 1.02
 SENT_BY_ANY_CORE = 2e8
 
-# An hour's measuring does not end because something else ran for a few seconds.
+# So an hour of measurements does not fail because something else ran for a few seconds.
 CHECKS = 12
 PAUSE_SECONDS = 1
 
 
 def fits(carried: float, rate: str) -> bool:
-    """Whether a link carries what it should.
+    """Whether a link carries as much as it should.
 
     Args:
         carried: bytes per second, as measured.
@@ -51,13 +52,13 @@ def fits(carried: float, rate: str) -> bool:
 
 
 class LocalHost:
-    """Stands for a host on a machine that forbids namespaces; its link is loopback."""
+    """Replaces a host on a machine that forbids namespaces; the link is loopback."""
 
     def __init__(self, address: str):
         self.address = address
 
     def limit(self, rate: str | None) -> None:
-        """Loopback has no limit, which `Rig.rates` has seen to."""
+        """Does nothing: loopback has no limit, and `Rig.rates` offers no other rate there."""
         assert rate is None
 
     def start(self, command: Sequence[str], **options) -> subprocess.Popen:
@@ -69,9 +70,9 @@ class Rig:
     """So many hosts.
 
     Attributes:
-        hosts: a `network.Host` or a `LocalHost` each.
-        interface: the device over which they meet.
-        reason: why they are on loopback; "" if they are on links.
+        hosts: the hosts, each a `network.Host` or a `LocalHost`.
+        interface: the device over which the hosts meet.
+        reason: why the hosts are on loopback; "" if they are on links.
     """
 
     def __init__(self, hosts: Sequence[network.Host | LocalHost], interface: str, reason: str):
@@ -80,7 +81,7 @@ class Rig:
         self.reason = reason
 
     def rates(self, wanted: Sequence[str]) -> list[str]:
-        """Those of the rates that these hosts' links can be given."""
+        """The wanted rates that these hosts' links can have."""
         return [UNLIMITED] if self.reason else list(wanted)
 
     def limit(self, rate: str) -> None:
@@ -101,10 +102,10 @@ class Rig:
             )
 
     def checked(self, rate: str, folder: Path) -> list[float]:
-        """As `measured`, again if it does not fit the rate, as this machine may have been busy.
+        """As `measured`, but repeated if the speed does not fit: this machine may have been busy.
 
         Raises:
-            RuntimeError: when it does not fit at the last check either.
+            RuntimeError: when the speed does not fit at the last check either.
         """
         for _ in range(CHECKS):
             found = self.measured(rate, folder)
@@ -120,7 +121,7 @@ class Rig:
         """Bytes per second that arrive at each host while each sends to the next one."""
         if len(self.hosts) == 1:
             return []
-        # 0.4 seconds at the rate, but 5 MB at least, as the first 1 MB does not count.
+        # 0.4 seconds at the rate, but at least 5 MB, because the first 1 MB does not count.
         size = int(min(max(5e6, 0.4 * LINKS[rate][0]), 5e8))
         processes = []
         logs = [folder / f"check{number}.json" for number in range(len(self.hosts))]
@@ -137,7 +138,7 @@ class Rig:
 
 @contextlib.contextmanager
 def rig(count: int) -> Iterator[Rig]:
-    """So many hosts; they are gone afterwards, also after Ctrl-C and SIGTERM."""
+    """A rig of `count` hosts. The hosts are gone afterwards, even after Ctrl-C and SIGTERM."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if reason := network.reason_against():
@@ -153,7 +154,7 @@ def rig(count: int) -> Iterator[Rig]:
 
 @contextlib.contextmanager
 def ended(processes: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """None of these processes runs on afterwards."""
+    """After this context, none of these processes still runs."""
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
 """Horovod's all-reduce of as many numbers as the model has parameters, and nothing else.
 
-What it takes is the least that a step with Horovod can take, unless computing hides a part of it.
+A step with Horovod takes at least as long, unless computing hides a part of the exchange.
 """
 
 from __future__ import annotations

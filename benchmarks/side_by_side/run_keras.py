@@ -1,6 +1,7 @@
 """Keras 3 on one device: a step without any exchange.
 
-Options: "late" for an update that begins when all gradients are there, as after an exchange.
+Options: "late" for an update that begins only when all gradients are computed, as after an
+exchange.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from benchmarks.side_by_side import fitting, models_keras, recording, work
 
 
 class LateSGD(keras.optimizers.SGD):
-    """Updates no variable before the gradients of all are there."""
+    """Updates no variable before the gradients of all variables are computed."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         """As Keras' own."""

@@ -13,7 +13,7 @@ def main() -> None:
     recording.join("multi_worker", arguments)
     import tensorflow as tf
 
-    # Before anything else, as TensorFlow's server has to start first.
+    # First of all, because TensorFlow's server has to start before anything else.
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     from benchmarks.side_by_side import fitting, models_keras
 
@@ -26,7 +26,7 @@ def main() -> None:
     recorder = recording.Recorder(arguments, fitting.versions(name), fitting.parameters(model))
     batch = arguments.batch * strategy.num_replicas_in_sync
     samples = work.WORKS[arguments.work].samples(batch)
-    # tf_keras logs the sum of the replicas' mean losses; the gradients are of their mean.
+    # tf_keras logs the sum of the replicas' mean losses. The gradients are those of their mean.
     reported = strategy.num_replicas_in_sync
     fitting.fit(model, keras, samples, batch, recorder, [], reported)
 

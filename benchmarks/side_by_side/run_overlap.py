@@ -1,7 +1,7 @@
-"""As run_tfdist, and notes when gradients are computed, when their sums arrive, and what was sent.
+"""Like run_tfdist, but notes when gradients are computed, when sums arrive, and what was sent.
 
-Each gradient and each sum passes through a Python function on its way, which costs a little, so
-step times are not compared with those of other scripts.
+Each gradient and each sum passes through a Python function on its way. This costs a little time, so
+step times must not be compared with step times of other scripts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Log:
     """What happened when, in seconds of the machine's clock.
 
     Attributes:
-        computed: for each gradient, its variable and the time.
-        arrived: for each sum, its variable and the time.
-        sent: times, and the bytes that the interface had sent until then.
+        computed: for each gradient, the variable and the time.
+        arrived: for each sum, the variable and the time.
+        sent: times, each with the bytes that the interface had sent until then.
         steps: when steps ended.
     """
 
@@ -52,7 +52,7 @@ LOG = Log()
 
 
 def noted(tensor: Any, events: list[tuple[str, float]], variable: str) -> Any:
-    """`tensor`; notes the time when it is there. Stateful operations would run in a fixed order."""
+    """`tensor`; notes when it is computed. Stateful operations would run in a fixed order."""
     if isinstance(tensor, tf.IndexedSlices):
         return tensor
 
@@ -76,13 +76,13 @@ class NotingComputed(tfdist.DistributedOptimizer):
 
 
 class NotingArrived(keras.optimizers.SGD):
-    """Notes when sums come out of it."""
+    """Notes when sums come out of the exchange."""
 
     def apply(self, grads: list, trainable_variables: list | None = None) -> None:
         """As of the base class."""
         assert trainable_variables is not None
         pairs = zip(grads, trainable_variables)
-        # Updates wait for the end of the backward pass, notes of sums must not.
+        # Updates wait for the end of the backward pass. The notes of sums must not wait.
         with tf.control_dependencies(None):
             grads = [noted(gradient, LOG.arrived, v.path) for gradient, v in pairs]
         super().apply(grads, trainable_variables)

@@ -1,13 +1,13 @@
 """tf_keras on one device ("single"), or with Horovod's optimizer ("horovod").
 
-Options: "engine", one of these; "fp16" for Horovod's compression.
+Options: "engine", either of these names; "fp16" for Horovod's compression.
 """
 
 from __future__ import annotations
 
 import os
 
-# Horovod looks for tf_keras under TensorFlow's name, where TensorFlow puts it as it is imported.
+# Horovod looks for tf_keras as `tf.keras`. With this variable TensorFlow puts tf_keras there.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import tf_keras

@@ -16,10 +16,10 @@ from benchmarks.side_by_side import models_torch, recording, work
 
 
 def distributed(model: torch.nn.Module, hook: str | None) -> DistributedDataParallel:
-    """The model with a hook; PowerSGD begins as early as it can, since that is what is timed."""
+    """The model with a hook. PowerSGD begins as early as it can, because PowerSGD is timed."""
     if hook == "powersgd":
-        # With more buckets Gloo aborts ("op.preamble.length <= op.nbytes"): a bucket's second
-        # collective starts when its first has ended, so ranks may start them in other orders.
+        # With more buckets Gloo aborts ("op.preamble.length <= op.nbytes"). A bucket's second
+        # collective starts when its first has ended, so the order may differ between ranks.
         parallel = DistributedDataParallel(model, bucket_cap_mb=1024)
         state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=4, start_powerSGD_iter=2
@@ -58,7 +58,7 @@ def main() -> None:
         optimizer.step()
         recorder.step_done(loss.item())
     if ranks > 1:
-        dist.barrier()  # rank 0 serves the others
+        dist.barrier()  # rank 0 must not end first: it serves the others
         dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""The runs of one model on so many hosts, and what follows from them."""
+"""The runs of one model on one number of hosts, and what follows from these runs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.systems import SYSTEMS
 
-# Losses of so many steps are averaged, as batches differ.
+# Losses are averaged over so many steps, because batches differ.
 SMOOTHING = 10
 
 Run = dict[str, Any]
 
 
 class Group:
-    """Runs of all systems, of one model on so many hosts.
+    """The runs of all systems, with one model on one number of hosts.
 
     Args:
-        runs: at least one.
+        runs: at least one run.
     """
 
     def __init__(self, runs: list[Run]):
@@ -51,19 +51,19 @@ class Group:
         ]
 
     def seconds(self, name: str, rate: str | None, number: int | None = None) -> list[float]:
-        """Of all steps of a system on such links; None stands for all links, and for all rounds."""
+        """The seconds of a system's steps, by rate and round; None for all rates or rounds."""
         return [value for phase in self._phases(name, rate, number) for value in phase["seconds"]]
 
     def sent(self, name: str, rate: str) -> list[float]:
-        """Bytes per step and rank."""
+        """The bytes sent per step and rank."""
         return [phase["bytes"] for phase in self._phases(name, rate)]
 
     def rounds_of(self, name: str) -> int:
-        """In how many rounds a system ran."""
+        """The number of rounds in which a system ran."""
         return len({run["round"] for run in self._runs if run["system"] == name})
 
     def links(self, rate: str) -> list[float]:
-        """What the links were measured to carry, bytes per second."""
+        """The measured speeds of the links, in bytes per second."""
         phases = itertools.chain.from_iterable(self._phases(name, rate) for name in self.systems)
         return [value for phase in phases for value in phase.get("links", ())]
 
@@ -72,10 +72,10 @@ class Group:
         return [run["peak_bytes"] for run in self._runs if run["system"] == name]
 
     def ring_share(self, name: str, rate: str) -> float | None:
-        """The bound of a dense exchange in a ring, by what the exchange adds to a step.
+        """The bound of a dense exchange in a ring, divided by what the exchange adds to a step.
 
-        None where less than the dense gradients travels, or without the one device's step, or
-        where that takes longer.
+        None if less than the dense gradients travels, if the step on one device was not measured,
+        or if that step takes longer.
         """
         size = 4 * self.parameters
         bound = 2 * (self.hosts - 1) / self.hosts * size
@@ -88,7 +88,7 @@ class Group:
         return bound / LINKS[rate][0] / added if added > 0 else None
 
     def ratio(self, ours: str, theirs: str, rate: str) -> list[float]:
-        """Our step time by theirs, of each round in which both ran."""
+        """Our step time divided by theirs, for each round in which both ran."""
         ratios = []
         for number in range(self.rounds):
             own, peer = self.seconds(ours, rate, number), self.seconds(theirs, rate, number)
@@ -97,7 +97,7 @@ class Group:
         return ratios
 
     def steps_to(self, name: str, target: float) -> int | None:
-        """After how many steps the loss is at the target; None if it never is."""
+        """The number of steps after which the loss is at the target; None if it never is."""
         losses = next(run["losses"] for run in self._runs if run["system"] == name)
         for end in range(SMOOTHING, len(losses) + 1):
             if statistics.mean(losses[end - SMOOTHING : end]) <= target:

@@ -1,4 +1,4 @@
-"""How well systems use more hosts: tables of weak and strong scaling."""
+"""How well systems use additional hosts: tables of weak and strong scaling."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def sections(groups: list[Group], cores: int | None) -> list[str]:
     """All tables, with their text; nothing where no model ran on several numbers of hosts.
 
     Args:
-        groups: of all models.
-        cores: that the hosts share; None when each host is a machine.
+        groups: the groups of all models.
+        cores: the number of cores that the hosts share; None when each host is a machine.
     """
     lines = []
     for work, alone in dict.fromkeys((group.work, group.batch) for group in groups):
@@ -36,7 +36,7 @@ def sections(groups: list[Group], cores: int | None) -> list[str]:
 
 
 def weak_text(batch: int) -> str:
-    """What the table of weak scaling tells."""
+    """What the table of weak scaling shows."""
     return (
         f"{batch} samples per rank. Efficiency: the samples/s of N hosts by N times those of one "
         "device of the same framework with as many samples per step."
@@ -44,7 +44,7 @@ def weak_text(batch: int) -> str:
 
 
 def strong_text(groups: list[Group], alone: int) -> str:
-    """What the table of strong scaling tells, and where the batch could not be shared evenly."""
+    """What the table of strong scaling shows, and where the batch could not be shared evenly."""
     uneven = [group for group in groups if alone % group.hosts]
     notes = [f" ({g.hosts * g.batch} of them with {g.hosts} hosts)" for g in uneven]
     return (
@@ -54,12 +54,12 @@ def strong_text(groups: list[Group], alone: int) -> str:
 
 
 def shared_cores(groups: list[Group], cores: int | None) -> str:
-    """Which of the figures suffer from hosts that share a core."""
+    """Which figures suffer because hosts share a core."""
     crowded = sorted(group.hosts for group in groups if cores and group.hosts > cores)
     if not crowded:
         return "Each host has a core of its own, as the one device has."
     counts = " and ".join(map(str, crowded))
-    # The fullest core decides, as all hosts wait for each other.
+    # The core with the most hosts decides, because all hosts wait for each other.
     bounds = " and ".join(f"{100 / -(-hosts // cores):.0f} %" for hosts in crowded if cores)
     return (
         f"This machine has {cores} cores: with {counts} hosts several hosts share a core, which "
@@ -72,8 +72,8 @@ def table(scaled: list[Group], found: Iterable[Group], alone: int) -> list[str]:
 
     Args:
         scaled: the groups of the table.
-        found: all groups of the model, among which are the runs on one device.
-        alone: samples per step of those runs.
+        found: all groups of the model, including the runs on one device.
+        alone: the samples per step of the runs on one device.
     """
     scaled = sorted(scaled, key=lambda group: group.hosts)
     floors = [group for group in found if group.batch == alone]
@@ -95,7 +95,7 @@ def table(scaled: list[Group], found: Iterable[Group], alone: int) -> list[str]:
 
 
 def efficiency(group: Group, name: str, rate: str, speed: float) -> float | None:
-    """The samples/s of a system on N hosts by N times `speed`; None if it did not run."""
+    """The samples/s of a system on N hosts divided by N times `speed`; None if it did not run."""
     seconds = group.seconds(name, rate)
     return group.batch / statistics.median(seconds) / speed if seconds else None
 

@@ -1,4 +1,4 @@
-"""The systems that are compared: each one's script, environment and options."""
+"""The systems that are compared: the script, the environment and the options of each system."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class System:
     """How one system is run.
 
     Attributes:
-        title: for tables.
-        script: the module of this folder.
-        environment: where it is installed: `OWN`, `PEERS_TF` or `PEERS_TORCH`.
-        options: of the script.
-        single: runs on one host only.
-        trains: False for one that only exchanges as many bytes.
-        variables: environment variables of its own.
+        title: the title in tables.
+        script: a module of this folder.
+        environment: where the system is installed: `OWN`, `PEERS_TF` or `PEERS_TORCH`.
+        options: the options of the script.
+        single: whether the system runs on one host only.
+        trains: False for a system that only exchanges as many bytes.
+        variables: environment variables for this system only.
     """
 
     title: str
@@ -42,10 +42,10 @@ class System:
         return "keras" if self.environment == OWN else "tf-keras"
 
     def python(self, peers: str) -> str:
-        """Its interpreter.
+        """The Python interpreter of the system.
 
         Args:
-            peers: what the folders of `install_peers.py` begin with.
+            peers: the beginning of the names of the folders of `install_peers.py`.
         """
         if self.environment == OWN:
             return sys.executable
@@ -105,7 +105,7 @@ COMPARED: dict[str, System] = {
     "tf-keras": _single("tf_keras, one device", "run_tf_keras", PEERS_TF, engine="single"),
 }
 
-# For `overlap.py`.
+# The systems for `overlap.py`.
 OVERLAP = {
     f"overlap-{name}": System(f"tfdist `{name}`", "run_overlap", OWN, {"strategy": name})
     for name in ("horovod", "multi_worker")

@@ -1,4 +1,4 @@
-"""How soon systems reach a loss: steps, and the time that these take on each link."""
+"""How soon systems reach a loss: the number of steps, and their time on each link."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.side_by_side.runs import SMOOTHING, Group
 from benchmarks.side_by_side.systems import SYSTEMS
 from benchmarks.side_by_side.work import WORKS
 
-# What compression may cost: steps to the loss, by those of the same strategy without it.
+# The allowed cost of compression: steps to the loss, divided by the steps without compression.
 MORE_STEPS = 1.1
 
 
 def text(group: Group) -> str:
-    """How the figures of `table` came about."""
+    """How the figures of `table` were measured."""
     return (
         f"The loss is the mean over ranks and over {SMOOTHING} steps. Steps were counted on the "
         "fastest link only. A time is a product: these steps by the median step of the system on "
@@ -24,7 +24,7 @@ def text(group: Group) -> str:
 
 
 def table(group: Group) -> list[str]:
-    """Steps to the target loss, and the seconds that they take; nothing without a target."""
+    """Steps to the target loss, and their seconds; nothing without a target."""
     target = WORKS[group.work].target
     if target is None:
         return []

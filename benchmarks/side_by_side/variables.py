@@ -1,7 +1,8 @@
-"""Whether what a step adds to computing depends on the number of variables of a model.
+"""Whether the time of an exchange depends on the number of variables of a model.
 
-One device updates a variable as soon as its gradient is there. After an exchange no system can, so
-a part of what is added to such a step is not the exchange's: one device that updates late shows it.
+The time of an exchange is what a step takes longer than a step on one device. But one device
+updates a variable as soon as its gradient is computed; with an exchange no system can do so. So a
+part of the additional time has another reason. A device that updates late shows this part.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from benchmarks.side_by_side.runs import Group
 from benchmarks.side_by_side.systems import SYSTEMS
 from benchmarks.side_by_side.work import IN_VARIABLES, VARIABLES
 
-# Of tfdist, what many variables may add, by what few add.
+# For tfdist: what a step with many variables may add, divided by what a step with few adds.
 BOUND = 1.1
-# One device without an exchange, that updates as if there were one.
+# One device without an exchange that updates as late as after an exchange.
 LATE = "keras-late"
 
 
@@ -58,7 +59,7 @@ def section(groups: list[Group]) -> list[str]:
 
 
 def overheads(group: Group, name: str, rate: str | None, floor: str | None) -> dict[int, float]:
-    """By round, the seconds that a step adds to that of one device, the system `floor`."""
+    """By round, the seconds by which a step is longer than on one device, the system `floor`."""
     found = {}
     for number in range(group.rounds):
         own = group.seconds(name, rate, number)
@@ -73,7 +74,7 @@ def _milliseconds(seconds: dict[int, float]) -> str:
 
 
 def _table(few: Group, many: Group, floors: dict[str, str | None]) -> list[str]:
-    """A line for each system and link; nothing without any."""
+    """A line for each system and link; nothing if there are none."""
     rows = [
         row
         for name, rate in itertools.product(floors, few.rates)
@@ -85,7 +86,7 @@ def _table(few: Group, many: Group, floors: dict[str, str | None]) -> list[str]:
 
 
 def _row(name: str, rate: str, few: Group, many: Group, floor: str | None) -> list[str] | None:
-    """The cells of one system on such links, if it ran; tfdist's have a goal."""
+    """The cells of one system on such links, if it ran. Systems of tfdist have a goal."""
     small, large = (overheads(group, name, rate, floor) for group in (few, many))
     ratios = [large[number] / small[number] for number in small.keys() & large.keys()]
     if not ratios:

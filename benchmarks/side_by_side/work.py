@@ -1,8 +1,8 @@
 """What is trained: samples, batch sizes and the sizes of models, the same for all systems.
 
-For the time of a step the samples are random and few; for the steps to a loss they are the scans
-of digits in scikit-learn, and the source text of Python's standard library. The models are in
-`models_keras.py` and `models_torch.py`.
+To measure the time of a step, the samples are few and random. To measure the steps to a loss, they
+are the scans of digits in scikit-learn, and the source text of Python's standard library. The
+models are in `models_keras.py` and `models_torch.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Samples = tuple[np.ndarray, np.ndarray]
 
 MOMENTUM = 0.9
 SEED = 1
-# Global batches that differ; training repeats them.
+# The number of different global batches, which training repeats.
 BATCHES = 8
-# Of real samples, after which they repeat.
+# The number of different batches of real samples.
 REAL_BATCHES = 200
 
 CONTEXT, WIDTH, BLOCKS, HEADS = 64, 256, 4, 4
@@ -29,7 +29,7 @@ TEXT_BYTES = 2_000_000
 MLP_UNITS = (3072, 2048, 640)
 CNN_WIDTHS, CNN_BLOCKS = (16, 32, 64), 3
 EMBEDDED, EMBEDDING_WIDTH, EMBEDDING_UNITS = 100_000, 64, 256
-# The same parameters, in so many variables.
+# The same number of parameters, in few and in many variables.
 VARIABLES, IN_VARIABLES = (10, 1000), 4_000_000
 
 
@@ -38,15 +38,15 @@ class Work:
     """One model's task.
 
     Attributes:
-        title: for tables.
-        model: the name of its model.
-        shape: of one sample.
-        classes: of the labels.
-        tokens: how many different ones a sample consists of; 0 for numbers.
-        label_shape: of the labels of one sample.
-        real: gives so many samples that mean something; None for random ones.
-        target: the loss that training is to reach with them.
-        learning_rate: of SGD with momentum.
+        title: the title in tables.
+        model: the name of the model.
+        shape: the shape of one sample.
+        classes: the number of classes of the labels.
+        tokens: the number of different tokens in samples; 0 for samples of numbers.
+        label_shape: the shape of the labels of one sample.
+        real: gives so many real samples; None where samples are random.
+        target: the loss that training with real samples should reach.
+        learning_rate: the learning rate of SGD with momentum.
     """
 
     title: str
@@ -71,7 +71,7 @@ class Work:
         return random.standard_normal((count, *self.shape), dtype=np.float32), labels
 
     def share(self, batch: int, rank: int, ranks: int) -> Samples:
-        """Of each global batch, the samples of one rank, `batch` of them."""
+        """The samples of one rank in each global batch, `batch` samples each."""
         x, y = self.samples(batch * ranks)
         own = np.arange(len(x)) // batch % ranks == rank
         return x[own], y[own]
@@ -91,13 +91,13 @@ def digits(count: int) -> Samples:
 
 
 def characters(count: int) -> Samples:
-    """Pieces of source text, and for each character the one that follows."""
+    """Pieces of source text, and for each character the following character."""
     texts: list[str] = []
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         texts.append(path.read_text(encoding="utf-8", errors="replace"))
         if sum(map(len, texts)) > TEXT_BYTES:
             break
-    # Characters outside of ASCII, of which there are few, become its last one.
+    # The few characters outside of ASCII become the last character of ASCII.
     text = np.array([min(ord(c), CHARACTERS - 1) for c in "".join(texts)], np.int32)
     starts = np.random.default_rng(SEED).integers(len(text) - CONTEXT, size=(count, 1))
     pieces = text[starts + np.arange(CONTEXT + 1)]
