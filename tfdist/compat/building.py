@@ -15,10 +15,11 @@ from tfdist.structures import Structure
 
 _TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 _BY_SPEC: dict[str, str] = {
-    "why": "Keras builds from a batch, which a generator never gives again, and averages it over "
-    "the replicas, which fails for strings, sparse tensors and uneven parts",
+    "why": "Keras builds a model from a batch: a generator never gives this batch again. And "
+    "Keras averages the batch over the replicas: this fails for strings, sparse tensors and "
+    "uneven parts",
     "versions": KERAS,
-    "instead": "a trainer that builds from `element_spec`, by its step",
+    "instead": "a trainer that builds the model from `element_spec`, by its step",
 }
 _MAYBE_BUILD = touch(
     *(_TRAINER, "_maybe_symbolic_build", REPLACED, "self", "iterator", "data_batch"), **_BY_SPEC
@@ -35,8 +36,8 @@ _DATA = touch(
 _COMPILED = [
     touch(
         *("keras.src.trainers.trainer:Trainer", name, READ),
-        why="a model with a step of its own is built by this step, with all that Keras has not "
-        "built yet",
+        why="a model with its own step is built by running this step, which also builds what "
+        "Keras has not built yet",
         versions=KERAS,
         instead="a public `built` of compiled losses and metrics",
     )
@@ -45,9 +46,9 @@ _COMPILED = [
 _BUILT = {
     name: touch(
         *(f"keras.src.trainers.compile_utils:{name}", "built", WRITTEN),
-        why="Keras cannot build losses and metrics whose batches have no targets, and fails",
+        why="Keras cannot build losses and metrics from batches without targets, and fails",
         versions=KERAS,
-        instead="a trainer that leaves out what it has no targets for",
+        instead="a trainer that leaves out losses and metrics without targets",
     )
     for name in ("CompileLoss", "CompileMetrics")
 }

@@ -18,9 +18,9 @@ from tfdist.compat.registry import READ, REPLACED, TENSORFLOW, WRITTEN, touch
 _INPUT = "tensorflow.python.distribute.input_lib"
 _BASE: dict[str, str] = {
     "why": "all strategies number their groups of collective operations from the same base, so "
-    "that those of the second one of a process meet those of the first",
+    "operations of a second strategy in a process would meet operations of the first",
     "versions": TENSORFLOW,
-    "instead": "separate numbers by default",
+    "instead": "separate numbers for each strategy by default",
 }
 _WORKERS_BASE, _MIRRORED_BASE = (
     touch(f"tensorflow.python.distribute.{place}", "_collective_key_base", WRITTEN, **_BASE)
@@ -32,16 +32,16 @@ _WORKERS_BASE, _MIRRORED_BASE = (
 _KEY = touch(
     "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher",
     *("_use_unique_instance_key", REPLACED, "self"),
-    why="with `steps_per_execution` > 1 Keras calls a function inside a loop; there TensorFlow "
-    "cannot number an operation at the time of the call, and crashes",
+    why="with `steps_per_execution` > 1 Keras calls a function inside a loop. There TensorFlow "
+    "cannot number a collective operation when it is called, and crashes",
     versions=TENSORFLOW,
     instead="collective operations that can be called in a loop",
 )
 _ASKING: dict[str, str] = {
-    "why": "where all processes know the length of the data, they need not ask each other in each "
-    "step whether any of them has data left",
+    "why": "processes that know the length of the data need not ask each other in each step "
+    "whether any process has data left",
     "versions": TENSORFLOW,
-    "instead": "a data set with its cardinality set, at which iterators look",
+    "instead": "iterators that look at the cardinality of their data set",
 }
 _GET_NEXT = touch(
     *(f"{_INPUT}:DistributedIteratorBase", "get_next_as_optional", REPLACED, "self"), **_ASKING
@@ -57,9 +57,9 @@ _ASKS = touch(
 )
 _APART: dict[str, str] = {
     "why": "a function that was traced with an iterator of known length must not be reused with "
-    "one that asks for the end of data, of which TensorFlow thinks as one type",
+    "an iterator that asks for the end of data, but for TensorFlow both have the same type",
     "versions": TENSORFLOW,
-    "instead": "TensorFlow's fix",
+    "instead": "two types in TensorFlow itself",
 }
 _SPEC = f"{_INPUT}:DistributedIteratorSpec"
 _SERIALIZE = touch(_SPEC, "_serialize", REPLACED, "self", **_APART)

@@ -15,10 +15,10 @@ from tfdist.compat.registry import READ, TENSORFLOW, WRITTEN, overrides, touch
 _COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
 _CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
 _SCHEDULING: dict[str, str] = {
-    "why": "`ClusterCoordinator.schedule` takes TensorFlow functions only, and does not tell which "
-    "worker runs them",
+    "why": "`ClusterCoordinator.schedule` takes only TensorFlow functions, and does not tell "
+    "which worker runs them",
     "versions": TENSORFLOW,
-    "instead": "scheduling on a worker of one's choice",
+    "instead": "a public way to schedule on a chosen worker",
 }
 _CLUSTER = touch(f"{_COORDINATOR}:ClusterCoordinator", "_cluster", READ, **_SCHEDULING)
 _SCHEDULE = touch(
@@ -54,11 +54,11 @@ def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times
 
 @overrides(
     "__del__",
-    why="TensorFlow's coordinator stops its threads when it is collected as garbage, and waits for "
-    "locks: one that the very thread may hold in which garbage is collected, or one that is held "
-    "while a lost worker is waited for, so that Python does not end",
+    why="TensorFlow's coordinator stops its threads when it is garbage-collected, and waits for "
+    "locks. The collecting thread itself may hold such a lock, or a thread that waits for a lost "
+    "worker; then Python does not end",
     versions=TENSORFLOW,
-    instead="a public way to stop it",
+    instead="a public way to stop the coordinator",
 )
 class Coordinator(ClusterCoordinator):
     """A `ClusterCoordinator` that stays until the process ends."""
@@ -69,8 +69,8 @@ class Coordinator(ClusterCoordinator):
 
 _WITH_CONTEXT = touch(
     *(_CONTEXT, "with_dispatch_context", READ, "worker_obj"),
-    why="`tf.distribute.coordinator.experimental_get_current_worker_index` in a step must answer "
-    "as in the run that is replayed",
+    why="in a replay, `tf.distribute.coordinator.experimental_get_current_worker_index` in a step "
+    "must answer as in the recorded run",
     versions=TENSORFLOW,
     instead="a public context",
 )
@@ -86,10 +86,10 @@ def as_worker(index: int) -> Iterator[None]:
 _IS_LOST_WORKER, _IS_LOST_PS = (
     touch(
         *(_COORDINATOR, name, READ),
-        why="training goes on without a lost worker, and ends with an error that names a lost "
-        "parameter server; TensorFlow knows which error means what",
+        why="when a worker is lost, training goes on; when a parameter server is lost, training "
+        "ends with an error that names it. TensorFlow knows which error means which loss",
         versions=TENSORFLOW,
-        instead="errors of a kind of their own",
+        instead="separate error classes for lost workers and parameter servers",
     )
     for name in ("_is_worker_failure", "_is_ps_failure")
 )
@@ -108,7 +108,8 @@ def is_lost_ps(error: Exception) -> bool:
 _ALLOW = touch(
     "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
     *("_allow_run_without_coordinator", WRITTEN),
-    why="the coordinator itself runs the updates, on the parameter servers, without a warning",
+    why="the chief itself runs the updates on the parameter servers, and TensorFlow should not "
+    "warn of it",
     versions=TENSORFLOW,
     instead="a public option",
 )

@@ -12,8 +12,8 @@ import tensorflow as tf
 from tfdist.compat.registry import KERAS, READ, REPLACED, Touch, touch
 
 _LENGTH: dict[str, str] = {
-    "why": "processes that know the number of batches need not ask each other in each step whether "
-    "data are left; Keras' adapters know it, their data sets do not",
+    "why": "processes that know the number of batches need not ask each other in each step "
+    "whether data are left. Keras' adapters know this number, but their data sets do not",
     "versions": KERAS,
     "instead": "a data set with its cardinality set",
 }

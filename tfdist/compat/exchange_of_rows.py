@@ -9,8 +9,8 @@ from tfdist.compat.registry import READ, TENSORFLOW, touch
 
 _LAUNCHER = "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher"
 _WHY: dict[str, str] = {
-    "why": "the operation is public (`tf.raw_ops`), but who takes part in it, and its number among "
-    "the others, are known to the launcher of the replica's device alone",
+    "why": "the operation is public (`tf.raw_ops`). But only the launcher of the replica's device "
+    "knows which devices take part in the operation, and its number among all operations",
     "versions": TENSORFLOW,
     "instead": "a public `all_to_all` of the replica context",
 }

@@ -15,17 +15,17 @@ from tfdist.structures import Structure
 
 _TAPE = "tensorflow.python.eager.backprop:GradientTape"
 _BY_VALUE: dict[str, str] = {
-    "why": "inside a `keras.StatelessScope` a variable's value is a tensor, but `train_step` names "
-    "the variable as the source of its gradients, which has no resource there",
+    "why": "inside a `keras.StatelessScope` the value of a variable is a tensor, so the tape does "
+    "not see the variable, for which `train_step` asks the gradient",
     "versions": BOTH,
-    "instead": "a `StatelessScope` that tapes look into",
+    "instead": "a `StatelessScope` that tapes know of",
 }
 _ENTER = touch(_TAPE, "__enter__", REPLACED, "self", **_BY_VALUE)
 _WATCHES = touch(_TAPE, "_watch_accessed_variables", READ, **_BY_VALUE)
 _OF_STEP: dict[str, str] = {
-    "why": "in a loop of the user's a replica's share of the batch is applied to the gradient",
+    "why": "in a user's own loop, the gradient is multiplied by the replica's share of the batch",
     "versions": TENSORFLOW,
-    "instead": "a hook for the loss that a strategy differentiates",
+    "instead": "a public hook for the loss that is differentiated in a strategy",
 }
 _GRADIENT = touch(
     *(_TAPE, "gradient", REPLACED, "self", "target", "sources", "output_gradients"),
@@ -34,8 +34,8 @@ _GRADIENT = touch(
 )
 _JACOBIAN = touch(_TAPE, "jacobian", REPLACED, "self", "target", "sources", **_OF_STEP)
 _RECORDED: dict[str, str] = {
-    "why": "a gradient that another tape records is not the one that is applied; synchronized "
-    "BatchNormalization needs the share in the loss, not in the gradient",
+    "why": "a gradient that another tape records is not the gradient that is applied. And "
+    "synchronized BatchNormalization needs the replica's share in the loss, not in the gradient",
     "versions": TENSORFLOW,
     "instead": "a public way to ask which tapes record",
 }

@@ -13,39 +13,42 @@ from tfdist.structures import Variable
 _FUNCTION = "tensorflow.python.framework.func_graph:FuncGraph"
 _CAPTURES = touch(
     *(_FUNCTION, "captures", READ),
-    why="the graph of a loss tells what it is made of, also through functions and their variables; "
-    "operations are put where their variables are",
+    why="the graph of a loss is followed, even through functions and their variables, to find "
+    "what the loss is made of; and operations are placed on the devices of their variables",
     versions=TENSORFLOW,
     instead="a public link from a placeholder to what it captures",
 )
 _HANDLE = touch(
     *("tensorflow.python.ops.resource_variable_ops:BaseResourceVariable", "handle", READ),
-    why="functions capture it; the graph of a loss tells by it which variables it depends on",
+    why="functions capture the handle of a variable. So handles in the graph of a loss tell which "
+    "variables the loss depends on",
     versions=BOTH,
     instead="a public link from a captured tensor to its variable",
 )
 _GET_FUNCTION = touch(
     *("tensorflow.python.framework.ops:Graph", "_get_function", READ, "self", "name"),
-    why="the graph of a loss tells what it is made of, also through functions",
+    why="the graph of a loss is followed, even through functions, to find what the loss is made of",
     versions=TENSORFLOW,
     instead="a public look-up of functions by name",
 )
 _OUTER = touch(
     *(_FUNCTION, "outer_graph", READ),
-    why="Horovod's operations are numbered by the outermost function that is being traced",
+    why="Horovod's operations are numbered separately in each outermost function that is traced",
     versions=TENSORFLOW,
     instead="a public attribute",
 )
 _IS_CONTROL_FLOW = touch(
     *(_FUNCTION, "is_control_flow_graph", READ),
-    why="TensorFlow cannot number the collective operations of a function that is called in a loop",
+    why="in a function that is called in a loop, TensorFlow cannot number the collective "
+    "operations",
     versions=TENSORFLOW,
     instead="collective operations that can be called in a loop",
 )
 _ADD_INPUT = touch(
     *("tensorflow.python.framework.ops:Operation", "_add_control_input", READ),
-    why="gradients leave in the order of the backward pass; `tf.control_dependencies` is only for "
-    "operations that do not exist yet, and those do when a strategy sees the gradients",
+    why="gradients are to be sent in the order of the backward pass. `tf.control_dependencies` "
+    "works only for new operations, but when a strategy sees the gradients, their operations "
+    "exist already",
     versions=TENSORFLOW,
     instead="a public method of `tf.Operation`",
 )

@@ -17,15 +17,16 @@ from tfdist.structures import Structure
 
 _KERAS_LOSS = "keras.src.losses.loss"
 _SCALES: dict[str, str] = {
-    "why": "a replica's share of the batch takes the place of Keras' factor of 1/replicas",
+    "why": "a loss must be scaled by the replica's share of the batch instead of by Keras' factor "
+    "1/replicas",
     "versions": KERAS,
     "instead": "a public hook for the distributed loss scale",
 }
 _SCALE = touch(_KERAS_LOSS, "scale_loss_for_distribution", REPLACED, "value", **_SCALES)
 _UNSCALE = touch(_KERAS_LOSS, "unscale_loss_for_distribution", REPLACED, "value", **_SCALES)
 _NORMALIZER: dict[str, str] = {
-    "why": "masked and weighted losses are divided by the unmasked values or the weights of the "
-    "whole batch",
+    "why": "masked and weighted losses must be divided by the number of unmasked values, or the "
+    "sum of the weights, of the global batch",
     "versions": KERAS,
     "instead": "a public hook for the distributed loss scale",
 }
@@ -90,27 +91,28 @@ _AVERAGES = [
     touch(
         *(module, "compute_average_loss", REPLACED),
         *("per_example_loss", "sample_weight", "global_batch_size"),
-        why="what it returns is a part of the global loss, which cannot be told from its value; "
-        "without a `global_batch_size` it takes all parts for equally large",
+        why="the function returns a part of the global loss, and the value does not show this. "
+        "Without a `global_batch_size` it assumes that all parts are equally large",
         versions=TENSORFLOW,
-        instead="a strategy that is asked for its share of a batch",
+        instead="a strategy that is asked for the replica's share of a batch",
     )
     for module in _MODULES
 ]
 _REGULARIZATIONS = [
     touch(
         *(module, "scale_regularization_loss", REPLACED, "regularization_loss"),
-        why="what it returns is divided by the number of replicas, which cannot be told from it",
+        why="the result of this function is divided by the number of replicas, and its value does "
+        "not show this",
         versions=TENSORFLOW,
-        instead="a strategy that is asked for its share of a batch",
+        instead="a strategy that is asked for the replica's share of a batch",
     )
     for module in _MODULES
 ]
 _LAYER_LOSSES = touch(
     *("keras.src.layers.layer:Layer", "losses", REPLACED),
-    why="a loss of a layer is the same on all replicas, which cannot be told from its value",
+    why="a layer's loss is the same on all replicas, and its value does not show this",
     versions=BOTH,
-    instead="a strategy that is asked for its share of a batch",
+    instead="a strategy that is asked for the replica's share of a batch",
 )
 
 
@@ -158,10 +160,10 @@ def hook_loop_losses(
 _MEAN = touch(
     *("keras.src.metrics.reduction_metrics:Mean", "update_state", REPLACED),
     *("self", "values", "sample_weight"),
-    why="without a `sample_weight` every replica would count alike in the mean of a scalar, also "
-    "one without samples, with a NaN",
+    why="without a `sample_weight`, every replica would count equally in the mean of a scalar. A "
+    "replica without samples would even add a NaN",
     versions=KERAS,
-    instead="samples counted by Keras itself, as for the total loss",
+    instead="a `Mean` that counts samples, as Keras does for the total loss",
 )
 
 

@@ -9,20 +9,21 @@ from tfdist.compat.registry import KERAS, READ, touch
 
 _STRATEGY = touch(
     *("keras.src.backend.tensorflow.trainer:TensorFlowTrainer", "_distribute_strategy", READ),
-    why="tells whether a model was made in a strategy's scope; the public `distribute_strategy` "
-    "answers with the current strategy for a model that was made in none",
+    why="tells whether a model was made in a strategy's scope. For a model that was made in no "
+    "scope, the public `distribute_strategy` returns the current strategy",
     versions=KERAS,
     instead="a public property",
 )
 _LAYERS = touch(
     *("keras.src.layers.layer:Layer", "_flatten_layers", READ, "self"),
-    why="finds all layers of a model, also those in lists and dicts",
+    why="finds all layers of a model, even layers in lists and dicts",
     versions=KERAS,
     instead="a public recursive `layers`",
 )
 _OWN_VARIABLES = touch(
     *("keras.src.layers.layer:Layer", "_non_trainable_variables", READ),
-    why="the public `non_trainable_variables` adds metrics, seeds and what the layers below hold",
+    why="the public `non_trainable_variables` also contains metrics, seeds and the variables of "
+    "inner layers",
     versions=KERAS,
     instead="a public list of a layer's own variables",
 )

@@ -27,19 +27,21 @@ _EXTENDED = (
 _LAUNCHER = "tensorflow.python.distribute.cross_device_utils:CollectiveReplicaLauncher"
 _SERVER = touch(
     *(_EXTENDED, "_std_server_started", WRITTEN),
-    why="TensorFlow starts a server per strategy; the strategies of one process share one",
+    why="TensorFlow would start a server for each strategy, but the strategies of a process share "
+    "one server",
     versions=TENSORFLOW,
-    instead="a server that is the process'",
+    instead="one server per process",
 )
 _WORKERS = touch(
     *(_EXTENDED, "_num_workers", READ),
-    why="a single worker exchanges nothing",
+    why="tells whether there is only a single worker, which exchanges nothing",
     versions=TENSORFLOW,
     instead="a public property",
 )
 _SEVERAL: dict[str, str] = {
-    "why": "TensorFlow runs one collective operation of a replica at a time, which NCCL needs; "
-    "over gRPC the link would be idle whenever one of them adds or waits for the other worker",
+    "why": "TensorFlow runs only one collective operation of a replica at a time, because NCCL "
+    "needs this. Over gRPC the link would then be idle whenever the operation adds or waits for "
+    "the other worker",
     "versions": TENSORFLOW,
     "instead": "a constructor argument",
 }
@@ -56,8 +58,8 @@ _TOKEN = touch(_LAUNCHER, "_ordering_token", WRITTEN, **_SEVERAL)
 @overrides(
     *("_initialize_local_devices", "_create_variable", "_get_variable_creator_initial_value"),
     "_update_config_proto",
-    why="TensorFlow takes one CPU device per worker, sends the initial value of every variable, "
-    "also of those that have the same everywhere, and fixes the interval after which a silent "
+    why="TensorFlow uses one CPU device per worker. It sends the initial value of every variable, "
+    "even if all workers have the same value. And it fixes two numbers: after how long a silent "
     "worker counts as lost, and the size of the pieces in which it copies what it sends",
     versions=TENSORFLOW,
     instead="constructor arguments",

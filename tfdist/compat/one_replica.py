@@ -14,7 +14,7 @@ from tfdist.structures import Structure
 from tfdist.validation import check_exchangeable
 
 _STRATEGY: dict[str, str] = {
-    "why": "TensorFlow has no public way to write a strategy, as one of Horovod's processes",
+    "why": "TensorFlow has no public way to write a strategy, and Horovod's processes need one",
     "versions": TENSORFLOW,
     "instead": "a public base class of strategies",
 }

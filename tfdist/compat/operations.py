@@ -17,15 +17,15 @@ _NUMPY = "keras.src.backend.tensorflow.numpy"
 _NN = "keras.src.backend.tensorflow.nn"
 _TAKE = touch(
     *(_NUMPY, "take", REPLACED, "x", "indices", "axis"),
-    why="an embedding needs few rows of a table, which need not travel as a whole",
+    why="an embedding needs only a few rows of a table, so the whole table need not travel",
     versions=KERAS,
-    instead="a `StatelessScope` that is asked for parts of a value",
+    instead="a `StatelessScope` that can be asked for parts of a value",
 )
 _EMPTY: dict[str, str] = {
-    "why": "a replica without samples computes with tensors of shape (0, n), which `add` takes for "
-    "a bias, and of which `max` and `min` say that they are empty",
+    "why": "a replica without samples computes with tensors of shape (0, n). `add` takes such a "
+    "tensor for a bias, and `max` and `min` refuse it because it is empty",
     "versions": KERAS,
-    "instead": "functions that take empty batches",
+    "instead": "functions that accept empty batches",
 }
 _ADD = touch(_NUMPY, "add", REPLACED, "x1", "x2", **_EMPTY)
 _SUBTRACT = touch(_NUMPY, "subtract", READ, "x1", "x2", **_EMPTY)
@@ -39,10 +39,10 @@ if hasattr(keras.ops, "adaptive_max_pool"):  # since Keras 3.14
 _NEIGHBOURHOODS = [
     touch(
         *(_NN, name, REPLACED, "inputs"),
-        why="on CPUs for which TensorFlow uses oneDNN, a convolution of no sample has the shape of "
-        "its input, and the gradient of `max_pool` ends the process",
+        why="where TensorFlow uses oneDNN, on some CPUs, a convolution of an empty batch returns "
+        "the shape of its input, and the gradient of `max_pool` crashes the process",
         versions=BOTH,
-        instead="a TensorFlow that computes with no sample",
+        instead="a TensorFlow that computes with empty batches",
     )
     for name in _NAMES
 ]

@@ -21,8 +21,8 @@ _TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 _applying = threading.local()
 
 _REDUCED: dict[str, str] = {
-    "why": "`Optimizer.apply` is the only code that does all that an optimizer does (Nadam's "
-    "running product, EMA, constraints, weight decay), but reduces gradients after clipping them",
+    "why": "only `Optimizer.apply` does all that an optimizer does (Nadam's running product, EMA, "
+    "constraints, weight decay). But it reduces the gradients after it has clipped them",
     "versions": KERAS,
     "instead": "Keras 2's argument `skip_gradients_aggregation`",
 }
@@ -31,9 +31,9 @@ _REDUCE = touch(
     *(_TENSORFLOW, "_all_reduce_sum_gradients", REPLACED, "self", "grads_and_vars"), **_REDUCED
 )
 _EMA: dict[str, str] = {
-    "why": "Keras' TensorFlow version updates all replicas at once, which TensorFlow forbids "
-    "inside the condition that Keras puts around it; the base class updates the running replica's "
-    "copy",
+    "why": "in Keras' TensorFlow backend this method updates all replicas at once. Keras calls it "
+    "inside a condition, where TensorFlow forbids this. The base class updates only the running "
+    "replica's copy",
     "versions": BOTH,
     "instead": "an EMA that is updated in replica context",
 }
@@ -100,7 +100,7 @@ def _overwrite_locally(overwrite: Callable) -> Callable:
 
 
 _POSITIONS: dict[str, str] = {
-    "why": "Keras looks variables up in it, also in optimizers that build nothing themselves",
+    "why": "Keras looks up variables here, even in an optimizer that builds nothing itself",
     "versions": KERAS,
     "instead": "a public way to name the variables that an optimizer is for",
 }
@@ -108,9 +108,10 @@ _INDICES = touch(_BASE, "_trainable_variables_indices", WRITTEN, **_POSITIONS)
 _VARIABLES = touch(_BASE, "_trainable_variables", WRITTEN, **_POSITIONS)
 _KEY = touch(
     *(_TENSORFLOW, "_var_key", REPLACED, "self", "variable"),
-    why="optimizers find the state of a part of a partitioned variable by the whole one",
+    why="for a part of a partitioned variable, the optimizer must find the state of the whole "
+    "variable",
     versions=KERAS,
-    instead="an optimizer that is asked for the place of a variable",
+    instead="an optimizer that can be asked for the place of a variable",
 )
 
 
@@ -152,7 +153,8 @@ def _key_of_whole(original: Callable) -> Callable:
 
 _WEIGHT_DECAY = touch(
     *(_BASE, "_apply_weight_decay", READ, "self", "variables"),
-    why="an optimizer may have a rule of its own (Muon), where a wrapper inherits Keras'",
+    why="some optimizers have their own rule for weight decay (Muon), but a wrapper inherits "
+    "Keras' rule",
     versions=KERAS,
     instead="a public method",
 )
@@ -167,7 +169,7 @@ def apply_weight_decay(
 
 _RATE = touch(
     *(_BASE, "_get_current_learning_rate", REPLACED, "self"),
-    why="a stale gradient counts less, but gradients cannot be scaled, as Adam would undo it",
+    why="a stale gradient should count less, but Adam would undo a scaling of the gradient",
     versions=KERAS,
     instead="a learning rate as an argument of `Optimizer.apply`",
 )

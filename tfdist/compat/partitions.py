@@ -17,19 +17,19 @@ from tfdist.compat.registry import BOTH, READ, TENSORFLOW, WRITTEN, overrides, t
 from tfdist.structures import Structure, Variable
 
 _SAVING: dict[str, str] = {
-    "why": "Keras converts the values of its variables to arrays, and TensorFlow's checkpoints of "
-    "Keras variables ask for tensors",
+    "why": "a partitioned variable is saved as a whole: Keras needs its value as an array, and "
+    "TensorFlow's checkpoints of Keras variables need tensors",
     "versions": BOTH,
-    "instead": "the same methods in TensorFlow's class",
+    "instead": "the same methods in TensorFlow's own class",
 }
 _SHARDED = "tensorflow.python.distribute.sharded_variable:ShardedVariable"
 _NUMPY = touch(_SHARDED, "numpy", READ, "self", **_SAVING)
 _ASSIGN = touch(_SHARDED, "assign", READ, "self", "value", **_SAVING)
 _WHOLE = touch(
     *(_SHARDED, "_sharded_container", READ),
-    why="a part is updated with the state of the whole variable",
+    why="a part of a variable is updated with the state of the whole variable",
     versions=TENSORFLOW,
-    instead="a public link from a part to the whole",
+    instead="a public link from a part to the whole variable",
 )
 _CONVERSION_PRIORITY = 50  # before TensorFlow's own, which is 100
 
@@ -91,17 +91,17 @@ def whole_of(variable: Variable) -> Any:
 _PARTITIONER = touch(
     "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
     *("_variable_partitioner", WRITTEN),
-    why="TensorFlow partitions every variable, also counters, seeds and metrics, of which nothing "
-    "is gained",
+    why="TensorFlow would partition every variable, even counters, seeds and metrics, which gains "
+    "nothing",
     versions=TENSORFLOW,
-    instead="a partitioner that is told the variable",
+    instead="a partitioner that is told which variable it partitions",
 )
 
 
 @overrides(
     *("_create_variable", "_update"),
-    why="the state of an optimizer is beside the part of the variable that it is for, and parts "
-    "are updated where they are",
+    why="each part of a variable is updated on its own parameter server, and the optimizer keeps "
+    "the state for this part there too",
     versions=TENSORFLOW,
     instead="public hooks for making and updating variables",
 )

@@ -20,7 +20,7 @@ _NEXT = touch(
     why="Keras keeps one seed state, equal on all replicas, so every replica would draw the same "
     "dropout mask",
     versions=KERAS,
-    instead="a `SeedGenerator` that knows of replicas",
+    instead="a `SeedGenerator` that knows about replicas",
 )
 
 
@@ -42,10 +42,10 @@ def hook_seeds(hook: Callable[[Any, Callable[[], Any], Any], Any]) -> None:
 
 
 _THREADS: dict[str, str] = {
-    "why": "a strategy runs each replica in a thread of its own, in which Keras starts with its "
-    "default seeds and dtype policy",
+    "why": "a strategy runs each replica in a separate thread, and in a new thread Keras starts "
+    "with its default seeds and dtype policy",
     "versions": KERAS,
-    "instead": "a state of Keras that is the process', not the thread's",
+    "instead": "a state of Keras that all threads of a process share",
 }
 _TRACKER = touch("keras.src.backend.common.global_state", "GLOBAL_STATE_TRACKER", READ, **_THREADS)
 _SET_ATTRIBUTE = touch(

@@ -13,7 +13,7 @@ from tfdist.compat.registry import READ, REPLACED, TENSORFLOW, touch
 
 _ITERATOR = "tensorflow.python.distribute.input_lib:DistributedIteratorBase"
 _WHY: dict[str, str] = {
-    "why": "processes compare their data in loops of the user's own",
+    "why": "processes compare their data in a user's own loop, too",
     "versions": TENSORFLOW,
     "instead": "a public class of distributed iterators",
 }

@@ -14,9 +14,9 @@ from tfdist.compat.registry import KERAS, REPLACED, overrides, touch
 
 @overrides(
     "_obj_type",
-    why="what replicas keep is saved with the optimizer, of which it is an attribute",
+    why="what replicas keep is an attribute of the optimizer, and is saved with the optimizer",
     versions=KERAS,
-    instead="a public base class of what is saved",
+    instead="a public base class for objects that are saved",
 )
 class SaveableState(KerasSaveable):
     """Extra state, held as an attribute of an optimizer, that Keras' saving finds there."""
@@ -26,8 +26,8 @@ class SaveableState(KerasSaveable):
 
 
 _WRITE: dict[str, str] = {
-    "why": "of several processes one must write, and whole files only, in scripts and callbacks "
-    "that know nothing of it",
+    "why": "only one of several processes may write, and only whole files, even in scripts and "
+    "callbacks that do not know about processes",
     "versions": KERAS,
     "instead": "a public hook of the saving library",
 }
@@ -42,7 +42,7 @@ _WRITES = [
 ]
 _LOAD = touch(
     *("keras.src.models.model:Model", "load_weights", REPLACED, "self", "filepath"),
-    why="a file may be seen by one process only",
+    why="a file may be visible to only one of the processes",
     versions=KERAS,
     instead="a public hook of the saving library",
 )

@@ -14,7 +14,7 @@ from tfdist.compat.registry import KERAS, REPLACED, touch
 _ON_BATCH = [
     touch(
         *("keras.src.backend.tensorflow.trainer:TensorFlowTrainer", name, REPLACED, "self", "x"),
-        why="processes compare what each of them was given",
+        why="the processes compare the data that each process was given",
         versions=KERAS,
         instead="a callback for single batches",
     )

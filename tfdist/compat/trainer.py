@@ -41,8 +41,8 @@ def hook_compile(hook: Callable[..., None]) -> None:
 
 
 _STEP: dict[str, str] = {
-    "why": "only Keras' own steps take the optimizer from the model, which may also be a layer "
-    "with this class mixed in",
+    "why": "tells Keras' own steps from others: only these take the optimizer from the model. The "
+    "model may also be a layer with this class mixed in",
     "versions": KERAS,
     "instead": "a public argument of `Strategy.run`",
 }
@@ -84,8 +84,8 @@ def _unwrapped(fn: Callable) -> Callable:
 _RUNS = [
     touch(
         *(_TRAINER, name, REPLACED, "self", "x"),
-        why="what several processes need around a run (one answer to Ctrl-C, errors that name the "
-        "rank that failed) must not ask for a change of the user's script",
+        why="several processes need something around a run (one answer to Ctrl-C, errors that "
+        "name the failed rank), without changes to the script",
         versions=KERAS,
         instead="a callback that sees exceptions",
     )
@@ -113,7 +113,7 @@ def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None
 _END_OF_DATA = touch(
     *("keras.src.backend.tensorflow.trainer:TFEpochIterator", "catch_stop_iteration"),
     *(REPLACED, "self"),
-    why="the step that finds no data must do on all replicas what it does on one device "
+    why="the step that finds no data left must have the same effects as on one device "
     "(step/end_of_data.py)",
     versions=KERAS,
     instead="a loop that always asks before it starts a step",
@@ -144,14 +144,16 @@ def hook_end_of_data(hook: Callable[[], None]) -> None:
 _CALLBACKS = "keras.src.callbacks.callback_list:CallbackList"
 _SET_MODEL = touch(
     *(_CALLBACKS, "set_model", REPLACED, "self", "model"),
-    why="processes must agree on what callbacks decide, and one of them writes files and progress",
+    why="processes must agree on what callbacks decide, and only one process writes files and "
+    "shows progress",
     versions=KERAS,
     instead="a public hook for default callbacks",
 )
 _ASYNC = [
     touch(
         *(_CALLBACKS, name, WRITTEN),
-        why="collective operations of callbacks must come in one order, so in one thread",
+        why="collective operations of callbacks must come in the same order in all processes, so "
+        "in one thread",
         versions=KERAS,
         instead="a public option to call callbacks in the training thread",
     )
@@ -180,7 +182,8 @@ def hook_callbacks(hook: Callable[[keras.callbacks.CallbackList, keras.Model], b
 
 _INITIAL_EPOCH = touch(
     *("keras.src.trainers.trainer:Trainer", "_initial_epoch", WRITTEN),
-    why="BackupAndRestore tells `fit` by it with which epoch to start; processes must agree on it",
+    why="with this attribute BackupAndRestore tells `fit` in which epoch to start, and all "
+    "processes must agree on this epoch",
     versions=KERAS,
     instead="a public property",
 )
@@ -198,8 +201,8 @@ def set_initial_epoch(model: keras.Model, epoch: int) -> None:
 
 _BACKUP_EPOCH = touch(
     *("keras.src.callbacks.backup_and_restore:BackupAndRestore", "_current_epoch", WRITTEN),
-    why="it counts from 0 until an epoch ends, so what it writes in the middle of the first one "
-    "after a restart would name epoch 0",
+    why="the callback counts from 0 until an epoch ends. So a backup in the middle of the first "
+    "epoch after a restart would name epoch 0",
     versions=KERAS,
     instead="a callback that notes the epoch that `on_epoch_begin` gives",
 )
@@ -213,8 +216,8 @@ def set_backup_epoch(callback: keras.callbacks.BackupAndRestore, epoch: int) -> 
 _REDUCE = touch(
     *("keras.src.backend.tensorflow.trainer", "reduce_per_replica", REPLACED),
     *("values", "strategy", "reduction"),
-    why="Keras reduces logs with a collective operation per value and step under MultiWorker"
-    "Mirrored (and fails for scalars), and knows no other strategy of several processes",
+    why="under MultiWorkerMirrored, Keras reduces logs with one collective operation per value "
+    "and step, and fails for scalars. Keras knows no other strategy with several processes",
     versions=KERAS,
     instead="a public method of the strategy",
 )

@@ -16,10 +16,11 @@ from tfdist.structures import Structure, Variable
 
 _INITIALIZE = touch(
     *("keras.src.backend.tensorflow.core:Variable", "_initialize", REPLACED, "self", "value"),
-    why="a layer or an optimizer may be built in the first step of a user's own loop; replicas and "
-    "processes exchange the initial values, which as tensors of the function do not exist yet",
+    why="a layer or an optimizer may be built in the first step of a user's own loop. Replicas "
+    "and processes exchange the initial values, but inside the traced function these values do "
+    "not exist yet",
     versions=BOTH,
-    instead="variables that Keras itself lifts out of functions",
+    instead="a Keras that makes its variables outside of traced functions",
 )
 
 
@@ -58,10 +59,10 @@ def _constant(variable: Variable, value: Structure) -> Any:
 
 
 _SCOPE: dict[str, str] = {
-    "why": "a step that runs in a `keras.StatelessScope`, so that it changes nothing, may have to "
-    "make variables",
+    "why": "a step runs in a `keras.StatelessScope` so that it changes nothing, but it may still "
+    "have to make variables",
     "versions": KERAS,
-    "instead": "a public way to make variables inside of one",
+    "instead": "a public way to make variables inside of a `StatelessScope`",
 }
 _GET_SCOPE = touch(
     *("keras.src.backend.common.stateless_scope", "get_stateless_scope", READ), **_SCOPE
@@ -90,10 +91,10 @@ def outside_stateless_scope() -> Iterator[None]:
 
 _DISTRIBUTED = "tensorflow.python.distribute.values:DistributedVariable"
 _AS_NUMBER: dict[str, str] = {
-    "why": "callbacks write `float(model.optimizer.learning_rate)`, and distributed variables have "
-    "`numpy` but not this",
+    "why": "callbacks call `float(model.optimizer.learning_rate)`. Distributed variables have "
+    "`numpy`, but not what `float` needs",
     "versions": TENSORFLOW,
-    "instead": "TensorFlow's own, of which those of one device have it",
+    "instead": "the same methods in TensorFlow, whose variables on one device have them",
 }
 _NUMPY = touch(_DISTRIBUTED, "numpy", READ, "self", **_AS_NUMBER)
 _ARRAY, _INT, _FLOAT, _COMPLEX = (
