@@ -1,7 +1,7 @@
 """Gradient compression: fewer bytes for each exchange, on every backend.
 
-`tfdist.Strategy("horovod", compression="topk")` uses one of these for all layers, a dict of
-patterns several of them; docs/compression.md says which one to choose.
+`tfdist.Strategy("horovod", compression="topk")` uses one compressor for all layers. A dict of
+patterns gives different layers different compressors. docs/compression.md says which one to choose.
 """
 
 from tfdist.compression.base import Compressor, Exchange, Payload, Result, State, Step

@@ -23,10 +23,10 @@ class Step:
     """What a compressor may know about the step it works in.
 
     Attributes:
-        seed: int32 of shape `[2]`, another one in each step and for each tensor, equal on all
+        seed: int32 of shape `[2]`, different in each step and for each tensor, equal on all
             replicas.
-        own_seed: the same, but another one on each replica.
-        replicas: how many there are.
+        own_seed: like `seed`, but different on each replica.
+        replicas: the number of replicas.
     """
 
     seed: tf.Tensor
@@ -36,13 +36,13 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What is left of an exchange.
+    """The result of an exchange.
 
     Attributes:
-        total: the sum over the replicas of what they sent, of the gradient's shape and dtype.
-        own: this replica's part of it. What `own` lacks is what error feedback keeps.
+        total: the sum of what all replicas sent, in the gradient's shape and dtype.
+        own: this replica's part of `total`. Error feedback keeps what `own` lacks of the gradient.
         state: the state for the next step.
-        kept: what the compressor itself keeps to send it later, if it does so.
+        kept: what the compressor itself keeps to send later, if it keeps anything.
     """
 
     total: tf.Tensor
@@ -56,30 +56,30 @@ Exchange = Generator[Payload, Payload, Result]
 
 @dataclasses.dataclass(frozen=True)
 class Compressor:
-    """Base class of all compressors; their options are the fields.
+    """Base class of all compressors; the fields are the options.
 
-    A subclass gives `encode`, `decode` and `wire_bytes`, and `init` if it has a state. All of them
-    build TensorFlow graphs: no NumPy and no Python on values. One that needs more than one exchange
-    overrides `exchange`, and `restore`, which parameter servers need.
+    A subclass defines `encode`, `decode` and `wire_bytes`, and `init` if it has a state. These
+    methods build TensorFlow graphs: no NumPy and no Python on values. A compressor that needs more
+    than one exchange overrides `exchange`, and also `restore`, which parameter servers need.
 
     Args:
         error_feedback: keep what was not sent, and add it to the next gradient (Karimireddy et al.,
             "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019,
             algorithm 2). The default follows the paper of each compressor.
         min_bytes: variables of fewer bytes travel uncompressed; 0 to 2**63 - 1.
-        start_step: number of updates that are exchanged uncompressed before the first compressed
-            one, 0 to 2**31 - 1.
+        start_step: the number of uncompressed updates before the first compressed one, 0 to
+            2**31 - 1.
 
     Raises:
         ValueError: for options out of range.
     """
 
     name: ClassVar[str] = ""
-    """The name under which it is registered."""
+    """The name under which the class is registered."""
     aggregation: ClassVar[Literal["sum", "gather"]] = "gather"
     """Whether payloads can be summed on the way ("sum"), or each must reach everyone ("gather")."""
     per_tensor: ClassVar[bool] = False
-    """Whether it sees each variable's gradient in its shape, or several ones as one vector."""
+    """Whether each variable's gradient comes in its own shape, or several come as one vector."""
     shared_state: ClassVar[frozenset[str]] = frozenset()
     """The entries of the state that are equal on all replicas."""
 
@@ -94,12 +94,12 @@ class Compressor:
 
     @property
     def unbiased(self) -> bool:
-        """Whether the mean of what is decoded is the gradient."""
+        """Whether the decoded values are the gradient on average."""
         return False
 
     @property
     def keeps_momentum(self) -> bool:
-        """Whether it has the optimizer's momentum; then it gets small and sparse gradients too."""
+        """Whether the momentum is here, not in the optimizer: then every gradient comes here."""
         return False
 
     def contraction(self, spec: tf.TensorSpec) -> float | None:
@@ -120,11 +120,14 @@ class Compressor:
         return self if self.accepts(spec) else None
 
     def stages(self) -> list[tuple[int, Compressor]]:
-        """What is used from which update on, if that changes; the first entry is for update 0."""
+        """Compressors, each with the number of the update from which on it is used.
+
+        Before the first of them, gradients travel uncompressed.
+        """
         return [(self.start_step, self)]
 
     def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Raises ValueError for an optimizer with which it does not work."""
+        """Raises ValueError for an optimizer that the compressor does not work with."""
 
     def init(self, spec: tf.TensorSpec) -> State:
         """The first state for gradients of this shape and dtype."""
@@ -140,29 +143,29 @@ class Compressor:
             step: seeds for random numbers.
 
         Returns:
-            Tensors exactly as they travel, of static shapes; and the next state.
+            Tensors of static shapes, exactly as they travel, and the next state.
         """
         raise NotImplementedError
 
     def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
-        """The gradient that one payload stands for, or with "sum" the sum of several.
+        """The gradient that one payload stands for; with "sum", the sum that a sum stands for.
 
         Args:
-            payload: as from `encode`; where payloads are summed, tensors of half precision may
+            payload: as from `encode`. Where payloads are summed, tensors of half precision may
                 arrive as float32.
             spec: shape and dtype of the result.
         """
         raise NotImplementedError
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
-        """How many bytes the payload for one gradient has, exactly; of all exchanges together."""
+        """The exact number of bytes of the payload for one gradient, in all exchanges together."""
         raise NotImplementedError
 
     def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
-        """One step: yields what travels and is sent what has arrived from all replicas.
+        """One step: a generator that yields what travels, and is given what arrives.
 
-        With "sum" the sums arrive, in the shapes that were sent; with "gather" the replicas'
-        tensors, stacked along a new first axis.
+        With "sum", the sums over the replicas arrive, in the shapes that were sent. With "gather",
+        the tensors of all replicas arrive, stacked along a new first axis.
 
         Args:
             gradient: as for `encode`.
@@ -178,12 +181,12 @@ class Compressor:
         return Result(self._total(received, spec), self.decode(payload, spec), state)
 
     def restore(self, payloads: Sequence[Payload], spec: tf.TensorSpec, step: Step) -> tf.Tensor:
-        """The gradient that one sender's payloads stand for, as if no other had sent anything.
+        """The gradient that one sender's payloads stand for, as if nobody else had sent anything.
 
-        Parameter servers know nothing else of a gradient.
+        A parameter server knows only these payloads of a gradient.
 
         Args:
-            payloads: what `exchange` has yielded, in its order.
+            payloads: what `exchange` has yielded, in order.
             spec: shape and dtype of the result.
             step: the same as the sender's.
 
@@ -204,13 +207,13 @@ class Compressor:
         first, *others = zip(*(tf.unstack(part) for part in received))
         sums = [self.decode(first, spec)]
         for payload in others:
-            # Two are decoded at a time, so that memory does not grow with the number of replicas.
+            # Only two are decoded at a time. So memory does not grow with the number of replicas.
             with tf.control_dependencies(sums[-2:-1]):
                 sums.append(sums[-1] + self.decode(payload, spec))
         return sums[-1]
 
     def get_config(self) -> dict[str, Any]:
-        """Name and options, from which `tfdist.compression.get` makes an equal compressor."""
+        """Name and options: `tfdist.compression.get` makes an equal compressor from them."""
         return {"name": self.name, **dataclasses.asdict(self)}
 
 

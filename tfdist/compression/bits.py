@@ -29,7 +29,7 @@ def packed_size(count: int, base: int) -> int:
 
 
 def pack(digits: tf.Tensor, base: int) -> tf.Tensor:
-    """Digits as bytes, the first one of a byte in its lowest place.
+    """Digits as bytes; the first digit of a byte is in the lowest place.
 
     Args:
         digits: float32 of shape `[count]`, whole numbers from 0 to `base` − 1.

@@ -16,11 +16,11 @@ class _Cast(Compressor):
     dtype: ClassVar[tf.DType]
 
     def accepts(self, spec: tf.TensorSpec) -> bool:
-        """Whether a variable of this shape and dtype is compressed: only if it is wider."""
+        """Whether a variable of this shape and dtype is compressed: only if its dtype is wider."""
         return super().accepts(spec) and spec.dtype.size > self.dtype.size
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
-        """The rounded gradient; what is too large becomes the largest number that can be sent."""
+        """The rounded gradient. Too large numbers become the largest number that can be sent."""
         limit = self._limit(step.replicas)
         clipped = tf.clip_by_value(gradient, -limit, limit)
         kept = tf.where(tf.math.is_finite(gradient), clipped, gradient)
@@ -43,10 +43,10 @@ class _Cast(Compressor):
 class FP16(_Cast):
     """IEEE half precision: 2 bytes per element, 11 significant bits, up to 65504.
 
-    Smaller gradients than 6e-8 become zero; larger ones than 65504/N become that number, so that
+    Gradients smaller than 6e-8 become zero. Gradients larger than 65504/N become 65504/N, so that
     the sum over N replicas is finite.
 
-    As in Horovod's `Compression.fp16`; what of a gradient half precision can hold: Micikevicius et
+    As in Horovod's `Compression.fp16`. Which gradients half precision can hold: Micikevicius et
     al., "Mixed Precision Training" (ICLR 2018), section 3.2.
 
     Example:
@@ -61,7 +61,7 @@ class FP16(_Cast):
     dtype: ClassVar[tf.DType] = tf.float16
 
     def _limit(self, replicas: int) -> float:
-        return 0.999 * super()._limit(replicas) / replicas  # a sum of rounded numbers
+        return 0.999 * super()._limit(replicas) / replicas  # the numbers of the sum are rounded
 
 
 @register
@@ -70,8 +70,8 @@ class BF16(_Cast):
     """bfloat16: 2 bytes per element, 8 significant bits, the range of float32.
 
     Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (arXiv 1905.12322), section 2.
-    Neither TensorFlow's nor Horovod's engine can sum it, so that all replicas' payloads travel to
-    everyone: for more than 4 replicas that is more traffic than without compression.
+    Neither TensorFlow nor Horovod can sum bfloat16. So each replica's payload travels to all other
+    replicas: for more than 4 replicas, this is more traffic than without compression.
 
     Example:
 

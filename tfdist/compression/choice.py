@@ -15,10 +15,10 @@ from tfdist.compression.registry import get
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Compressors by patterns of variables' paths; the first pattern that fits counts.
+    """Compressors by patterns of variables' paths. The first pattern that fits counts.
 
     Attributes:
-        rules: pairs of a pattern and a compressor; None for no compression.
+        rules: pairs of a pattern and a compressor, or of a pattern and None for no compression.
     """
 
     rules: tuple[tuple[str, Compressor | None], ...]
@@ -28,10 +28,10 @@ class Choice:
         """What the option `compression` means; None for no compression at all.
 
         Args:
-            compression: a `Compressor`, its name, or a dict of patterns and these; or None.
+            compression: a `Compressor`, the name of one, None, or a dict from patterns to these.
 
         Raises:
-            ValueError: for an unknown name or something else.
+            ValueError: for an unknown name, and for anything else.
         """
         if compression is None or isinstance(compression, Choice):
             return compression
@@ -45,7 +45,7 @@ class Choice:
         return cls(tuple(made)) if any(c is not None for _, c in made) else None
 
     def get_config(self) -> dict[str, Any]:
-        """A dict of plain values, of which `of` makes an equal choice."""
+        """A dict of plain values: `of` makes an equal choice from it."""
         return {pattern: c and c.get_config() for pattern, c in self.rules}
 
     @property
@@ -56,11 +56,12 @@ class Choice:
     def for_paths(self, paths: Sequence[str]) -> list[Compressor | None]:
         """The compressor of each variable, by its path.
 
-        A pattern as of `fnmatch`, for the whole path or for its end after a "/". One that fits no
-        variable leads to a warning: it may be for another optimizer, or for a frozen layer.
+        A pattern is one of `fnmatch`. It is for the whole path, or for the end of the path after a
+        "/". A pattern that fits no variable leads only to a warning: the pattern may be for another
+        optimizer, or for a frozen layer.
 
         Raises:
-            ValueError: for a pattern behind such as fit all of its variables.
+            ValueError: for a pattern that comes too late: earlier patterns fit all its variables.
         """
         chosen = [self._rule(path) for path in paths]
         unused = [p for i, p in enumerate(self._patterns) if i not in chosen and p != "*"]

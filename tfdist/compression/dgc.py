@@ -1,4 +1,4 @@
-"""dgc: the largest elements of a momentum that is kept before the exchange."""
+"""dgc: the largest elements of the momentum, which each replica keeps before the exchange."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfdist.compression.selection import positions_of_largest
 from tfdist.compression.sparsify import Sparse, check_ratio, size_of
 from tfdist.validation import check_integer, check_number
 
-# What is sent in the parts of the warm-up (section 3.3: sparsity 75 %, 93.75 %, ...).
+# The ratio that is sent in each part of the warm-up (section 3.3: sparsity 75 %, 93.75 %, ...).
 _WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
 
 
@@ -36,16 +36,17 @@ class DGC(Sparse):
     (section 3.3), selection by a sampled threshold (section 3), warm-up of the ratio (section 3.3).
     Local gradient clipping (section 3.2) is left out; the optimizer clips the global gradient.
 
-    The momentum is the compressor's, so the optimizer is `keras.optimizers.SGD` without any.
-    Before `start_step` everything is sent, and the momentum is the usual one; always so for
-    variables of fewer than `min_bytes`. Sparse gradients become dense, as the momentum is.
+    The compressor keeps the momentum, so the optimizer is `keras.optimizers.SGD` without momentum.
+    Before `start_step` everything is sent, and the momentum is the usual one. Variables of fewer
+    than `min_bytes` are always treated like this. Sparse gradients become dense, because the
+    momentum is dense.
 
     Args:
         ratio: the part of the elements that is sent, above 0 and at most 1.
         momentum: 0 to below 1.
-        warmup_steps: number of updates, 0 to 2**31 - 1, after `start_step`, in which the part that
-            is sent falls in four equal parts from 1/4 to 1/250; parts at or below `ratio` are left
-            out.
+        warmup_steps: the number of updates in the warm-up, which follows `start_step`; 0 to
+            2**31 - 1. The warm-up has four parts of equal length, and what is sent falls from part
+            to part, from 1/4 to 1/250. Parts that would send no more than `ratio` are left out.
 
     Example:
 
@@ -77,11 +78,11 @@ class DGC(Sparse):
 
     @property
     def keeps_momentum(self) -> bool:
-        """If there is one."""
+        """Whether there is a momentum."""
         return self.momentum > 0.0
 
     def for_variable(self, spec: tf.TensorSpec) -> Compressor | None:
-        """Small variables are sent whole, as their momentum is here."""
+        """Small variables are sent whole, but by this compressor: their momentum is here too."""
         if self.accepts(spec) or not self.keeps_momentum:
             return super().for_variable(spec)
         whole = dataclasses.replace(self, ratio=1.0, min_bytes=0, start_step=0, warmup_steps=0)
@@ -93,7 +94,7 @@ class DGC(Sparse):
         return "sum" if self.ratio == 1.0 else "gather"
 
     def stages(self) -> list[tuple[int, Compressor]]:
-        """With the warm-up's ratios."""
+        """The parts of the warm-up, each with its ratio, and what follows."""
         ratios = [ratio for ratio in _WARM_UP if ratio > self.ratio] if self.warmup_steps else []
         firsts = [
             self.start_step + self.warmup_steps * part // len(_WARM_UP)
@@ -115,11 +116,11 @@ class DGC(Sparse):
             )
 
     def init(self, spec: tf.TensorSpec) -> State:
-        """The momentum u and what has not been sent, v (algorithm 1)."""
+        """The momentum u, and v, which has not been sent yet (algorithm 1)."""
         return {name: tf.zeros(spec.shape, tf.float32) for name in ("velocity", "unsent")}
 
     def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
-        """Adds to momentum and rest, and sends the largest elements of the rest."""
+        """Adds to the momentum and to the unsent rest, and sends the rest's largest elements."""
         spec = tf.TensorSpec(gradient.shape, gradient.dtype)
         velocity = self.momentum * state["velocity"] + gradient
         unsent = state["unsent"] + velocity
@@ -139,13 +140,13 @@ class DGC(Sparse):
         return Result(self._total(received, spec), own, kept, kept["unsent"])
 
     def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
-        """What was sent, with zeros for the rest."""
+        """The elements that were sent, and zeros elsewhere."""
         if self.ratio == 1.0:
             return as_gradient(payload[0], spec)
         return super().decode(payload, spec)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
-        """Four bytes per element that is sent, and what their positions take."""
+        """Four bytes per element that is sent, and the bytes of the positions."""
         return 4 * self._size(spec) if self.ratio == 1.0 else super().wire_bytes(spec)
 
     def _size(self, spec: tf.TensorSpec) -> int:

@@ -24,7 +24,7 @@ from tfdist.compression.registry import register
 @register
 @dataclasses.dataclass(frozen=True)
 class Uncompressed(Compressor):
-    """Everything travels as it is; for some of the layers, or to compare with.
+    """Everything travels as it is: for some of the layers, or for a comparison.
 
     Example:
 
@@ -46,7 +46,7 @@ class Uncompressed(Compressor):
         return 1.0
 
     def accepts(self, spec: tf.TensorSpec) -> bool:
-        """No variable: the exchange without compression is as exact as its dtype."""
+        """No variable is compressed: without compression the exchange is as exact as the dtype."""
         return False
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
@@ -65,12 +65,12 @@ class Uncompressed(Compressor):
 @register
 @dataclasses.dataclass(frozen=True)
 class Noop(Compressor):
-    """Nothing travels, and all gradients become zero: shows how much time is to be gained.
+    """Nothing travels, and all gradients become zero: shows how much time could be gained.
 
-    PyTorch's `noop_hook` is for the same purpose. The model does not learn.
+    The model does not learn. PyTorch's `noop_hook` has the same purpose.
 
     Args:
-        not_training: must be True, to say that you know.
+        not_training: must be True, to confirm that you know that the model does not learn.
 
     Example:
 
@@ -98,7 +98,7 @@ class Noop(Compressor):
         return 0
 
     def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
-        """Nothing travels; but the gradient is computed, which TensorFlow would leave out."""
+        """Nothing travels. The gradient is still computed; TensorFlow would leave it out."""
         yield ()
         with tf.control_dependencies([gradient]):
             zeros = tf.zeros(gradient.shape, gradient.dtype)
@@ -106,6 +106,6 @@ class Noop(Compressor):
 
     def restore(self, payloads: Sequence[Payload], spec: tf.TensorSpec, step: Step) -> tf.Tensor:
         """Zeros."""
-        # From the seed, as TensorFlow would make constants on the worker, from which they travel.
+        # The zero comes from the seed: TensorFlow would make a constant on the worker, and send it.
         zero = tf.clip_by_value(step.seed[0], 0, 0)
         return tf.fill(spec.shape, tf.cast(zero, spec.dtype))

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def largest(x: tf.Tensor, axis: int | None = None) -> tf.Tensor:
-    """The largest magnitude; NaN if there is a NaN, which TensorFlow's maximum may pass over.
+    """The largest magnitude; NaN if there is a NaN, which TensorFlow's maximum may overlook.
 
     Args:
         x: float32.
@@ -26,11 +26,11 @@ def quotient(x: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
 
 
 def mean_magnitude(x: tf.Tensor, axis: int | None = None) -> tf.Tensor:
-    """The mean of the magnitudes, along `axis` or of all, also of such as have no finite sum."""
+    """The mean magnitude, along `axis` or of all. It is right even if the sum would overflow."""
     scale = largest(x)
     return tf.reduce_mean(tf.abs(quotient(x, scale)), axis) * scale
 
 
 def round_randomly(x: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """One of the two whole numbers around `x`, so that the mean is `x`."""
+    """One of the two whole numbers around `x`, at random, so that the mean is `x`."""
     return tf.floor(x + tf.random.stateless_uniform(tf.shape(x), seed))

@@ -1,7 +1,8 @@
 """Positions of a few elements of a vector, in few bytes.
 
-Ascending positions travel as their offsets in blocks, one or two bytes each, and the number of them
-in each block; or as one bit for each element of the vector, where that is shorter.
+The vector is divided into blocks. Ascending positions travel as their offsets in the blocks, one or
+two bytes each, with the number of positions in each block. Where it is shorter, one bit for each
+element of the vector travels instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class _Blocks:
 
     @property
     def size(self) -> int:
-        """One less than the type has values, so that it can also count a full block."""
+        """One less than the type has values, so that the type can also count a full block."""
         return self.dtype.max
 
     def nbytes(self, count: int, length: int) -> int:
@@ -81,8 +82,8 @@ def encode(positions: tf.Tensor, count: int, length: int) -> tf.Tensor:
     """Positions as they travel.
 
     Args:
-        positions: int32, ascending, none twice; at most `count`.
-        count: how many there may be, whatever the values; it is known to the receiver.
+        positions: int32, ascending, none twice; at most `count` positions.
+        count: the largest possible number of positions; the receiver knows this number.
         length: the number of elements of the vector.
 
     Returns:
@@ -94,7 +95,7 @@ def encode(positions: tf.Tensor, count: int, length: int) -> tf.Tensor:
 
 
 def decode(encoded: tf.Tensor, count: int, length: int) -> tf.Tensor:
-    """Inverse of `encode`; `length` stands for a position that is missing.
+    """Inverse of `encode`; `length` stands for a missing position.
 
     Args:
         encoded: as from `encode`.

@@ -30,9 +30,9 @@ class PowerSGD(Compressor):
 
     Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"
     (NeurIPS 2019), algorithm 1, with warm start (section 4.2) and error feedback (algorithm 2). A
-    kernel of more than two axes is a matrix with its last axis as columns. Of a gradient M of shape
-    [n, m] first M Q of shape [n, rank] is exchanged, then Mᵀ P of shape [m, rank]. Variables for
-    which that is no less than n m elements travel uncompressed, vectors among them.
+    kernel of more than two axes becomes a matrix with the last axis as columns. For a gradient M of
+    shape [n, m], first M Q of shape [n, rank] is exchanged, then Mᵀ P of shape [m, rank]. Where
+    this would not be less than n m elements, as for vectors, the variable travels uncompressed.
 
     Args:
         rank: r, 1 to 2**31 - 1. 1 to 4 are usual.
@@ -57,7 +57,7 @@ class PowerSGD(Compressor):
         check_integer("rank", self.rank, 1)
 
     def accepts(self, spec: tf.TensorSpec) -> bool:
-        """Whether a variable is compressed: only if that makes it smaller."""
+        """Whether a variable is compressed: only if the payload is smaller than the gradient."""
         return super().accepts(spec) and self.wire_bytes(spec) < 4 * math.prod(spec.shape)
 
     def init(self, spec: tf.TensorSpec) -> State:
@@ -72,11 +72,11 @@ class PowerSGD(Compressor):
         matrix = tf.reshape(gradient, _matrix(spec))
         (left,) = yield (tf.linalg.matmul(matrix, state["right"]),)
         left = _orthonormal(left)
-        # TensorFlow is slow to multiply the large matrix transposed.
+        # TensorFlow is slow when it multiplies with the large matrix transposed.
         own_right = tf.transpose(tf.linalg.matmul(left, matrix, transpose_a=True))
         (right,) = yield (own_right,)
         total, own = (_product(left, r, spec) for r in (right, own_right))
-        # Without a direction for every column, as after a gradient of zeros, the next power
+        # Every column needs a direction, also after a gradient of zeros: otherwise the next power
         # iteration would find nothing.
         kept = {"right": _orthonormal(right)}
         return Result(total, own, kept)
@@ -105,6 +105,6 @@ def _product(left: tf.Tensor, right: tf.Tensor, spec: tf.TensorSpec) -> tf.Tenso
 
 
 def _orthonormal(matrix: tf.Tensor) -> tf.Tensor:
-    """An orthonormal basis whose span has the columns of `matrix`."""
+    """An orthonormal basis whose span contains the columns of `matrix`."""
     scaled = quotient(matrix, largest(matrix))
     return tf.linalg.qr(scaled).q

@@ -24,8 +24,9 @@ class Int8(Compressor):
     "linear quantization".
 
     Args:
-        scale: "bucket", one for all variables of a bucket, or "tensor", one for each variable.
-        rounding: "nearest", or "stochastic", whose mean is the gradient.
+        scale: "bucket", one scale for all variables of a bucket, or "tensor", one for each
+            variable.
+        rounding: "nearest", or "stochastic": then the mean of the rounded values is the gradient.
 
     Example:
 
@@ -46,7 +47,7 @@ class Int8(Compressor):
 
     @property
     def per_tensor(self) -> bool:  # type: ignore[override]
-        """Whether it sees each variable's gradient by itself."""
+        """Whether the compressor sees each variable's gradient by itself."""
         return self.scale == "tensor"
 
     @property
@@ -77,20 +78,24 @@ class Int8(Compressor):
 @register
 @dataclasses.dataclass(frozen=True)
 class QSGD(Compressor):
-    """A few levels between zero and the norm, chosen at random so that the mean is the gradient.
+    """A few levels between zero and the norm, rounded at random so that the mean is the gradient.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
-    (NeurIPS 2017), section 3.1, equation 1; groups of elements with a norm each are the "buckets"
-    of section 4. Levels travel with a fixed number of bits, not in the paper's Elias code.
+    (NeurIPS 2017), section 3.1, equation 1. Each group of elements has a norm of its own; groups
+    are the "buckets" of section 4. Levels travel with a fixed number of bits, not in the paper's
+    Elias code.
 
-    Leave `error_feedback` out with few levels: the mean squared error may be up to √group/s times
-    the squared norm of the gradient (lemma 3.1 (ii)), and above 1 what is unsent may grow.
+    With few levels, leave `error_feedback` out: the mean squared error may be up to √group/s times
+    the squared norm of the gradient (lemma 3.1 (ii)). If this factor is above 1, the unsent rest
+    may grow.
 
     Args:
-        levels: s, 1 to 2**30. Sizes: 1 to 2 levels 3 to 5 per byte, up to 7 levels 2 per byte, up
-            to 127 one byte each, up to 32,767 2 bytes, up to 2**30 4 bytes.
+        levels: s, 1 to 2**30. What an element takes: with 1 to 2 levels 3 to 5 elements share a
+            byte; with up to 7 levels 2 share a byte; with up to 127 levels an element takes one
+            byte, with up to 32,767 2 bytes, and with up to 2**30 4 bytes.
         group: number of elements with a norm of their own, 1 to 2**31 - 1.
-        norm: "l2" as in equation 1, or "max", the largest magnitude: less variance (section 4).
+        norm: "l2" as in equation 1, or "max", the largest magnitude, with less variance (section
+            4).
 
     Example:
 
@@ -180,9 +185,8 @@ class TernGrad(Compressor):
     (NeurIPS 2017), equations 2 to 4; layer-wise scales and clipping as in section 3.3.
 
     Args:
-        clip: larger magnitudes than so many standard deviations from zero, the mean that the paper
-            assumes, are clipped first (equation 11); None for no clipping, with which the mean is
-            the gradient.
+        clip: elements are first clipped to so many standard deviations around zero, the mean that
+            the paper assumes (equation 11). None for no clipping: then the mean is the gradient.
 
     Example:
 

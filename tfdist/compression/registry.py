@@ -13,14 +13,14 @@ _Class = TypeVar("_Class", bound=type[Compressor])
 
 
 def register(cls: _Class) -> _Class:
-    """Makes a class of compressors known under its `name`; to be used as a decorator.
+    """Makes a class of compressors known under its `name`. Use it as a decorator.
 
     Args:
         cls: a subclass of `tfdist.compression.Compressor`.
 
     Raises:
-        ValueError: when it has no name, or one that another class has.
-        TypeError: when it is no class of compressors.
+        ValueError: when the class has no name, or the name of another class.
+        TypeError: when `cls` is no class of compressors.
 
     Example:
 
@@ -63,7 +63,7 @@ def get(compressor: str | Mapping[str, Any] | Compressor, **options: Any) -> Com
     Args:
         compressor: a name, what `Compressor.get_config` returned, or a compressor, which is
             returned as it is.
-        **options: those of the compressor's class.
+        **options: the options of the compressor's class.
 
     Raises:
         ValueError: for an unknown name and for options out of range.

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 # Shorter vectors are searched whole.
 _EXACT = 32768
-# Elements of a sample above the threshold that is looked for: its count then errs by about 5 %.
+# How many elements of the sample should reach the threshold: the count then errs by about 5 %.
 _WANTED = 400
-# So few are found in all elements as fast as in a sample, which would be a large part of them.
+# For so few elements the sample would be a large part of the vector. Searching all is as fast.
 _FEW = 8 * _WANTED
 
 
@@ -17,18 +17,20 @@ def positions_of_largest(
 ) -> tf.Tensor:
     """Positions of about the `count` elements of largest magnitude that are not zero.
 
-    A sample gives a threshold which somewhat more elements than `count` should reach; among these
-    the largest are found exactly, as in Lin et al., "Deep Gradient Compression" (ICLR 2018),
-    section 3, "hierarchical threshold selection". When the sample misleads, there are fewer.
+    A sample gives a threshold that somewhat more than `count` elements should reach. Among these
+    elements the largest are found exactly. See Lin et al., "Deep Gradient Compression" (ICLR 2018),
+    section 3, "hierarchical threshold selection". When the sample misleads, fewer elements are
+    found.
 
     Args:
         x: float32 of shape `[length]`.
-        count: how many, at least 1.
+        count: how many elements, at least 1.
         seed: int32 of shape `[2]`, for the sample.
         least: smaller magnitudes are left out.
 
     Returns:
-        int32, ascending; `count` of them, or fewer when there are fewer, or by chance.
+        int32, ascending: `count` positions. They may be fewer, by chance or because there are fewer
+        such elements.
     """
     magnitudes = tf.where(tf.equal(x, x), tf.abs(x), float("inf"))
     length = x.shape[0]
@@ -43,7 +45,7 @@ def positions_of_largest(
 
 
 def _threshold(magnitudes: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor:
-    """What `count` of the magnitudes reach, or somewhat more."""
+    """A threshold that `count` of the magnitudes reach, or somewhat more."""
     if count <= _FEW:
         return tf.math.top_k(magnitudes, count).values[-1]
     length = magnitudes.shape[0]
@@ -54,7 +56,7 @@ def _threshold(magnitudes: tf.Tensor, count: int, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _largest_of(magnitudes: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
-    """Those of `positions`, in their order, whose magnitudes are among the `count` largest."""
+    """The `positions` of the `count` largest magnitudes, in the order of `positions`."""
     chosen = tf.math.top_k(magnitudes, count, sorted=False).indices
     return tf.gather(positions, tf.sort(chosen))
 

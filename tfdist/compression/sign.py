@@ -17,7 +17,7 @@ from tfdist.validation import check_choice
 
 @dataclasses.dataclass(frozen=True)
 class _Sign(Compressor):
-    """Base of both."""
+    """Base of `SignSGD` and `OneBit`."""
 
     scale: Literal["column", "tensor", "bucket"] = "tensor"
     error_feedback: bool = dataclasses.field(default=True, kw_only=True)
@@ -28,7 +28,7 @@ class _Sign(Compressor):
 
     @property
     def per_tensor(self) -> bool:  # type: ignore[override]
-        """Whether it sees each variable's gradient by itself."""
+        """Whether the compressor sees each variable's gradient by itself."""
         return self.scale != "bucket"
 
     def _columns(self, shape: tf.TensorShape) -> int:
@@ -36,7 +36,7 @@ class _Sign(Compressor):
         return shape[-1] if self.scale == "column" and shape.rank > 1 else 1
 
     def contraction(self, spec: tf.TensorSpec) -> float:
-        """At least 1/n (Karimireddy et al., lemma 8); a mean for each side is no worse."""
+        """At least 1/n (Karimireddy et al., lemma 8). A mean for each sign is no worse."""
         return 1.0 / math.prod(spec.shape)
 
 
@@ -46,13 +46,13 @@ class SignSGD(_Sign):
     """The signs, 8 to a byte, times the mean magnitude.
 
     Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML 2018),
-    algorithm 1; scaled and with error feedback as in Karimireddy et al. (ICML 2019), algorithm 1:
-    without either it does not converge on their counter-examples (section 3). Zero counts as
+    algorithm 1. Scale and error feedback are those of Karimireddy et al. (ICML 2019), algorithm 1:
+    without either, training does not converge on their counter-examples (section 3). Zero counts as
     positive.
 
     Args:
-        scale: "tensor", a mean for each variable; "column", one for each index of a variable's last
-            axis; or "bucket", one for all variables of a bucket.
+        scale: "tensor", a mean for each variable; "column", a mean for each index of a variable's
+            last axis; or "bucket", a mean for all variables of a bucket.
 
     Example:
 
@@ -84,7 +84,7 @@ class SignSGD(_Sign):
 @register
 @dataclasses.dataclass(frozen=True)
 class OneBit(_Sign):
-    """The signs, 8 to a byte; the positive ones stand for their mean, the others for theirs.
+    """The signs, 8 to a byte: the mean of the positive elements, or the mean of the others.
 
     Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
     Distributed Training of Speech DNNs" (Interspeech 2014), section 3.2.
@@ -118,7 +118,7 @@ class OneBit(_Sign):
         return (bits.pack(tf.reshape(positive, [-1]), 2), means * top), state
 
     def decode(self, payload: Payload, spec: tf.TensorSpec) -> tf.Tensor:
-        """Each side's mean."""
+        """For each element, the mean of all elements of its sign."""
         positive, means = payload
         chosen = bits.unpack(positive, (0.0, 1.0), math.prod(spec.shape))
         chosen = tf.reshape(chosen, [-1, means.shape[1]])

@@ -1,4 +1,4 @@
-"""topk, threshold and randomk: a few elements, and where they belong."""
+"""topk, threshold and randomk: a few elements, and their positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_ratio(name: str, ratio: float) -> None:
 
 
 def size_of(ratio: float, spec: tf.TensorSpec) -> int:
-    """How many elements a part of `ratio` has, at least one."""
+    """The number of elements in a part of `ratio`, at least one."""
     return max(1, min(math.prod(spec.shape), math.ceil(ratio * math.prod(spec.shape))))
 
 
@@ -40,13 +40,13 @@ class Sparse(Compressor):
     """Base of the compressors that send some elements with their positions."""
 
     def _size(self, spec: tf.TensorSpec) -> int:
-        """How many elements there may be."""
+        """The largest number of elements that a payload may have."""
         raise NotImplementedError
 
     def _payload(self, flat: tf.Tensor, chosen: tf.Tensor) -> Payload:
         """The elements of `flat` at the positions `chosen`, ascending int32.
 
-        Where there is something that is no number, all that is sent is NaN: it may not be chosen.
+        If any element is not finite, only NaN is sent: that element may not be among the chosen.
         """
         length = flat.shape[0]
         size = self._size(tf.TensorSpec([length], flat.dtype))
@@ -60,13 +60,13 @@ class Sparse(Compressor):
         values, encoded = payload
         length, size = math.prod(spec.shape), self._size(spec)
         where = positions.decode(encoded, size, length)
-        # What stands for a missing element goes behind the end; a NaN counts anyway.
+        # What stands for a missing element goes behind the end, unless it is NaN, which must count.
         where = tf.where(tf.math.is_nan(values), tf.minimum(where, length - 1), where)
         sparse = tf.math.unsorted_segment_sum(values, where, length + 1)
         return as_gradient(sparse[:length], spec)
 
     def wire_bytes(self, spec: tf.TensorSpec) -> int:
-        """Four bytes per element that is sent, and what the positions take."""
+        """Four bytes per element that is sent, and the bytes of the positions."""
         size = self._size(spec)
         return 4 * size + positions.nbytes(size, math.prod(spec.shape))
 
@@ -77,9 +77,9 @@ class TopK(Sparse):
     """The elements of largest magnitude.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017), section
-    3; with error feedback also Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018). More than
-    3200 of a vector that is longer than 32768 are found by a sampled threshold; then, seldom, a few
-    percent fewer may be found, and none that is not among the largest.
+    3; with error feedback also Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018). In a
+    vector that is longer than 32768, more than 3200 elements are found by a sampled threshold.
+    Then, seldom, a few percent fewer are found; every element found is among the largest.
 
     Args:
         ratio: the part of the elements that is sent, above 0 and at most 1.
@@ -120,13 +120,13 @@ class Threshold(Sparse):
     """All elements whose magnitude reaches a threshold, up to a part of all of them.
 
     Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing" (Interspeech
-    2015), section 3; the elements travel with their values instead of ± threshold. All replicas
-    send equally many bytes, whatever reaches the threshold: `max_ratio` says how many. Of more
-    elements than fit, the largest travel, as with `TopK`.
+    2015), section 3. The elements travel with their values instead of ± threshold. All replicas
+    always send equally many bytes: `max_ratio` says how many. If more elements reach the threshold
+    than fit, the largest travel, as with `TopK`.
 
     Args:
         threshold: the smallest magnitude that is sent, above 0. It is compared with a replica's
-            part of the global gradient, which is about 1/N of it among N replicas.
+            part of the global gradient. With N replicas, a part is about 1/N of that gradient.
         max_ratio: the part of the elements for which there is room, above 0 and at most 1.
 
     Example:
@@ -164,10 +164,10 @@ class Threshold(Sparse):
 class RandomK(Compressor):
     """Elements drawn at random, the same on all replicas, so that only their sums travel.
 
-    Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1, with error feedback;
-    without it the values are scaled by n/k, and their mean is the gradient (Wangni et al.,
-    "Gradient Sparsification for Communication-Efficient Distributed Optimization", NeurIPS 2018).
-    With much momentum and a small ratio it does not converge: watch it with
+    With error feedback: Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1.
+    Without error feedback the values are scaled by n/k, and their mean is the gradient (Wangni et
+    al., "Gradient Sparsification for Communication-Efficient Distributed Optimization", NeurIPS
+    2018). With much momentum and a small ratio, training does not converge: watch it with
     `tfdist.callbacks.CompressionMonitor`.
 
     Args:
@@ -196,7 +196,7 @@ class RandomK(Compressor):
         return not self.error_feedback
 
     def contraction(self, spec: tf.TensorSpec) -> float | None:
-        """k/n in the mean only (Stich et al., equation 3)."""
+        """None: k/n holds only in the mean (Stich et al., equation 3)."""
         return None
 
     def exchange(self, gradient: tf.Tensor, state: State, step: Step) -> Exchange:
@@ -230,9 +230,9 @@ def _at_positions(values: tf.Tensor, where: tf.Tensor, spec: tf.TensorSpec) -> t
 
 
 def _different_positions(size: int, length: int, seed: tf.Tensor) -> tf.Tensor:
-    """`size` different positions, each of the `length` with the same probability.
+    """`size` different positions out of `length`, all with the same probability.
 
-    TensorFlow's shuffle prefers some positions; turned by a random distance it does not.
+    TensorFlow's shuffle prefers some positions. Turned by a random distance, it prefers none.
     """
     places = tf.random.experimental.index_shuffle(tf.range(size), seed, length - 1)
     return (places + tf.random.stateless_uniform([], seed, 0, length, tf.int32)) % length

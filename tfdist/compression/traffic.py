@@ -6,16 +6,16 @@ from typing import Literal
 
 
 def sent_bytes(nbytes: int, aggregation: Literal["sum", "gather"], replicas: int) -> float:
-    """What a replica sends in one ring exchange of payloads of `nbytes`.
+    """The bytes that a replica sends in one ring exchange of payloads of `nbytes`.
 
-    Sums travel as partial sums, 2 (N − 1)/N times each payload (Patarasu and Yuan, "Bandwidth
-    Optimal All-reduce Algorithms for Clusters of Workstations", 2009, section 4); gathered payloads
-    whole, to each of the N − 1 others.
+    Sums travel as partial sums: 2 (N − 1)/N times a payload (Patarasu and Yuan, "Bandwidth Optimal
+    All-reduce Algorithms for Clusters of Workstations", 2009, section 4). Gathered payloads travel
+    whole, to each of the N − 1 other replicas.
 
     Args:
         nbytes: the payload of one replica.
-        aggregation: a compressor's.
-        replicas: N, how many there are.
+        aggregation: the compressor's `aggregation`.
+        replicas: N, the number of replicas.
 
     Example:
 
@@ -29,10 +29,10 @@ def sent_bytes(nbytes: int, aggregation: Literal["sum", "gather"], replicas: int
 
 
 def gather_pays_until(ratio: float) -> int:
-    """Up to how many replicas gathered payloads are less traffic than uncompressed sums.
+    """The largest number of replicas at which gathering is less traffic than uncompressed sums.
 
     Args:
-        ratio: the payload's part of the uncompressed bytes.
+        ratio: the bytes of a payload divided by the uncompressed bytes.
 
     Example:
 

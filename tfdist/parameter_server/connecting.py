@@ -1,4 +1,4 @@
-"""What a process does first: the chief connects to the others, which serve until it has ended."""
+"""What a process does first: the chief connects; the others serve until the chief has ended."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from tfdist.cluster.local import local_cluster
 from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
 from tfdist.cluster.server import serve
 
-# Where this process serves as a chief: for another strategy of its cluster nobody is waited for.
+# Where this process already serves as a chief. Another strategy of the same cluster waits for
+# nobody.
 _served: set[str | None] = set()
 
 
 def connect(
     resolver: tf.distribute.cluster_resolver.ClusterResolver | None,
 ) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Waits for the workers and parameter servers; in one of those, serves and ends the process.
+    """Chief: waits for the workers and parameter servers. These serve, and then end the process.
 
     Args:
-        resolver: of the cluster; None for TF_CONFIG.
+        resolver: the resolver of the cluster; None for TF_CONFIG.
 
     Returns:
         The resolver of the chief.
 
     Raises:
-        ValueError: where there is no cluster, and for one without chief, worker or ps.
-        TimeoutError: when some cannot be reached, with their names.
+        ValueError: when there is no cluster, or a cluster without chief, worker or ps.
+        TimeoutError: when some processes cannot be reached; the message names them.
         SystemExit: in workers and parameter servers, when the chief has ended.
     """
     cluster = Cluster.from_environment() if resolver is None else _cluster_of(resolver)
@@ -65,7 +66,7 @@ _open = contextlib.ExitStack()
 
 @functools.cache
 def cluster_of_one_process(ps: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """A cluster for a replay: one worker, whatever the cluster was, in the process of the chief.
+    """A cluster for a replay, in the chief's process: one worker, however many were recorded.
 
     Args:
         ps: the number of parameter servers.

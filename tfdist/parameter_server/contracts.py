@@ -1,4 +1,4 @@
-"""What the chief, the strategy that the user has made, and a record expect of each other."""
+"""What the chief, the user's strategy, and a record expect of each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Closable(Protocol):
 
 
 class Schedule(Closable, Protocol):
-    """The work items of one run: those that workers do, or those that a record tells of."""
+    """The work items of one run: workers do them now, or a record tells of them."""
 
     def start(self, coordinator: compat.Coordinator, current: Snapshot) -> None:
         """Begins with the weights `current`."""
@@ -35,15 +35,16 @@ class Schedule(Closable, Protocol):
     def next(
         self, may_use: Callable[[Sequence[WorkItem]], bool], timeout: float
     ) -> WorkItem | None:
-        """Waits for a work item that is done; None when there are no more.
+        """Waits for a finished work item; None when there are no more.
 
         Args:
-            may_use: whether it may be used before those that are given, which are under way.
-            timeout: seconds after which it is an error that all workers are lost.
+            may_use: whether a work item may be used before others that are under way; called with
+                these others.
+            timeout: for how many seconds all workers may be lost before an error is raised.
         """
 
     def release(self, item: WorkItem, current: Snapshot) -> None:
-        """Called when an item was used; `current` are the weights after that."""
+        """Called when an item was used; `current` are the weights after its use."""
 
 
 class Training(Protocol):
@@ -52,7 +53,7 @@ class Training(Protocol):
     Attributes:
         strategy: the strategy.
         model: the model.
-        step: its step, once a run has begun.
+        step: the model's step, once a run has begun.
         epoch: the number of the epoch.
     """
 
@@ -81,7 +82,7 @@ class Journal(Protocol):
             training: the `fit`.
             source: where batches come from.
             compute: does a work item.
-            make: the schedule by which the workers do them, with what is to be called for each.
+            make: makes the schedule by which the workers do them, given what to call for each.
         """
 
     def note(
@@ -91,8 +92,8 @@ class Journal(Protocol):
 
         Args:
             action: "update", "kept", "dropped" or "skipped".
-            items: whose gradients they were: one, or for a global batch those of all parts.
-            version: the number of updates then.
+            items: the work items of the gradients: one, or for a global batch one for each part.
+            version: the number of updates so far.
             factor: what the learning rate was multiplied by; None where nothing was updated.
         """
 
@@ -107,17 +108,17 @@ class ChiefStrategy(Protocol):
         options: the options that all strategies share.
         policies: what is done about stale gradients.
         input: who reads the training data: "static" or "dynamic".
-        addresses: those of all processes, by job.
+        addresses: the addresses of all processes, by job.
         ps_devices: the devices of the parameter servers.
         num_workers: the number of workers that training is for.
         max_pending: the number of work items that may be under way at a time.
-        timeout: seconds after which it is an error that all workers are lost.
+        timeout: for how many seconds all workers may be lost before an error is raised.
         coordinator: calls functions in the threads of the workers.
         lost: the workers that are lost.
         version: the number of updates so far.
         report: how stale the gradients of the last `fit` were.
-        nonfinite: where to note gradients that are not finite: the number of the batch, the
-            variable's path and the worker; None for nowhere.
+        nonfinite: a list for gradients that are not finite: the number of the batch, the variable's
+            path and the worker. None where nobody asks.
         journal: who listens.
         extended: see `tf.distribute.Strategy`.
     """
@@ -148,7 +149,7 @@ class ChiefStrategy(Protocol):
         """Checks and completes what the scope and `compile` could not yet see."""
 
     def activate(self, work: Closable) -> None:
-        """Ends what workers do for others, as a worker does one thing at a time."""
+        """Ends other work of the workers, because a worker does one thing at a time."""
 
     def keras_run(self, model: keras.Model, name: str) -> contextlib.AbstractContextManager[None]:
-        """Surrounds `fit`, `evaluate` or `predict` of `model`, as `name` says."""
+        """Surrounds `fit`, `evaluate` or `predict` of `model`; `name` says which."""

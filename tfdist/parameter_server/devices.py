@@ -1,4 +1,4 @@
-"""Where tensors are: in the chief, or beside a variable on its parameter server."""
+"""Where tensors are: in the chief, or on the parameter server of a variable."""
 
 from __future__ import annotations
 

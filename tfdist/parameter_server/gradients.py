@@ -16,24 +16,24 @@ from tfdist.step.weighting import weigh
 from tfdist.structures import Gradient, Structure
 
 Gradients = dict[str, dict[str, Gradient]]
-"""By the number of the application among the step's `optimizers`, then by the number of the
-variable, or part of one, that the optimizer was built for."""
+"""By the number of the optimizer among the step's `optimizers`; then by the number of the variable,
+or part of a variable, among those that the optimizer was built for."""
 
 Changes = dict[str, tf.Tensor]
-"""By the number of the variable, or part of one, among those that the step has `changed`."""
+"""By the number of the variable, or part of a variable, in the list `changed` of the step."""
 
 Unsent = dict[str, list[State]]
 """What compression has left unsent: for each optimizer, the states of its units."""
 
 
 class Outcome(NamedTuple):
-    """What a step gave, or what a worker has of a work item: the sums over its steps.
+    """The result of a step, or of a work item: then sums over the steps of the work item.
 
     Attributes:
-        gradients: of the weights.
+        gradients: the gradients of the weights.
         changes: what numeric variables grew by.
         assigned: the new values of other variables.
-        logs: what the last step returned; in the chief None for the results of the metrics.
+        logs: what the last step returned. In the chief, None stands for the metrics' results.
     """
 
     gradients: Gradients
@@ -45,8 +45,7 @@ class Outcome(NamedTuple):
 def add(outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
     """The sums of gradients and changes, all on one device.
 
-    What is there once only, such as the gradients of an optimizer that some steps do not apply, is
-    taken as it is.
+    A value that only one outcome has is taken as it is: some steps may not apply an optimizer.
     """
     gradients: Gradients = {}
     changes: Changes = {}
@@ -73,12 +72,12 @@ def _sum(total: Gradient | None, value: Gradient) -> Gradient:
 
 
 def are_finite(gradients: Gradients) -> tf.Tensor:
-    """Whether all are finite, a bool scalar."""
+    """Whether all gradients are finite, a bool scalar."""
     return loss_scale.all_finite_here([g for of in gradients.values() for g in of.values()])
 
 
 def scaled(gradients: Gradients, factor: tf.Tensor) -> Gradients:
-    """All of them times a number, on one device."""
+    """All gradients times a number, on one device."""
     return {
         key: {place: weigh(g, factor) for place, g in by_variable.items()}
         for key, by_variable in gradients.items()

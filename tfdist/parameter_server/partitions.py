@@ -1,6 +1,6 @@
 """Variables in parts: a `variable_partitioner` divides them among the parameter servers.
 
-Steps, gradients and updates deal with the parts, each of which stays on its parameter server; the
+Each part stays on its parameter server. Steps, gradients and updates deal with the parts. The
 model, the optimizer and files deal with the whole variable.
 """
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.structures import Gradient
 
-# Of a smaller table all rows are read: its bytes cost less than to ask for some of them.
+# A smaller table is read whole: its bytes cost less than asking for single rows.
 _SMALL_BYTES = 64 * 1024
 
 
@@ -23,8 +23,8 @@ class VariablePart(keras.Variable):
     """A part of a partitioned variable as a Keras variable.
 
     Args:
-        variable: the whole one.
-        place: which part of it.
+        variable: the whole variable.
+        place: the index of the part.
     """
 
     def __init__(self, variable: keras.Variable, place: int):
@@ -38,12 +38,12 @@ class VariablePart(keras.Variable):
 
     @property
     def path(self) -> str:
-        """The path of the whole variable and which part it is."""
+        """The path of the whole variable, and the index of the part."""
         return self._path_of_part
 
 
 def parts_of(variable: keras.Variable) -> list[keras.Variable]:
-    """The parts of a partitioned variable, each time the same; of another one, itself."""
+    """The parts of a partitioned variable, the same at each call; of any other, itself."""
     value = variable.value
     if not isinstance(value, compat.PartitionedVariable):
         return [variable]
@@ -59,12 +59,12 @@ def parts_of_all(variables: Sequence[keras.Variable]) -> list[keras.Variable]:
 
 
 def whole(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The value of a variable of which the parts have these."""
+    """The value of a variable from the values of its parts."""
     return values[0] if len(values) == 1 else tf.concat(values, axis=0)
 
 
 def is_small(variable: keras.Variable) -> bool:
-    """Whether reading some rows costs as much as reading all."""
+    """Whether reading all rows costs no more than reading some."""
     return variable.shape.num_elements() * tf.as_dtype(variable.dtype).size <= _SMALL_BYTES
 
 
@@ -73,12 +73,12 @@ def lookup(values: Sequence[tf.Tensor], devices: Sequence[str], ids: tf.Tensor) 
 
     Args:
         values: the parts of the table, of shapes (n_i, ...).
-        devices: where they are.
-        ids: integers of any shape; negative ones count from the end. For others outside of the
-            table TensorFlow raises an error when the step runs.
+        devices: the devices of the parts.
+        ids: integers of any shape; negative ones count from the end. For rows outside of the table
+            TensorFlow raises an error when the step runs.
 
     Returns:
-        A tensor of the shape of `ids` and then that of a row.
+        A tensor whose shape is the shape of `ids`, followed by the shape of a row.
     """
     sizes = [value.shape[0] for value in values]
     ids = tf.convert_to_tensor(ids)
@@ -100,13 +100,13 @@ def lookup(values: Sequence[tf.Tensor], devices: Sequence[str], ids: tf.Tensor) 
 
 
 def joined(gradients: Sequence[Gradient | None]) -> Gradient | None:
-    """The gradient of a variable from those of its parts.
+    """The gradient of a variable from the gradients of its parts.
 
     Args:
         gradients: tensors, `tf.IndexedSlices` with a known first dimension, or None.
 
     Returns:
-        None if there is none; `tf.IndexedSlices` if all are.
+        None if all gradients are None; `tf.IndexedSlices` if all are `tf.IndexedSlices`.
     """
     if len(gradients) == 1 or all(gradient is None for gradient in gradients):
         return gradients[0]
@@ -127,7 +127,7 @@ def joined(gradients: Sequence[Gradient | None]) -> Gradient | None:
 
 
 def split(value: Gradient, parts: Sequence[keras.Variable]) -> list[Gradient]:
-    """A variable's gradient or change as those of its parts.
+    """Divides a variable's gradient or change into those of its parts.
 
     Args:
         value: a tensor or `tf.IndexedSlices` of the whole variable.
@@ -156,6 +156,6 @@ def _starts(sizes: Sequence[int]) -> list[int]:
 
 
 def _owners(ids: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
-    """int32, in which part the rows are; those beyond the end would be in the last one."""
+    """int32, the part that each row is in. Rows beyond the end count as in the last part."""
     ends = tf.constant(list(itertools.accumulate(sizes))[:-1], ids.dtype)
     return tf.searchsorted(ends, ids, side="right")

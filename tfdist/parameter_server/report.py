@@ -12,10 +12,11 @@ class WorkerReport:
 
     Attributes:
         histogram: the number of applied gradients by their staleness τ.
-        dropped: the same of those that were not applied.
-        waits: how often it had to wait: to begin a step, or because others had to be applied before
-            its gradient. That all wait for each other with `Synchronous` does not count.
-        learning_rate_factors: the sum of what the learning rates were multiplied by.
+        dropped: the number of dropped gradients by their staleness τ.
+        waits: how often the worker had to wait: to begin a step, or because other gradients had to
+            be applied before its own. With `Synchronous` all workers wait for each other; this does
+            not count.
+        learning_rate_factors: the sum of the factors that learning rates were multiplied by.
     """
 
     histogram: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
@@ -29,7 +30,7 @@ class StalenessReport:
     """What `strategy.staleness_report()` answers.
 
     Attributes:
-        workers: by their index.
+        workers: the reports of the workers, by index.
 
     Example:
 
@@ -44,16 +45,16 @@ class StalenessReport:
     workers: dict[int, WorkerReport] = dataclasses.field(default_factory=dict)
 
     def worker(self, index: int) -> WorkerReport:
-        """The report of one worker, which is made if there is none."""
+        """The report of one worker; a new one if there is none yet."""
         return self.workers.setdefault(index, WorkerReport())
 
     def add(self, worker: int, staleness: int, factor: float | None) -> None:
         """Notes a gradient.
 
         Args:
-            worker: whose it is.
-            staleness: its τ.
-            factor: what the learning rate was multiplied by; None if it was dropped.
+            worker: the index of the worker that computed the gradient.
+            staleness: the gradient's τ.
+            factor: what the learning rate was multiplied by; None if the gradient was dropped.
         """
         own = self.worker(worker)
         if factor is None:
@@ -63,7 +64,7 @@ class StalenessReport:
             own.learning_rate_factors += factor
 
     def since(self, earlier: StalenessReport) -> StalenessReport:
-        """What has come since an `earlier` copy of this report."""
+        """What was added since an `earlier` copy of this report."""
         new = StalenessReport()
         for index, own in self.workers.items():
             before = earlier.workers.get(index, WorkerReport())

@@ -16,8 +16,8 @@ class Snapshot(NamedTuple):
     """The weights between two updates.
 
     Attributes:
-        version: the number of updates before.
-        values: those of the step's variables and their parts.
+        version: the number of updates so far.
+        values: the values of the step's variables and of their parts.
     """
 
     version: int
@@ -31,13 +31,13 @@ class WorkItem:
     Attributes:
         worker: the index of the worker.
         batches: what the model's step runs on, one after the other.
-        number: the number of batches that were begun before in this run.
-        version: the number of updates before the values were read; -1 as long as they are not.
-        values: what was read.
+        number: the number of batches that were begun earlier in this run.
+        version: the number of updates before the values were read; -1 until they are read.
+        values: the values that were read.
         outcome: what the worker sent; None until then.
-        unsent: what its compressors keep when the gradients are used; None without compression.
-        anew: whether they began anew, as what was unsent is lost with a worker.
-        held_back: whether others had to be used first, when the gradients were there.
+        unsent: what the compressors keep if the gradients are used; None without compression.
+        anew: whether the compressors began anew, because a lost worker took the unsent rest along.
+        held_back: whether the finished work item had to wait until others were used.
         released: whether the worker may go on.
     """
 

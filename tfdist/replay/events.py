@@ -1,4 +1,4 @@
-"""What a record tells of, as data: its header, and the events of training."""
+"""The contents of a record as data: its header, and the events of training."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What is the same in the whole run.
+    """What stays the same during the whole run.
 
     Attributes:
         workers: the number of workers.
         ps: the number of parameter servers.
-        options: of the strategy, those that decide about the weights, as text.
-        threads: what TF_NUM_INTRAOP_THREADS was, by which some operations divide their sums.
-        versions: of the packages.
+        options: the strategy's options that influence the weights, as text.
+        threads: the value of TF_NUM_INTRAOP_THREADS. Some operations divide their sums by it.
+        versions: the versions of the packages.
     """
 
     workers: int
@@ -41,17 +41,17 @@ class Fit(NamedTuple):
     """A `fit` has begun.
 
     Attributes:
-        variables: path, shape and dtype of each.
+        variables: path, shape and dtype of each variable.
     """
 
     variables: list[list]
 
 
 class Run(NamedTuple):
-    """The workers have begun with an epoch, or go on with it after something else.
+    """The workers have begun an epoch, or go on with an epoch after something else.
 
     Attributes:
-        epoch: which one, from 0.
+        epoch: the number of the epoch, from 0.
         version: the number of updates so far.
         weights: the values of all variables.
     """
@@ -62,21 +62,22 @@ class Run(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The gradients of a work item were used, or of those of all parts of a global batch.
+    """Gradients were used: of one work item, or of all parts of a global batch.
 
     Attributes:
         action: "update", "kept" until there are enough for an update, "dropped" as too stale, or
             "skipped" by loss scaling.
-        worker: the index of the worker; with Synchronous, of the one that had the last part.
-        read: the version that the gradient was computed from: the number of updates before.
-        version: the version after.
-        staleness: its τ, the number of updates between.
+        worker: the index of the worker; with Synchronous, of the worker that had the last part.
+        read: the version of the weights that the gradient was computed from (the number of updates
+            until then).
+        version: the version after the use.
+        staleness: τ, the number of updates between the reading and the use.
         factor: what the learning rate was multiplied by; None where nothing was updated.
-        number: what the seeds derive from: the number of batches before in this run.
-        batches: for each batch, or each part of a global one: shard, position, index of the part
+        number: the number of earlier batches in this run; the seeds derive from this number.
+        batches: for each batch, or each part of a global batch: shard, position, index of the part
             and checksum.
-        anew: which work items, by part of a global batch, had lost what compression had left
-            unsent, with a worker; None for none.
+        anew: which of the work items (one, or one for each part of a global batch) had lost, with a
+            worker, what compression had left unsent; None for none.
     """
 
     action: str

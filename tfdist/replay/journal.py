@@ -15,7 +15,7 @@ from tfdist.replay.log import read_header
 
 
 class NoJournal:
-    """Listens to nothing, and lets everything happen; see `Journal`."""
+    """Listens to nothing and changes nothing; see `Journal`."""
 
     def fit(self, training: Training) -> contextlib.AbstractContextManager[None]:
         """Nothing happens."""
@@ -43,11 +43,11 @@ class NoJournal:
 
 
 def recorded_cluster() -> Header | None:
-    """In a replay, what the record says of the cluster that the recorded run had; else None.
+    """In a replay, what the record says about the cluster of the recorded run; else None.
 
     Raises:
-        ValueError: when the record is none, or one of another format.
-        OSError: when it cannot be read.
+        ValueError: when the file is no record, or a record of another format.
+        OSError: when the file cannot be read.
     """
     if environment.REPLAY not in os.environ:
         return None
@@ -58,8 +58,8 @@ def open_journal(record: str | os.PathLike | None, strategy: ChiefStrategy) -> J
     """The journal of a strategy.
 
     Args:
-        record: the path of the record to be written; None for none. In a replay nothing is written:
-            the strategy follows the record that is replayed.
+        record: the path of the record to be written; None for no record. In a replay nothing is
+            written: the strategy follows the record that is replayed.
         strategy: the strategy.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The file of a record: one line of JSON for each event, written when it has happened.
+"""The file of a record: one line of JSON for each event, written when the event has happened.
 
-The first line is the header, a JSON object. Each other one is a JSON list: the name of an event and
-what is known of it, in the order of the fields of `Fit`, `Run`, `Used`, `Exhausted` and `End`.
-Lines reach the system one by one, so those of a process that is killed are there up to the last,
-which may be cut off.
+The first line is the header, a JSON object. Each other line is a JSON list: the name of an event,
+and then the values of the fields of `Fit`, `Run`, `Used`, `Exhausted` or `End`, in their order.
+Each line is handed to the system at once. If the process is killed, only its last line may be cut
+off.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunLog:
 
     @property
     def version(self) -> int:
-        """The number of updates after all of that."""
+        """The number of updates at the end of the run."""
         return self.used[-1].version if self.used else self.run.version
 
 
@@ -49,7 +49,7 @@ class FitLog:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it ended without an error."""
+        """Whether the `fit` ended without an error."""
         return self.end is not None and self.end.error is None
 
 
@@ -65,11 +65,11 @@ class Writer:
     """Writes a record.
 
     Args:
-        path: of the file; one that is there already is kept with ".before" behind its name.
-        header: its first line.
+        path: the path of the file. An existing file is kept, with ".before" added to its name.
+        header: the first line.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: when the file cannot be written.
     """
 
     def __init__(self, path: str, header: Header):
@@ -93,8 +93,8 @@ def read_header(path: str) -> Header:
     """The header of a record.
 
     Raises:
-        ValueError: in one line, when `path` is no record, or one of another format.
-        OSError: when it cannot be read.
+        ValueError: in one line, when `path` is no record, or a record of another format.
+        OSError: when the file cannot be read.
     """
     with open(path, "rb") as file:
         line = file.readline()
@@ -117,11 +117,11 @@ def read_header(path: str) -> Header:
 
 
 def read(path: str) -> Log:
-    """Reads a record; a last line that is cut off is left out.
+    """Reads a record. A last line that is cut off is left out.
 
     Raises:
-        ValueError: in one line, when `path` is no record, one of another format, or damaged.
-        OSError: when it cannot be read.
+        ValueError: in one line, when `path` is no record, or one of another format, or damaged.
+        OSError: when the file cannot be read.
     """
     log = Log(read_header(path), [])
     for number, event in _events(path):

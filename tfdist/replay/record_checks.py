@@ -1,6 +1,6 @@
-"""Whether what a line of a record says can be true; a damaged one must not be believed.
+"""Checks that what a line of a record says can be true: a damaged record must not be believed.
 
-Each function raises ValueError where it cannot.
+Each function raises ValueError if the line cannot be true.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tfdist.limits import INT32_MAX, INT64_MAX, MOST_DEVICES
 from tfdist.replay.events import End, Fit, Header, Run, Used, Weights
 
 SAMPLE = 32
-"""How many numbers of a variable are kept, at most."""
+"""At most so many numbers of a variable are kept."""
 
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
 
@@ -68,13 +68,13 @@ def _check_weights(weights: Weights, fit: Fit) -> None:
 
 
 def check_used(used: Used, header: Header, run: Run, version: int) -> None:
-    """Checks that a gradient could be used so.
+    """Checks that a gradient could have been used like this.
 
     Args:
-        used: what is said of it.
-        header: of the record.
-        run: of the gradient.
-        version: the number of updates before.
+        used: what the record says about the gradient.
+        header: the header of the record.
+        run: the run of the gradient.
+        version: the number of updates before the use.
     """
     updates = used.action == "update"
     _require(_is_integer(used.worker, maximum=header.workers - 1))

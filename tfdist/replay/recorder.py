@@ -22,11 +22,11 @@ class Recorder:
     """Writes a record; see `Journal`.
 
     Args:
-        path: of its file.
+        path: the path of the file.
         strategy: the strategy.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: when the file cannot be written.
     """
 
     def __init__(self, path: str, strategy: ChiefStrategy):
@@ -35,7 +35,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def fit(self, training: Training) -> Iterator[None]:
-        """Notes how it ends."""
+        """Notes how the `fit` ends."""
         self._is_begun = False
         try:
             yield
@@ -56,7 +56,7 @@ class Recorder:
         compute: Compute,
         make: Callable[[Compute], Schedule],
     ) -> Schedule:
-        """Notes what the work items begin with."""
+        """Notes the weights at the beginning of the run."""
         del source
         variables = variables_of(training)
         if not self._is_begun:
@@ -120,7 +120,7 @@ def used(action: str, items: Sequence[WorkItem], version: int, factor: float | N
 
 
 def variables_of(training: Training) -> list[keras.Variable]:
-    """All numbers that decide how training goes on: weights, seeds, the optimizers' state."""
+    """All variables that decide how training goes on: weights, seeds, the optimizers' state."""
     found = [*training.step.variables, *training.step.seeds]
     for optimizer in training.step.optimizers:
         found += optimizer.variables

@@ -1,4 +1,4 @@
-"""The work items of a run as a record names them, done one by one in the main thread."""
+"""The work items of a recorded run, done one by one in the main thread."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WORKER = "/job:worker/replica:0/task:0"
 
 
 class RecordedBatches:
-    """Finds batches by their places; those that are read before they are wanted are kept.
+    """Finds batches by their places. Batches that are read too early are kept until asked for.
 
     Args:
-        source: where they come from.
+        source: where the batches come from.
     """
 
     def __init__(self, source: Source):
@@ -36,12 +36,12 @@ class RecordedBatches:
 
         Args:
             shard: the part of the data.
-            position: the place in it.
-            index: which part of a global batch; 0 for a whole one.
-            checksum: of its contents.
+            position: the place in the shard.
+            index: which part of a global batch; 0 for a whole batch.
+            checksum: the checksum of the contents.
 
         Raises:
-            ValueError: when there is none, or its contents are others.
+            ValueError: when there is no such batch, or its contents are not the recorded ones.
         """
         place = shard, position, index
         while place not in self._early:
@@ -70,12 +70,13 @@ class ReplayedSchedule:
 
     Args:
         log: what happened in the run.
-        batches: finds its batches.
-        compute: does a work item; of the latest values it is told to read none.
-        at_end: called when there is no more in the log, which does not say that the run ended.
+        batches: finds the batches of the run.
+        compute: does a work item. It is called with a `read` that reads nothing: the item already
+            has the recorded values.
+        at_end: called at the end of a log that does not say that the run ended.
 
     Attributes:
-        done: the number of entries of the log that have been used again.
+        done: the number of entries of the log that have been replayed.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ReplayedSchedule:
     def next(
         self, may_use: Callable[[Sequence[WorkItem]], bool], timeout: float
     ) -> WorkItem | None:
-        """Does the next work item; None for no more."""
+        """Does the next work item; None when there are no more."""
         del may_use, timeout
         if not self._waiting:
             if self.done == len(self.log.used):
@@ -144,4 +145,4 @@ class ReplayedSchedule:
             del self._values[other]
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there is nothing to end."""

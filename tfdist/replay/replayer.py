@@ -1,4 +1,4 @@
-"""Trains again what a record tells of, and checks that it is the same."""
+"""Repeats the training that a record tells of, and checks that the results are the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdist.replay.replayed_schedule import RecordedBatches, ReplayedSchedule
 from tfdist.replay.sums import difference, weights_of
 
 TOLERANCE = 1e-6
-"""How far numbers may be from the recorded ones, relative to those that are greater than 1."""
+"""How far numbers may be from the recorded numbers: relative where these are greater than 1."""
 
 
 _started: list[Replay] = []
@@ -46,21 +46,21 @@ class Replay:
     """Follows a record; see `Journal`.
 
     Args:
-        path: of its file.
-        strategy: the strategy, which must be as it was.
+        path: the path of the record's file.
+        strategy: the strategy. Its options must be those of the recorded run.
 
     Attributes:
         updates: the number of updates that were made.
         dropped: the number of gradients that were dropped.
         fits: the number of `fit`s that were followed to their end.
-        farthest: how far the weights were from the recorded ones when an epoch began or a `fit`
-            ended, by samples.
-        differs_since: when the weights were first seen not to be the recorded ones bit for bit;
-            None for never.
+        farthest: the largest difference from samples of the recorded weights, when an epoch began
+            or a `fit` ended.
+        differs_since: when the weights were first seen to differ from the recorded weights in any
+            bit; None for never.
 
     Raises:
-        ValueError: when the record is none or damaged, or tells of a strategy with other options.
-        OSError: when it cannot be read.
+        ValueError: when the file is no record, or damaged, or of a strategy with other options.
+        OSError: when the file cannot be read.
     """
 
     def __init__(self, path: str, strategy: ChiefStrategy):
@@ -80,8 +80,8 @@ class Replay:
 
     @contextlib.contextmanager
     def fit(self, training: Training) -> Iterator[None]:
-        """Checks that it ends as it did, and compares the weights."""
-        self._fit = self._schedule = None  # one that failed has left them
+        """Checks that the `fit` ends as recorded, and compares the weights."""
+        self._fit = self._schedule = None  # a `fit` that failed has left them
         try:
             yield
         except BaseException as error:
@@ -106,7 +106,7 @@ class Replay:
         compute: Compute,
         make: Callable[[Compute], Schedule],
     ) -> Schedule:
-        """The recorded work items, which are done one after the other."""
+        """The recorded work items, to be done one after the other."""
         del make
         self._end_run()
         variables = variables_of(training)
@@ -124,7 +124,7 @@ class Replay:
     def note(
         self, action: str, items: Sequence[WorkItem], version: int, factor: float | None
     ) -> None:
-        """Checks that the same was done as then."""
+        """Checks that the same was done as in the recorded run."""
         schedule = self._schedule
         assert schedule is not None
         now = used(action, items, version, factor)
@@ -138,7 +138,7 @@ class Replay:
         """Nothing happens: the schedule ends where the record says."""
 
     def problem(self) -> str | None:
-        """What of the record was not followed; None for nothing."""
+        """Where the replay failed to follow the record; None if it followed the record."""
         whole = len(self._log.fits)
         if self.fits < whole:
             return f"the script ended after {self.fits} of {whole} recorded fits"
@@ -147,7 +147,7 @@ class Replay:
         return None
 
     def summary(self) -> str:
-        """What was done, and how near to the recorded weights it came."""
+        """What was done, and how close the weights came to the recorded ones."""
         dropped = f" and {self.dropped} dropped gradients" if self.dropped else ""
         text = f"{self.updates} updates{dropped} replayed"
         if self._broken_off:
@@ -193,14 +193,14 @@ class Replay:
         return log
 
     def _ended_with(self, error: BaseException) -> bool:
-        """Whether the recorded `fit` was ended by such an error, after the same work items."""
+        """Whether the recorded `fit` ended with the same error, after the same work items."""
         fit, schedule = self._fit, self._schedule
         if fit is None or fit.end is None or self._runs or schedule is None:
             return False
         return fit.end.error == type(error).__name__ and schedule.done == len(schedule.log.used)
 
     def _end_fit(self) -> None:
-        """Counts a `fit` that was followed to its end, or that of the record."""
+        """Counts a `fit` that was followed to its end, or to the end of the record."""
         assert self._fit is not None
         self.fits += 1
         end, self._broken_off = self._fit.end, None
@@ -218,7 +218,7 @@ class Replay:
             )
 
     def _end_of_record(self, log: RunLog, model: keras.Model) -> None:
-        """Ends training where the record ends; raises where the record goes on otherwise."""
+        """Ends training where the record ends; raises if the record goes on, but differently."""
         assert self._fit is not None
         if self._fit.is_whole or self._runs:
             raise self._other(

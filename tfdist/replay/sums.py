@@ -1,4 +1,4 @@
-"""What a record keeps of batches and weights, by which a replay is compared with it."""
+"""What a record keeps of batches and weights, to compare a replay with the recorded run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tfdist.structures import Structure
 def checksum_of_batch(data: Structure) -> str:
     """A checksum of the contents of a batch, computed where the batch is.
 
-    FarmHash's fingerprints of the serialized tensors, of which the values do not depend on the
-    machine, and the CRC-32 of these.
+    Each tensor is serialized and hashed by FarmHash, whose values are the same on all machines. The
+    checksum is the CRC-32 of these hashes.
 
     Returns:
         8 hexadecimal digits.
@@ -31,7 +31,7 @@ def checksum_of_batch(data: Structure) -> str:
         return f"{zlib.crc32(_hashes(leaves).numpy().tobytes()):08x}"
 
 
-# One call, as each operation on another machine is a message.
+# One call: on another machine, each operation would be a message of its own.
 @tf.function(reduce_retracing=True, autograph=False)
 def _hashes(tensors: list[tf.Tensor]) -> tf.Tensor:
     serialized = [tf.io.serialize_tensor(tensor) for tensor in tensors]
@@ -46,7 +46,7 @@ def weights_of(variables: Iterable[keras.Variable]) -> Weights:
         checksum = zlib.crc32(value.tobytes(), checksum)
         flat = value.reshape(-1)
         places = np.unique(np.linspace(0, max(flat.size - 1, 0), SAMPLE).astype(int))
-        # As text: short, and the same number again. Adding 0 makes numbers of truth values.
+        # As text: short, and read back as the same number. Adding 0 makes numbers of truth values.
         sample.append([float(str(number + 0)) for number in flat[places[: flat.size]]])
     return Weights(checksum, sample)
 

@@ -1,6 +1,6 @@
 """What asynchronous training does about stale gradients.
 
-`tfdist.Strategy("parameter_server", staleness=...)` takes one of these, or a list of several.
+`tfdist.Strategy("parameter_server", staleness=...)` takes one of these policies, or a list.
 """
 
 from tfdist.staleness.base import Policies, StalenessPolicy

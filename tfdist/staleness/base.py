@@ -13,10 +13,10 @@ from tfdist.arguments import shown
 
 @dataclasses.dataclass(frozen=True)
 class StalenessPolicy:
-    """Base class of the policies; their options are the fields. Alone it lets everything happen.
+    """Base class of the policies; the fields are the options. By itself it restricts nothing.
 
-    The staleness τ of a gradient is the number of updates between the reading of the weights that
-    it was computed from and its own update: 0 if there was none.
+    The staleness τ of a gradient counts updates: those that come after the worker has read the
+    weights, and before the gradient's own update. Without any, τ is 0.
     """
 
     synchronous: ClassVar[bool] = False
@@ -28,18 +28,18 @@ class StalenessPolicy:
         """Whether a worker may start a step.
 
         Args:
-            ahead: how many steps more than the slowest worker it has finished.
+            ahead: how many steps more than the slowest worker this worker has finished.
             under_way: the number of steps of other workers that are not applied yet.
         """
         del ahead, under_way
         return True
 
     def may_update(self, others: Sequence[int]) -> bool:
-        """Whether an update may come before those of steps that are under way.
+        """Whether an update may come before the updates of steps that are under way.
 
         Args:
-            others: the staleness that their gradients would have, if they were then applied one
-                after the other, the oldest first.
+            others: the staleness of the gradients of these steps, if they were applied right after
+                this update, one after the other, the oldest first.
         """
         del others
         return True
@@ -55,15 +55,15 @@ class StalenessPolicy:
         return 1.0
 
     def init(self, variable: tf.Variable) -> Any:
-        """State for one variable, made in the strategy's scope; None for none."""
+        """State for one variable, made in the strategy's scope; None for no state."""
         del variable
 
     def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
         """A variable's gradient as it is applied.
 
         Args:
-            gradient: as it was computed.
-            moved: how much the variable has changed since it was read.
+            gradient: the gradient as it was computed.
+            moved: how much the variable has changed since the worker read it.
             state: what `init` made.
         """
         del moved, state
@@ -75,10 +75,10 @@ class Policies(StalenessPolicy):
     """Several policies: what one of them forbids does not happen; factors are multiplied.
 
     Args:
-        policies: the policies; those that change gradients do so in this order.
+        policies: the policies. Policies that change gradients do so in this order.
 
     Raises:
-        ValueError: for something else, and for policies that contradict each other.
+        ValueError: for what is no policy, and for policies that contradict each other.
     """
 
     policies: tuple[StalenessPolicy, ...] = ()
@@ -108,10 +108,10 @@ class Policies(StalenessPolicy):
         """What the option `staleness` means.
 
         Args:
-            staleness: a policy, several of them, or None for none.
+            staleness: a policy, several policies, or None for none.
 
         Raises:
-            ValueError: for something else, and for policies that contradict each other.
+            ValueError: for what is no policy, and for policies that contradict each other.
         """
         if isinstance(staleness, Policies):
             return staleness
@@ -121,7 +121,7 @@ class Policies(StalenessPolicy):
 
     @property
     def synchronous(self) -> bool:  # type: ignore[override]
-        """Whether it is the one policy that is synchronous."""
+        """Whether the policy is `Synchronous`."""
         return any(policy.synchronous for policy in self.policies)
 
     @property
@@ -142,18 +142,18 @@ class Policies(StalenessPolicy):
         return all(policy.accepts(staleness) for policy in self.policies)
 
     def learning_rate_factor(self, staleness: int) -> float:
-        """The product of theirs."""
+        """The product of the policies' factors."""
         product = 1.0
         for policy in self.policies:
             product *= policy.learning_rate_factor(staleness)
         return product
 
     def init(self, variable: tf.Variable) -> Any:
-        """Theirs, in a list."""
+        """The policies' states, in a list."""
         return [policy.init(variable) for policy in self.policies]
 
     def compensate(self, gradient: tf.Tensor, moved: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
-        """One after the other."""
+        """The gradient after all policies, one after the other."""
         for policy, own in zip(self.policies, state):
             gradient = policy.compensate(gradient, moved, own)
         return gradient

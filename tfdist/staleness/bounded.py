@@ -1,4 +1,4 @@
-"""Bounded: gradients that are too stale are dropped, or do not come about."""
+"""Bounded: gradients that are too stale are dropped, or updates wait so that none becomes so."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ class Bounded(StalenessPolicy):
 
     Args:
         max_staleness: the bound on τ, 0 to 2**31 - 1.
-        on_exceed: "drop" leaves out gradients that are too stale: nobody waits, but the work of a
-            worker that is always slow is in vain. "wait" holds updates back while gradients that
-            are being computed would become too stale by them, and lets no more than
-            max_staleness + 1 workers compute at a time: nothing is in vain, but with a slow worker
-            all others wait for it.
+        on_exceed: "drop" leaves out gradients that are too stale. Nobody waits, but the work of a
+            worker that is always slow is in vain. "wait" holds an update back while it would make a
+            gradient that is being computed too stale, and lets at most max_staleness + 1 workers
+            compute at a time. No work is in vain, but all workers wait for a slow worker.
 
     Raises:
         ValueError: for options out of range.
@@ -44,12 +43,12 @@ class Bounded(StalenessPolicy):
         check_choice("on_exceed", self.on_exceed, ("drop", "wait"))
 
     def may_start(self, ahead: int, under_way: int) -> bool:
-        """With "wait", whether all under way can be applied first without making it too stale."""
+        """With "wait": whether the new gradient is in time if all under way are applied first."""
         del ahead
         return self.on_exceed == "drop" or under_way <= self.max_staleness
 
     def may_update(self, others: Sequence[int]) -> bool:
-        """With "wait", whether all under way can still be applied after the update."""
+        """With "wait": whether all gradients under way can still be applied after the update."""
         return self.on_exceed == "drop" or all(other <= self.max_staleness for other in others)
 
     def accepts(self, staleness: int) -> bool:

@@ -1,4 +1,4 @@
-"""DelayCompensated: a stale gradient is corrected for what has changed since."""
+"""DelayCompensated: a stale gradient is corrected for the updates since it was computed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _EPSILON = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class DelayCompensated(StalenessPolicy):
-    """Adds lam · g ⊙ g ⊙ (w_now − w_read) to a gradient g: its change along the way, approximated.
+    """Adds lam · g ⊙ g ⊙ (w_now − w_read) to a gradient g: about how much g has changed since.
 
     Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation" (ICML 2017),
-    algorithm 2 (what the parameter server does). Sparse gradients are made dense for it.
+    algorithm 2 (what the parameter server does). Sparse gradients become dense.
 
     The moving averages of `adaptive` are in no checkpoint: resumed training begins them anew. With
-    accumulation, w_read of gradients that were kept over the end of an epoch is that of the
-    newest step.
+    accumulation, gradients may be kept past the end of an epoch. Then w_read is the weights that
+    the newest step has read.
 
     Args:
         lam: the factor λ, >= 0; the paper uses 0.04 (λ0 of DC-ASGD-c) and 2 (of DC-ASGD-a).
         adaptive: divides λ by the root of a moving average (0.95) of the squared gradient
-            (DC-ASGD-a there), which takes one more variable for each.
+            (DC-ASGD-a in the paper). This takes one more variable for each trained variable.
 
     Raises:
         ValueError: for options out of range.

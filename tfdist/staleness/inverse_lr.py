@@ -13,9 +13,9 @@ class InverseLR(StalenessPolicy):
     """The learning rate of an update is divided by max(τ, 1)^power.
 
     Zhang et al., "Staleness-aware Async-SGD for Distributed Deep Learning" (IJCAI 2016), the
-    learning rate α/τ, where power is 1. It is the learning rate that is divided, not the gradient,
-    which Adam would scale back. What it costs: with a small learning rate, at which stale gradients
-    do no harm, training takes longer than without it.
+    learning rate α/τ, where power is 1. The learning rate is divided rather than the gradient,
+    because Adam would scale a divided gradient back. The cost: with a learning rate so small that
+    stale gradients do no harm, training takes longer with this policy than without it.
 
     Args:
         power: the exponent, >= 0; 0 has no effect.

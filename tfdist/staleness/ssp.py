@@ -10,16 +10,16 @@ from tfdist.validation import check_integer
 
 @dataclasses.dataclass(frozen=True)
 class SSP(StalenessPolicy):
-    """A worker starts no step while it has finished more than `slack` more than the slowest.
+    """A worker that is more than `slack` steps ahead of the slowest worker starts no step.
 
     Stale synchronous parallel: Ho et al., "More Effective Distributed ML via a Stale Synchronous
-    Parallel Parameter Server" (NIPS 2013), section 2. It helps where now and then another worker is
-    slow; where it is always the same one, all others soon go at its pace. A worker that is lost
-    does not count; one that comes back counts as level with the slowest.
+    Parallel Parameter Server" (NIPS 2013), section 2. The policy helps where the slow worker is a
+    different one from time to time. Where it is always the same worker, all others soon go at its
+    pace. A lost worker does not count. A worker that comes back counts as level with the slowest.
 
     Args:
-        slack: the number of steps, 0 to 2**31 - 1; with 0 all workers finish a step before any
-            starts the next.
+        slack: the number of steps, 0 to 2**31 - 1. With 0, all workers finish a step before any
+            worker starts the next.
 
     Raises:
         ValueError: when `slack` is out of range.

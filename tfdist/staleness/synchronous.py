@@ -10,10 +10,10 @@ from tfdist.staleness.base import StalenessPolicy
 
 @dataclasses.dataclass(frozen=True)
 class Synchronous(StalenessPolicy):
-    """The workers compute parts of one global batch, and one update follows from all of them.
+    """The workers compute parts of one global batch, and all parts together make one update.
 
-    Strong consistency: training equals that on one device with the same global batches. It waits
-    for the slowest worker at each step; after Valiant, "A Bridging Model for Parallel Computation"
+    Strong consistency: training equals training on one device with the same global batches. Each
+    step waits for the slowest worker. After Valiant, "A Bridging Model for Parallel Computation"
     (CACM 33(8), 1990).
 
     Example:

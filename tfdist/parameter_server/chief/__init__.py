@@ -1,1 +1,1 @@
-"""What runs in the chief: who does what when, and the updates."""
+"""What runs in the chief: the updates, and the decisions which worker does what when."""

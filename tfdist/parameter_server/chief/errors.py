@@ -14,7 +14,7 @@ from tfdist.parameter_server.chief.scheduler import WorkersLostError
 
 
 def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> None:
-    """Logs that a worker is lost, or with None that it is back."""
+    """Logs that a worker is lost; with None instead of an error, that the worker is back."""
     name = f"worker {worker} ({workers[worker]})"
     if error is None:
         tf.get_logger().warning("tfdist: %s is back.", name)
@@ -28,7 +28,7 @@ def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> 
 
 @contextlib.contextmanager
 def explaining(addresses: Mapping[str, Sequence[str]], timeout: float) -> Iterator[None]:
-    """In this context errors are raised as `explained` gives them."""
+    """In this context, errors are replaced by what `explained` returns for them."""
     try:
         yield
     except Exception as error:
@@ -42,14 +42,14 @@ def explained(
     """An error in `fit`, `evaluate` or `predict` as the user should see it.
 
     Args:
-        error: what was raised; with the attribute `worker`, the index, where it is of a worker.
+        error: what was raised. An error of a worker has the worker's index as attribute `worker`.
         addresses: the addresses of workers and parameter servers.
-        timeout: the seconds that lost workers were waited for.
+        timeout: for how many seconds lost workers were waited for.
 
     Returns:
-        A ConnectionError that names the parameter server or the workers that are lost; else the
-        error itself, with a note that names the worker; on Python 3.10, whose tracebacks show no
-        notes, it is logged too.
+        A ConnectionError that names the lost parameter server or the lost workers. For any other
+        error, the error itself, with a note that names the worker. Tracebacks of Python 3.10 show
+        no notes, so there the note is logged too.
     """
     if isinstance(error, WorkersLostError):
         names = ", ".join(f"worker {n} ({a})" for n, a in enumerate(addresses["worker"]))
@@ -72,9 +72,9 @@ def explained(
 
 
 def _add_note(error: Exception, note: str) -> None:
-    """Does what `add_note` does since Python 3.11; before, the note is logged as well.
+    """Does what `add_note` does since Python 3.11. Python 3.10 also logs the note.
 
-    Tracebacks of Python 3.10 do not show notes.
+    The reason: tracebacks of Python 3.10 do not show notes.
     """
     error.__dict__["__notes__"] = [*getattr(error, "__notes__", []), note]
     if sys.version_info < (3, 11):
@@ -84,6 +84,6 @@ def _add_note(error: Exception, note: str) -> None:
 def _lost_ps(text: str) -> list[int]:
     """The indices of the parameter servers that an error is about."""
     place = r"/job:ps/replica:0/task:(\d+)"
-    # Those that did not answer; an operation's device may name one that is well.
+    # First look for servers that did not answer: an operation's device may name a healthy one.
     named = re.findall(f"remote target {place}", text) or re.findall(place, text)
     return sorted({int(index) for index in named})

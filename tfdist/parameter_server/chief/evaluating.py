@@ -20,7 +20,7 @@ class TestFunction(InOrderFunction):
         super().__init__(strategy, model, "test")
 
     def __call__(self, iterator: Iterator[Structure]) -> dict[str, tf.Tensor]:
-        """Counts the next batches, in their order: sums are those of one device."""
+        """Counts the next batches in order, so that the sums equal those on one device."""
         if not isinstance(iterator, DataIterator):
             return self.call_keras(iterator)  # test_on_batch
         logs = None

@@ -9,11 +9,11 @@ from tfdist.parameter_server.worker.functional_step import FunctionalStep
 
 
 def finite_by_path(gradients: Gradients, step: FunctionalStep) -> dict[str, tf.Tensor]:
-    """Whether the gradients are finite, a bool scalar for each of their variables' paths.
+    """Whether the gradients are finite: by the path of the variable, a bool scalar.
 
     Args:
         gradients: as in `Outcome`.
-        step: which knows the variables by their numbers, and their devices.
+        step: tells which variable has which number, and on which device it is.
     """
     found: dict[str, tf.Tensor] = {}
     for key, by_variable in gradients.items():

@@ -1,4 +1,4 @@
-"""Batches of which the results come in the order of the data, whichever worker took which."""
+"""Results of batches in the order of the data, whichever worker took which batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.work_item import WorkItem
 from tfdist.structures import Structure
 
-# Batches per worker that are begun before somebody asks for their results.
+# How many batches per worker may be begun before somebody asks for their results.
 _AHEAD = 2
 
 
@@ -38,8 +38,8 @@ class InOrderFunction(KerasFunction):
     def in_order(self, iterator: DataIterator) -> Outcome | None:
         """What a worker gave for the next batch of `iterator`; None when there are no more.
 
-        A worker goes on when its result has arrived, also if that of an earlier batch has not; but
-        no more than some are begun before they are asked for.
+        A worker goes on as soon as its own result has arrived, even if the result of an earlier
+        batch has not. Only a limited number of batches is begun before their results are asked for.
         """
         if iterator is not self._iterator:
             self._done, self._position = {}, 0

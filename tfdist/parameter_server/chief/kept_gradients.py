@@ -1,4 +1,4 @@
-"""Gradients that wait in the chief until they are enough for an update."""
+"""Gradients that wait in the chief until there are enough for an update."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Accumulated(NamedTuple):
 
     Attributes:
         gradients: their sum.
-        worker: the one that computed the last of them.
-        version: of the oldest values that they were computed from.
-        batches: of how many batches they are.
+        worker: the worker that computed the last of the gradients.
+        version: the version of the oldest values that a gradient was computed from.
+        batches: the number of batches.
     """
 
     gradients: Gradients
@@ -26,7 +26,7 @@ class Accumulated(NamedTuple):
 
 
 class Accumulation:
-    """What the end of an epoch, or parts of global batches, leave of an update.
+    """Keeps gradients of an update that the end of an epoch, or parts, have left incomplete.
 
     Args:
         strategy: the strategy.
@@ -40,17 +40,17 @@ class Accumulation:
 
     @property
     def batches(self) -> int:
-        """Of how many batches gradients are kept."""
+        """The number of batches whose gradients are kept."""
         return self._kept.batches if self._kept else 0
 
     def accepts(self, version: int) -> bool:
-        """Whether gradients are not dropped that were computed from the values of `version`."""
+        """Whether gradients computed from the values of `version` are used, not dropped."""
         return self._strategy.policies.accepts(self._strategy.version - version)
 
     def add(self, now: Accumulated, updates: Updates) -> Accumulated | None:
-        """The gradients of an update; None if these are kept until there are more.
+        """The gradients of an update; None if `now` is kept until there are more.
 
-        Those of as many batches as an update has are an update by themselves, also while others are
+        Gradients of all batches of an update make an update by themselves, even while others are
         kept.
         """
         if now.batches == self._wanted:

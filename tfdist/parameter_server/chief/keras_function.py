@@ -37,7 +37,7 @@ class KerasFunction:
 
     Attributes:
         step: the step as a function, once a run has begun.
-        updates: makes the updates, from then on.
+        updates: makes the updates, once a run has begun.
         schedule: the work items of the present run; None for no run.
         values: the values of the weights after the last update.
     """
@@ -77,8 +77,8 @@ class KerasFunction:
         Args:
             iterator: what Keras iterates over.
             source: where batches come from.
-            limits: how much workers may begin.
-            on_wait: called with a worker's index when it has to wait.
+            limits: how much work the workers may begin.
+            on_wait: called with the index of a worker that has to wait.
         """
         self.strategy.activate(self)
         self._prepare()
@@ -99,12 +99,12 @@ class KerasFunction:
         self.schedule.start(self.strategy.coordinator, self._snapshot())
 
     def _scheduled(self, source: Source, make: Callable[[Compute], Scheduler]) -> Schedule:
-        """The schedule of a run: of work items that workers do, which `make` makes."""
+        """The schedule of a run; `make` makes a schedule of work items that workers do."""
         del source
         return make(self._compute)
 
     def _prepare(self) -> None:
-        """Makes the functions, the first time: until then Keras may not have built the model."""
+        """Makes the functions at the first run: earlier, Keras may not have built the model."""
         if not self._is_prepared:
             self.strategy.prepare(self.model)
             self.step = FunctionalStep(self.model, self.step_name)
@@ -114,10 +114,10 @@ class KerasFunction:
             self._is_prepared = True
 
     def _prepare_push(self) -> None:
-        """Called at the begin of a run, when the step is traced."""
+        """Called at the beginning of a run, when the step has been traced."""
 
     def _note(self, worker: int, error: Exception | None) -> None:
-        """Called when a worker is lost, or with None when it is back."""
+        """Called with the error when a worker is lost, and with None when the worker is back."""
         errors.log_change(self.strategy.addresses["worker"], worker, error)
 
     def close(self) -> None:
@@ -129,12 +129,12 @@ class KerasFunction:
     def next(
         self, may_use: Callable[[Sequence[WorkItem]], bool] = lambda others: True
     ) -> WorkItem | None:
-        """The next work item that is done, None for no more; see `Schedule.next`."""
+        """The next finished work item; None when there are no more. See `Schedule.next`."""
         assert self.schedule is not None
         return self.schedule.next(may_use, self.strategy.timeout)
 
     def release(self, item: WorkItem) -> None:
-        """Lets the worker go on, as what it has done was used."""
+        """Lets the worker go on, after its work item was used."""
         assert self.schedule is not None
         self.schedule.release(item, self._snapshot())
 
@@ -154,12 +154,12 @@ class KerasFunction:
             item.outcome = self._fetched(self._sent(item, outcome))
 
     def _sent(self, item: WorkItem, outcome: Outcome) -> Outcome:
-        """What has arrived of what a worker has computed; in its thread."""
+        """What arrives when a worker sends what it has computed; called in its thread."""
         del item
         return outcome
 
     def _seeds_of(self, number: int) -> list[np.ndarray]:
-        """The seeds that batch `number` of this run begins with, as if batches came one by one."""
+        """The seeds of batch `number` of this run, as if the batches came one after the other."""
         return [
             (seed + np.array([0, number * draws])).astype(seed.dtype)
             for seed, draws in zip(self._seeds, self.step.draws)
@@ -178,7 +178,7 @@ class KerasFunction:
 
         Args:
             logs: what the step returned; None for the results of the metrics.
-            results: those.
+            results: the results of the metrics.
         """
         if logs is None:
             return dict(results)

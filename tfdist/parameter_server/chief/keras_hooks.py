@@ -21,9 +21,9 @@ _FUNCTIONS: dict[str, tuple[str, type[TrainFunction | TestFunction | PredictFunc
 
 
 def function_for(strategy: ChiefStrategy, model: keras.Model, name: str) -> KerasFunction:
-    """What `fit`, `evaluate` or `predict` of `model`, as `name` says, call for their batches.
+    """The function that `fit`, `evaluate` or `predict` (`name` says which) calls for its batches.
 
-    Keras leaves a function alone that the model has already.
+    If the model already has a function, Keras keeps that function.
     """
     attribute, kind = _FUNCTIONS[name]
     function = getattr(model, attribute)
@@ -41,11 +41,11 @@ class Epochs(keras.callbacks.Callback):
         return self.model.train_function
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Begins with the data anew."""
+        """Begins the data anew."""
         self._function.begin_epoch(epoch, self.params["steps"])
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Leaves what was not waited for, when training was stopped in the middle."""
+        """Drops unfinished work, when training was stopped in the middle of an epoch."""
         self._function.close()
 
 

@@ -26,7 +26,7 @@ _ELEMENTWISE = (
 
 
 class PartitioningExtended(compat.ParameterServerExtended):
-    """Lets an optimizer update a part with the part of its state that is beside it."""
+    """Lets an optimizer update a part of a variable with the same part of its own state."""
 
     def updating_part(self, place: int) -> contextlib.AbstractContextManager:
         """In this context, partitioned Keras variables stand for their `place`-th parts."""

@@ -1,8 +1,8 @@
 """Keras' predict function under a parameter server.
 
-Keras' `predict` asks the iterator for data, and hands them one by one to its predict function. By
-then the workers are to have predicted for them already, and for the next ones. So `predict` gets an
-iterator that asks the workers: it gives predictions in the place of data.
+Keras' `predict` asks an iterator for batches, and hands each batch to its predict function. By then
+the workers should already have predicted for this batch and for the next ones. So `predict` gets an
+iterator that asks the workers, and gives predictions in place of the data.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tfdist.structures import Structure
 
 
 class _Predicted(NamedTuple):
-    """Predictions for a batch, in the place of its data."""
+    """Predictions for a batch, in place of its data."""
 
     predictions: Structure
 
 
 class PredictFunction(InOrderFunction):
-    """Joins the predictions that the iterator has asked for."""
+    """Joins the predictions that the iterator has fetched from the workers."""
 
     def __init__(self, strategy: ChiefStrategy, model: keras.Model):
         super().__init__(strategy, model, "predict")
         self._metrics = ["only logs are left out"]
 
     def __call__(self, data: list) -> Structure:
-        """Those of several batches, one after the other."""
+        """The predictions for several batches, one after the other."""
         if not isinstance(data[0], _Predicted):
             return self.call_keras(data)  # predict_on_batch
         found = [predicted.predictions for predicted in data]
@@ -44,7 +44,7 @@ class PredictedData:
 
     Args:
         data: the data.
-        function: predicts for them.
+        function: predicts for the data.
     """
 
     def __init__(self, data: DistributedData, function: PredictFunction):
@@ -56,7 +56,7 @@ class PredictedData:
 
 
 class _Predictions:
-    """One pass over the data, of which it gives the predictions."""
+    """One pass over the data: gives the predictions for each batch."""
 
     def __init__(self, iterator: DataIterator, function: PredictFunction):
         self._iterator = iterator

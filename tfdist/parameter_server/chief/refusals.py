@@ -1,4 +1,4 @@
-"""What the chief refuses, as it cannot train with it."""
+"""What the chief refuses because it cannot train with it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def check_momentum(options: Options, policies: Policies) -> None:
 
 
 def check_applied(optimizers: Sequence[DistributedOptimizer], options: Options) -> None:
-    """Raises ValueError for optimizers that a step applies and the chief cannot.
+    """Raises ValueError for optimizers that a step applies but that the chief cannot apply.
 
     Args:
-        optimizers: those optimizers.
+        optimizers: the optimizers that the step applies.
         options: the strategy's.
     """
     for optimizer in optimizers:

@@ -1,7 +1,8 @@
-"""Work items on the workers: who does the next one, who waits, what happens when one is lost.
+"""Work items on the workers: who does the next one, who waits, what happens to a lost worker.
 
-Each worker has a thread in the chief. It takes batches, lets the worker compute with the latest
-values, and waits until the main thread, in which all updates are made, has used the gradients.
+Each worker has a thread in the chief. The thread takes batches and lets the worker compute with the
+latest values. Then it waits until the main thread has used the gradients. All updates are made in
+the main thread.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from tfdist.parameter_server.data.batch import Batch
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
 
-# A worker that is lost and back so often, without a work item in between, has another problem.
+# A worker that is lost and comes back this often, and finishes no work item in between, has another
+# problem.
 _MOST_LOSSES = 5
 
 
 class WorkersLostError(Exception):
-    """All workers are lost, for longer than is waited for."""
+    """All workers are lost, and none came back within the timeout."""
 
 
 class Scheduler:
@@ -32,12 +34,12 @@ class Scheduler:
         workers: the number of workers.
         source: where their batches come from.
         compute: called in a worker's thread with a work item and `self.read`.
-        limits: how much workers may begin.
-        lost: the workers that are lost already; kept up to date, for the next run.
-        on_change: called when a worker is lost, with its index and the error, or is back, with its
-            index and None.
-        on_wait: called with a worker's index when it has to wait before it begins, and when its
-            gradients are held back.
+        limits: how much work the workers may begin.
+        lost: the workers that are lost already. The set is kept up to date for the next run.
+        on_change: called with a worker's index and the error when the worker is lost, and with the
+            index and None when the worker is back.
+        on_wait: called with a worker's index when the worker has to wait before it begins, and when
+            its gradients are held back.
     """
 
     def __init__(
@@ -84,11 +86,12 @@ class Scheduler:
     def next(
         self, may_use: Callable[[Sequence[WorkItem]], bool], timeout: float
     ) -> WorkItem | None:
-        """Waits for a work item that is done; nobody reads values until it is released.
+        """Waits for a finished work item. Until it is released, nobody reads values.
 
         Args:
-            may_use: whether it may be used before those that are given, which are under way.
-            timeout: seconds after which it is an error that all workers are lost.
+            may_use: whether a work item may be used before others that are under way; called with
+                these others.
+            timeout: for how many seconds all workers may be lost before an error is raised.
 
         Returns:
             The work item; None when there are no more.
@@ -126,7 +129,7 @@ class Scheduler:
 
         Args:
             item: the work item.
-            current: the weights after that.
+            current: the weights after its use.
         """
         with self._changed:
             self._current = current
@@ -138,12 +141,12 @@ class Scheduler:
             self._changed.notify_all()
 
     def ask_again(self) -> None:
-        """Lets workers ask again whether they may start, as that has changed."""
+        """Lets workers ask again whether they may start, because the answer may have changed."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends the run; what workers still compute is not used, and its batches are given back."""
+        """Ends the run. Unfinished work items are not used, and their batches are given back."""
         self._source.close()
         with self._changed:
             self._closed = True
@@ -188,7 +191,7 @@ class Scheduler:
         return 0
 
     def _take(self, worker: int, wanted: int) -> WorkItem | None:
-        """The worker's next work item with as many batches as there are; None without any."""
+        """The worker's next work item, with at most `wanted` batches; None if there are none."""
         item = WorkItem(worker, [], 0)
         returns = self._turns.returns
         try:
@@ -204,7 +207,7 @@ class Scheduler:
             self._return([], wanted - len(item.batches))
             if not item.batches:
                 self._turns.drop()
-                if returns == self._turns.returns:  # else there may be some by now
+                if returns == self._turns.returns:  # else there may be batches by now
                     self._turns.find_no_data(worker)
                 self._changed.notify_all()
                 return None
@@ -227,13 +230,13 @@ class Scheduler:
             self._changed.notify_all()
 
     def read(self, item: WorkItem) -> None:
-        """Gives it the latest values: those of an update that is being made, when it is."""
+        """Gives the work item the latest values. If an update is under way, waits for its end."""
         with self._changed:
             self._changed.wait_for(lambda: not self._updating or self._closed)
             item.version, item.values = self._current
 
     def _fail(self, worker: int, item: WorkItem | None, error: Exception) -> bool:
-        """Notes the error; whether TensorFlow has to know of it, as it waits for lost workers."""
+        """Notes the error. Returns whether TensorFlow must see it, to wait for a lost worker."""
         is_lost = compat.is_lost_worker(error)
         with self._changed:
             self._running.pop(worker, None)

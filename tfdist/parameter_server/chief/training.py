@@ -23,7 +23,7 @@ from tfdist.structures import Structure
 
 
 class TrainFunction(KerasFunction):
-    """Each call waits for the next work item that is done, and makes an update with it.
+    """Each call waits for the next finished work item, and makes an update with it.
 
     Args:
         strategy: the strategy.
@@ -31,7 +31,7 @@ class TrainFunction(KerasFunction):
 
     Attributes:
         epoch: the number of the epoch.
-        batches: the number of batches that are left of it; None for as many as there are.
+        batches: the number of batches that are left of the epoch; None for all that there are.
     """
 
     def __init__(self, strategy: ChiefStrategy, model: keras.Model):
@@ -71,11 +71,11 @@ class TrainFunction(KerasFunction):
         return self._logs
 
     def begin_epoch(self, epoch: int, batches: int | None) -> None:
-        """Begins with the data anew.
+        """Begins the data anew.
 
         Args:
             epoch: the number of the epoch.
-            batches: how many batches it has; None for as many as there are.
+            batches: how many batches the epoch has; None for all that there are.
         """
         self.close()
         self.epoch = epoch
@@ -96,7 +96,7 @@ class TrainFunction(KerasFunction):
         self.begin(iterator, self._source, limits, self._note_wait)
 
     def _note_wait(self, worker: int) -> None:
-        """Counts that a worker has to wait, before a work item or with what it gave."""
+        """Counts that a worker has to wait: before it begins, or before its gradient is used."""
         self.strategy.report.worker(worker).waits += 1
 
     def _scheduled(self, source: Source, make: Callable[[Compute], Scheduler]) -> Schedule:
@@ -123,11 +123,11 @@ class TrainFunction(KerasFunction):
         return outcome._replace(gradients=gradients)
 
     def _sender(self, item: WorkItem) -> int:
-        """Whose gradient it is: a worker's, or with parts of global batches a part's."""
+        """Whose gradient it is: of a worker, or, where global batches are divided, of a part."""
         return item.batches[0].index if self._parts else item.worker
 
     def _advance(self) -> bool:
-        """Makes sure that there is a batch that no call has counted; False at the end of data."""
+        """Waits for a batch that no call has counted yet; False when the data have ended."""
         while self._uncounted == 0:
             item = self.next(self._may_use)
             if item is None:
@@ -140,9 +140,9 @@ class TrainFunction(KerasFunction):
         return True
 
     def _count_as_one_device(self) -> None:
-        """Counts the step in which Keras finds that data of unknown length have ended.
+        """Counts the last step of Keras, which finds that data of unknown length have ended.
 
-        On one device Keras has drawn seeds and counted an update before it finds no batch.
+        On one device, Keras draws seeds and counts an update before it finds that no batch is left.
         """
         if self.model.steps_per_execution > 1 or self.batches is not None:
             return
@@ -153,7 +153,7 @@ class TrainFunction(KerasFunction):
                 optimizer.unwrap().iterations.value.assign_add(1)
 
     def _may_use(self, others: Sequence[WorkItem]) -> bool:
-        """Whether an update may come before those of `others`."""
+        """Whether an update may come before the updates of `others`."""
         if self._parts:
             return True
         following = enumerate(sorted(other.version for other in others), self.strategy.version + 1)
@@ -161,7 +161,7 @@ class TrainFunction(KerasFunction):
         return self.strategy.policies.may_update(staleness)
 
     def _take(self, item: WorkItem) -> None:
-        """Uses a work item, or all parts of a global batch once they are there."""
+        """Uses a work item. Parts of a global batch are used once all of them have arrived."""
         outcome = _outcome_of(item)
         self._watch(item, outcome)
         if self._push is not None and self._accumulation.accepts(item.version):
@@ -187,7 +187,7 @@ class TrainFunction(KerasFunction):
             self._source.advance()
 
     def _watch(self, item: WorkItem, outcome: Outcome) -> None:
-        """Notes gradients that are not finite, where somebody asks for them."""
+        """Notes gradients that are not finite, if somebody has asked for this."""
         findings = self.strategy.nonfinite
         if findings is None:
             self._watched = 0
@@ -199,14 +199,15 @@ class TrainFunction(KerasFunction):
                 findings.append((number, path, item.worker))
 
     def _use(self, items: Sequence[WorkItem], outcome: Outcome, batches: int) -> None:
-        """Updates with gradients, adds them to those that wait for more, or drops them.
+        """Updates with gradients, or keeps them until there are more, or drops them.
 
-        Loss scaling skips an update with gradients that are not finite: it counts nowhere.
+        If gradients are not finite, loss scaling skips the update, which then counts nowhere.
 
         Args:
-            items: whose gradients they are: one work item, or those of all parts of a global batch.
+            items: where the gradients come from: one work item, or the work items of all parts of a
+                global batch.
             outcome: the gradients and changes.
-            batches: the number of batches, of the `accumulation_steps` of an update.
+            batches: the number of batches; an update has `accumulation_steps` of them.
         """
         strategy, last = self.strategy, items[-1]
         action, factor = "update", None

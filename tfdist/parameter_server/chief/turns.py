@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How much workers may begin in a run.
+    """How much work the workers may begin in a run.
 
     Attributes:
-        may_start: whether a worker that has finished so many more work items than the slowest may
-            begin with one, with so many of others under way.
-        budget: the number of batches; None for as many as there are.
-        per_item: how many of them are a work item.
-        first_item: how many are the first one.
+        may_start: whether a worker may begin a work item. The arguments: how many work items more
+            than the slowest worker it has finished, and how many of other workers are under way.
+        budget: the number of batches in the run; None for all that there are.
+        per_item: the number of batches in a work item.
+        first_item: the number of batches in the first work item.
         max_pending: the number of work items that may be under way at a time.
     """
 
@@ -32,8 +32,8 @@ class Turns:
 
     Args:
         workers: the number of workers.
-        limits: how much they may begin.
-        lost: the workers that are lost already; kept up to date, for the next run.
+        limits: how much work the workers may begin.
+        lost: the workers that are lost already. The set is kept up to date for the next run.
 
     Attributes:
         returns: how often batches have come back.
@@ -49,10 +49,10 @@ class Turns:
         self._lost = lost
         self._without_data: set[int] = set()
 
-    # What there is
+    # Questions
 
     def all_are_lost(self) -> bool:
-        """Whether no worker is there."""
+        """Whether no worker is left."""
         return len(self._lost) == len(self._finished)
 
     def is_over(self) -> bool:
@@ -71,10 +71,10 @@ class Turns:
             self._finished[worker] - self._slowest(), self._under_way
         )
 
-    # What happens
+    # Events
 
     def begin(self) -> int:
-        """Notes that a worker begins; gives how many batches it may take."""
+        """Notes that a worker begins. Returns how many batches it may take."""
         self._under_way += 1
         wanted = next(self._sizes)
         if self._left is not None:
@@ -88,7 +88,7 @@ class Turns:
         self._finished[worker] += 1
 
     def drop(self) -> None:
-        """Notes that nothing comes of what a worker began with."""
+        """Notes that what a worker began comes to nothing."""
         self._under_way -= 1
 
     def give_back(self, count: int) -> None:
@@ -101,7 +101,7 @@ class Turns:
         self._without_data.add(worker)
 
     def let_all_ask(self) -> None:
-        """Lets workers ask for data that found none before."""
+        """Lets workers that found no data ask again."""
         self.returns += 1
         self._level(self._without_data)
         self._without_data.clear()
@@ -111,7 +111,7 @@ class Turns:
         self._lost.add(worker)
 
     def is_back(self, worker: int) -> bool:
-        """Notes that a worker is there; whether it had been lost."""
+        """Notes that a worker is there. Returns whether it had been lost."""
         if worker not in self._lost:
             return False
         self._level([worker])
@@ -125,9 +125,9 @@ class Turns:
         return min(there, default=max(self._finished.values()))
 
     def _level(self, absent: Iterable[int]) -> None:
-        """Lets workers that come back count as level with the slowest of those that are there.
+        """Lets workers that come back count as level with the slowest worker that is there.
 
-        Else all others would have to wait until they have finished as much.
+        Otherwise all other workers would have to wait until these workers have caught up.
         """
         slowest = self._slowest()
         for worker in absent:

@@ -1,11 +1,11 @@
 """What the chief runs on the parameter servers: one update after the other.
 
-As updates are made one at a time, counters are exact, and the values that a worker reads belong
-together: they are those after an update, which are read without copying them (a variable of which a
-value is held elsewhere is copied when it changes).
+Updates are made one at a time. So counters are exact, and the values that a worker reads belong
+together: they are the values after one update. Reading copies nothing: a variable is copied only
+when it changes while somebody holds its value.
 
-What a function gives that runs in the chief travels through the chief, even if it is made and used
-elsewhere. So functions whose results stay on the parameter servers run there, one on each.
+The results of a function that runs in the chief travel through the chief, even if they are made and
+used elsewhere. So functions whose results stay on the parameter servers run there, one on each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Updates:
 
     Args:
         strategy: the strategy.
-        step: the step, which knows the variables by their numbers.
+        step: the step; tells which variable has which number.
         policies: what is done about stale gradients.
     """
 
@@ -54,7 +54,7 @@ class Updates:
         self._add = function(add)
 
     def values(self) -> list[tf.Tensor]:
-        """The values of the step's variables and parts, where these are."""
+        """The values of the step's variables and parts, on the devices of the variables."""
         found: dict[int, tf.Tensor] = {}
         for device, places in self._places().items():
             with tf.device(device):
@@ -75,7 +75,7 @@ class Updates:
         return self._readers[device]()
 
     def add(self, outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
-        """The sums of gradients and changes, where they are; see `gradients.add`."""
+        """The sums of gradients and changes, on their own devices; see `gradients.add`."""
         gradients: Gradients = {}
         changes: Changes = {}
         for device in self._strategy.ps_devices:
@@ -88,7 +88,7 @@ class Updates:
         return gradients, changes
 
     def _on(self, device: str, gradients: Gradients, changes: Changes) -> tuple[Gradients, Changes]:
-        """Those of gradients and changes that belong to variables on one device."""
+        """The gradients and changes that belong to variables on one device."""
         changed = self._step.changed
         mine = {
             key: {
@@ -108,16 +108,17 @@ class Updates:
         factor: tf.Tensor,
         read: Sequence[tf.Tensor],
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
-        """One update; gives the results of the metrics, and whether any gradients were applied.
+        """One update. Returns the results of the metrics, and whether any gradients were applied.
 
-        The latter is None where they always are, as no loss is scaled.
+        Where no loss is scaled, gradients are always applied, and None stands for that.
 
         Args:
             gradients: as in `Outcome`.
-            changes: as there.
-            assigned: as there.
+            changes: as in `Outcome`.
+            assigned: as in `Outcome`.
             factor: float32 scalar, what the learning rate is multiplied by.
-            read: the values that the gradients were computed from; empty where no policy asks.
+            read: the values that the gradients were computed from; empty where no policy needs
+                them.
         """
 
         def in_replica() -> list[tf.Tensor]:
@@ -147,12 +148,12 @@ class Updates:
         return self._step.model.get_metrics_result(), applied
 
     def _change_only(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
-        """Makes the changes of a work item without its gradients; gives the metrics' results."""
+        """Makes a work item's changes but uses no gradients. Returns the metrics' results."""
         self._strategy.run(self._change, args=(changes, assigned))
         return self._step.model.get_metrics_result()
 
     def _count(self, changes: Changes) -> dict[str, tf.Tensor]:
-        """Only counts a work item in the metrics, whose results it gives."""
+        """Only counts a work item in the metrics. Returns the metrics' results."""
         metrics = {id(variable) for variable in self._step.model.metrics_variables}
         of_metrics = {
             key: change
@@ -163,7 +164,7 @@ class Updates:
         return self._step.model.get_metrics_result()
 
     def are_finite(self, gradients: Gradients) -> bool:
-        """Whether all are finite; not looked at where no loss is scaled."""
+        """Whether all gradients are finite. This is not checked where no loss is scaled."""
         return not self._loss_scales() or bool(self._finite(gradients))
 
     def note_overflow(self) -> None:
@@ -172,12 +173,12 @@ class Updates:
             scale.note(is_finite=False)
 
     def note_finite(self) -> None:
-        """Counts finite gradients, after some of which loss scales rise."""
+        """Counts finite gradients: after enough of them, loss scales rise."""
         for scale in self._loss_scales():
             scale.note(is_finite=True)
 
     def _loss_scales(self) -> list[LossScale]:
-        """Those of the step's optimizers that scale the loss."""
+        """The step's optimizers that scale the loss."""
         scales = [LossScale(o) for o in {id(o): o.unwrap() for o in self._step.optimizers}.values()]
         return [scale for scale in scales if scale.is_used]
 

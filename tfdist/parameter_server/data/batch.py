@@ -14,9 +14,9 @@ class BatchPart(NamedTuple):
     """Which part of a global batch a worker is given.
 
     Attributes:
-        index: int32 scalar, which of the parts.
-        fraction: float32 scalar, its share of the samples.
-        nonempty: float32 scalar, 1.0 or 0.0 if it has none.
+        index: int32 scalar, the number of the part.
+        fraction: float32 scalar, the part's share of the samples.
+        nonempty: float32 scalar, 1.0; 0.0 if the part has no samples.
     """
 
     index: tf.Tensor
@@ -29,13 +29,13 @@ class Batch:
     """A batch for a worker.
 
     Attributes:
-        shard: the shard that it is from; 0 where the chief reads all batches.
-        position: its place in the shard.
-        data: the tensors, on the chief or on the worker that took it.
+        shard: the shard that the batch is from; 0 where the chief reads all batches.
+        position: the batch's place in the shard.
+        data: the tensors, on the chief or on the worker that took the batch.
         part: which part of a global batch it is; None for a whole one.
         index: for a part, which one it is.
-        number: for a part, the number of global batches before in this run.
-        checksum: of the data, where a run is recorded; else None.
+        number: for a part, the number of earlier global batches in this run.
+        checksum: the checksum of the data, where a run is recorded; else None.
     """
 
     shard: int

@@ -15,7 +15,7 @@ from tfdist.structures import Structure
 
 
 class ChiefSource(SourceBase):
-    """The chief reads the data; a worker gets the next batch when it is ready for one.
+    """The chief reads the data. A worker gets the next batch when the worker is ready.
 
     Args:
         iterator: gives the batches.
@@ -28,7 +28,7 @@ class ChiefSource(SourceBase):
         self._returned: collections.deque[Batch] = collections.deque()
 
     def take(self, worker: int) -> Batch | None:
-        """The first of those that were given back, or the next one of the data."""
+        """The first batch that was given back, or else the next batch of the data."""
         del worker
         with self._lock:
             if self._returned:

@@ -19,7 +19,7 @@ class Division(NamedTuple):
 
     Attributes:
         parts: the number of parts.
-        own: whether a worker gets the part of its number; see `PartsSource`.
+        own: whether a worker gets the part with the worker's own number; see `PartsSource`.
     """
 
     parts: int
@@ -27,8 +27,8 @@ class Division(NamedTuple):
 
     @classmethod
     def among(cls, workers: int, max_pending: int, options: Options) -> Division:
-        """How `workers` divide a batch, of which `max_pending` may work at a time."""
-        # What compression leaves of a part follows it, which is to be seldom to another worker.
+        """How `workers` divide a batch, when at most `max_pending` of them work at a time."""
+        # The residual of a part moves with the part, so a part should seldom change its worker.
         return cls(workers, options.compression is not None and max_pending >= workers)
 
 
@@ -37,9 +37,9 @@ class DistributedData:
 
     Args:
         dataset: the batches.
-        make_shards: gives what workers read themselves when they train; None where the chief reads
-            all.
-        division: how the chief divides batches for training; None where workers get whole ones.
+        make_shards: makes the shards that workers read when they train; returns None where the
+            chief reads all data.
+        division: how the chief divides batches for training; None where workers get whole batches.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DistributedData:
         return DataIterator(self)
 
     def shards(self) -> Shards | None:
-        """What workers read; None where the chief reads all."""
+        """The shards that workers read; None where the chief reads all data."""
         if self._shards is None:
             self._shards = self._make_shards()
         return self._shards
@@ -86,7 +86,7 @@ class DataIterator:
         return next(self._chief)
 
     def source(self) -> ChiefSource:
-        """Gives the rest of the batches, which the chief reads."""
+        """The source of the remaining batches, which the chief reads."""
         if self._source is None:
             self._source = ChiefSource(self._chief)
         return self._source
@@ -94,11 +94,11 @@ class DataIterator:
     def training_source(
         self, epoch: int, batches: int | None
     ) -> ChiefSource | PartsSource | ShardedSource:
-        """Gives the rest of the batches to workers that train.
+        """The source of the remaining batches, for workers that train.
 
         Args:
             epoch: the number of the epoch.
-            batches: how many batches are left of it; None for as many as there are.
+            batches: how many batches are left of the epoch; None for all that there are.
         """
         division = self._data.division
         if division is not None:

@@ -20,13 +20,13 @@ from tfdist.structures import Structure
 class PartsSource(SourceBase):
     """The chief reads global batches and divides each into parts, one after the other.
 
-    No part of the next one is given before `advance` was called.
+    Parts of the next global batch are given only after `advance` was called.
 
     Args:
         iterator: gives the batches.
         parts: the number of parts.
-        own: whether a worker gets the part of its number, or another one only of a worker that has
-            not asked for any in this run, or is lost.
+        own: whether a worker gets the part with its own number. It then gets the part of another
+            worker only if that worker has not asked for any part in this run, or is lost.
     """
 
     def __init__(self, iterator: Iterator[Structure], parts: int, own: bool = False):
@@ -43,7 +43,7 @@ class PartsSource(SourceBase):
         self._closed = False
 
     def take(self, worker: int) -> Batch | None:
-        """The next part of the present batch; waits while there is none."""
+        """The next part of the present global batch; waits while there is none."""
         with self._changed:
             self._there.add(worker)
             while not self._closed:
@@ -65,7 +65,7 @@ class PartsSource(SourceBase):
         return not self._own or batch.index == worker or batch.index not in self._there
 
     def leave(self, worker: int) -> None:
-        """Lets others have the part of a worker that is lost."""
+        """Lets other workers have the part of a lost worker."""
         with self._changed:
             self._there.discard(worker)
             self._changed.notify_all()
@@ -86,21 +86,24 @@ class PartsSource(SourceBase):
         self._changed.notify_all()
 
     def advance(self) -> None:
-        """Lets the next batch be read: all parts of the present one were used."""
+        """Called when all parts of the present batch were used: the next batch may be read."""
         with self._changed:
             self._present = []
             self._is_due = True
             self._changed.notify_all()
 
     def give_back(self, batch: Batch) -> None:
-        """Keeps the part for the next worker that asks; one of an earlier run is offered again."""
+        """Keeps the part for the next worker that asks.
+
+        A part of an earlier run is ignored, because `open` has already offered that part again.
+        """
         with self._changed:
             if any(batch is part for part in self._present):
                 self._waiting.appendleft(batch)
                 self._changed.notify_all()
 
     def open(self) -> PartsSource:
-        """Begins a run with the global batch that was not used whole, or else the next one."""
+        """Begins a run with a global batch that was used only partly, or else with the next one."""
         with self._changed:
             self._present = [dataclasses.replace(part, number=0) for part in self._present]
             self._waiting = collections.deque(self._present)
@@ -110,7 +113,7 @@ class PartsSource(SourceBase):
         return self
 
     def close(self) -> None:
-        """Lets those go who wait for the next batch."""
+        """Lets go the workers that wait for the next batch."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

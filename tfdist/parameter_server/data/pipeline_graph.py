@@ -1,4 +1,4 @@
-"""A data set as a graph of which every copy, on whichever worker, has the same order."""
+"""A data set as a graph. Every copy of the graph has the same order, on whichever worker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Graph: TypeAlias = tf.compat.v1.GraphDef
 _Node: TypeAlias = tf.compat.v1.NodeDef
 _Attribute: TypeAlias = tf.compat.v1.AttrValue
 
-# Operations that only the process can run which made the data set.
+# Operations that only the process that made the data set can run.
 _LOCAL = {"PyFunc", "EagerPyFunc", "PyFuncStateless", "GeneratorDataset"}
-# Data sets with two seeds among their inputs, and the place of the first of these.
+# Data sets with two seeds among their inputs, and the place of the first seed.
 _SEED_INPUTS = {
     "ShuffleDataset": 2,
     "ShuffleDatasetV3": 2,
@@ -36,18 +36,18 @@ _OTHERWISE = (
 class PipelineGraph:
     """A data set as a graph.
 
-    Seeds that the user has not set are drawn here, once for all copies. Random numbers that are
-    other ones in each pass on one device have seeds of their own for each pass. So a copy that is
-    made late, or again, has the order that others have in that pass.
+    Seeds that the user has not set are drawn here, once for all copies. Where one device would draw
+    other random numbers in each pass, each pass gets seeds of its own. So a copy that is made late,
+    or again, has the same order as the other copies in that pass.
 
-    What a copy has cached would be lost with it. So where there is a cache, copies are kept, and
-    it is they who go on to another order.
+    A copy's cache would be lost together with the copy. So where there is a cache, the copies are
+    kept, and each copy goes on to the order of the next pass by itself.
 
     Args:
         dataset: the data set.
 
     Raises:
-        ValueError: for data that only the process can read which made them, or whose order depends
+        ValueError: for data that only the process that made them can read, or whose order depends
             on which of several threads is first.
 
     Attributes:
@@ -70,10 +70,10 @@ class PipelineGraph:
         self.whole = definition.SerializeToString()
 
     def of_pass(self, number: int) -> bytes:
-        """The other part, whose string follows that of `whole`.
+        """The part of the graph that differs between passes, as a string to be put after `whole`.
 
         Args:
-            number: which pass over the data it is, from 1.
+            number: the number of the pass over the data, from 1.
         """
         with self._lock:
             for place, seeds in enumerate(self._seeds, 1):
@@ -91,8 +91,8 @@ class _Seeds(NamedTuple):
     Attributes:
         first: the first one; both are 0 where the user has set none.
         second: the second one.
-        varies: whether random numbers are other ones in each pass.
-        nodes: the operation that has them as attributes, or the two constants.
+        varies: whether each pass has other random numbers.
+        nodes: the operation that has the seeds as attributes, or two constants with the seeds.
     """
 
     first: int
@@ -129,7 +129,7 @@ def _seeds_of(nodes: Iterable[_Node]) -> Iterator[_Seeds]:
 
 
 def _take_seeded(definition: _Graph) -> _Graph:
-    """Takes operations with seeds out of a graph, and functions that have some."""
+    """Takes out of a graph the operations with seeds, and the functions that contain seeds."""
     seeded = tf.compat.v1.GraphDef()
     nodes = definition.node
     names = {node.name for seeds in _seeds_of(nodes) for node in seeds.nodes}

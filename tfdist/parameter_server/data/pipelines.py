@@ -13,16 +13,17 @@ from tfdist.parameter_server.data.pipeline_graph import PipelineGraph
 
 
 class SerializedDataset:
-    """A data set that workers make from its graph, each its own copy.
+    """A data set of which each worker makes its own copy, from the data set's graph.
 
-    Batches go to the shards in turn, so all copies must have the same order; see `PipelineGraph`.
+    The batches go to the shards in turn. So all copies must have the same order; see
+    `PipelineGraph`.
 
     Args:
         dataset: the batches.
         shards: the number of shards.
 
     Raises:
-        ValueError: for data that workers cannot read, or not in one order.
+        ValueError: for data that workers cannot read, or cannot read in one order.
     """
 
     in_turn = True
@@ -43,7 +44,7 @@ class SerializedDataset:
         return iter(copy.skip(skip))
 
     def _copy(self, worker: int, shard: int, number: int) -> tf.data.Dataset:
-        if worker not in self._sent:  # arrays are part of it, which are sent once
+        if worker not in self._sent:  # it may contain arrays, so it is sent only once
             self._sent[worker] = tf.identity(tf.constant(self._graph.whole))
         graph = tf.strings.join([self._sent[worker], self._graph.of_pass(number)])
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
@@ -56,7 +57,7 @@ class SerializedDataset:
 
 
 class OwnPipelines:
-    """Each worker's shard as the user makes it.
+    """Each worker's shard, made by a function of the user.
 
     Args:
         dataset_fn: called with a `tf.distribute.InputContext`; returns the worker's data set.
@@ -84,9 +85,9 @@ class OwnPipelines:
         return iter(self._copies.in_pass(worker, shard, number, self._made[shard]).skip(skip))
 
     def _seeded(self, shard: int) -> tf.data.Dataset:
-        """A shard, which has the same order on any worker; called while a function is traced."""
+        """A shard, in the same order on any worker. Called while a function is traced."""
         if seeds.global_seed() is None:
-            tf.random.set_seed(self._seed)  # of the function only
+            tf.random.set_seed(self._seed)  # only inside the function
         return self._shard(shard)
 
     def _shard(self, shard: int) -> tf.data.Dataset:
@@ -105,7 +106,7 @@ class OwnPipelines:
 
 
 class Copies:
-    """Data sets on workers, which go on to another order in each pass."""
+    """Data sets on workers that are kept, and have another order in each pass."""
 
     def __init__(self) -> None:
         self._copies: dict[tuple[int, int], _Copy] = {}
@@ -113,16 +114,16 @@ class Copies:
     def in_pass(
         self, worker: int, shard: int, number: int, make: Callable[[], tf.data.Dataset]
     ) -> tf.data.Dataset:
-        """A worker's copy of a shard whose next iterator is of pass `number`, from 1.
+        """A worker's copy of a shard, ready for an iterator over pass `number`.
 
         Args:
             worker: the index of the worker.
-            shard: which one.
-            number: which pass over the data it is, from 1.
+            shard: the index of the shard.
+            number: the number of the pass over the data, from 1.
             make: gives a new copy.
         """
         copy = self._copies.get((worker, shard))
-        if copy is None or copy.passes >= number:  # it cannot go back to the order that it had
+        if copy is None or copy.passes >= number:  # a copy cannot go back to an earlier order
             copy = self._copies[worker, shard] = _Copy(make())
         while copy.passes < number - 1:
             iter(copy.dataset)
@@ -138,7 +139,7 @@ class Copies:
 
 @dataclasses.dataclass
 class _Copy:
-    """A worker's copy of a shard, and how often it was passed through."""
+    """A worker's copy of a shard, and the number of passes over it so far."""
 
     dataset: tf.data.Dataset
     passes: int = 0

@@ -1,4 +1,4 @@
-"""Batches that the workers read themselves, each those of its own shard."""
+"""Batches that the workers read themselves: each worker reads its own shard."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Shards(Protocol):
     """The shards of a data set, which workers read themselves.
 
     Attributes:
-        count: how many there are.
-        in_turn: whether the batches of one data set go to them in turn.
+        count: the number of shards.
+        in_turn: whether the batches of one data set go to the shards in turn.
     """
 
     count: int
@@ -30,9 +30,9 @@ class Shards(Protocol):
 
         Args:
             worker: the index of that worker.
-            shard: which one.
-            skip: how many of its batches to leave out.
-            number: which pass over the data it is, from 1.
+            shard: the index of the shard.
+            skip: how many batches of the shard to leave out.
+            number: the number of the pass over the data, from 1.
         """
 
     def leave(self, worker: int) -> None:
@@ -42,11 +42,11 @@ class Shards(Protocol):
 class ShardedSource(SourceBase):
     """Each worker reads its own shard of the data.
 
-    The shard of a worker that is lost is free for others, from the place where it was left.
+    When a worker is lost, other workers may read the rest of its shard.
 
     Args:
         shards: the shards.
-        number: which pass over the data it is, from 1.
+        number: the number of the pass over the data, from 1.
     """
 
     on_workers = True
@@ -64,24 +64,25 @@ class ShardedSource(SourceBase):
     def begin(self, epoch: int, batches: int | None) -> ShardedSource:
         """Called before each run.
 
-        A worker that is faster than others has no more of an epoch than they have, where the shards
-        are of one data set: if that is endless, it would pass through its own more often.
+        Where the shards are of one data set, all of them give equally many batches to an epoch.
+        Otherwise, with an endless data set, a fast worker would go through its shard more often
+        than others.
 
         Args:
             epoch: the number of the epoch, which may have several runs.
-            batches: how many there are in its first run; None for as many as there are data.
+            batches: the number of batches in its first run; None for all that there are.
         """
         with self._lock:
             if epoch != self._epoch:
                 self._epoch = epoch
                 if batches is not None and self._shards.in_turn:
                     self._end = (self._end or 0) + batches
-                for shard in self._owners:  # its own worker may be back
+                for shard in self._owners:  # the shard's own worker may be back
                     self._owners[shard] = shard
         return self
 
     def take(self, worker: int) -> Batch | None:
-        """The next batch of the worker's shard or, after its end, of one that nobody reads."""
+        """The next batch of the worker's shard; after its end, of a shard that nobody reads."""
         while (shard := self._shard_of(worker)) is not None:
             reader, iterator = self._iterators.get(shard, (None, None))
             if reader != worker:
@@ -90,7 +91,7 @@ class ShardedSource(SourceBase):
                 self._iterators[shard] = worker, iterator
             there_is_one, following = self._shards.following(iterator)
             if there_is_one:
-                data = following.get_value()  # raises where the worker is lost
+                data = following.get_value()  # raises an error when the worker is lost
                 self._positions[shard] += 1
                 return Batch(shard, self._positions[shard] - 1, data)
             with self._lock:
@@ -117,7 +118,7 @@ class ShardedSource(SourceBase):
         with self._lock:
             self._positions[batch.shard] = min(self._positions[batch.shard], batch.position)
             self._iterators.pop(batch.shard, None)
-            self._owners.setdefault(batch.shard, None)  # its end had been found
+            self._owners.setdefault(batch.shard, None)  # the shard's end had been found
 
     def leave(self, worker: int) -> None:
         """Frees the shards of a worker that is lost."""

@@ -1,7 +1,7 @@
 """Where workers get their batches.
 
-A batch is named by its shard and its position in it, and can be given back, when a worker is lost
-before it has trained on it: another one takes it then.
+A batch is named by its shard and its position in the shard. When a worker is lost before it has
+trained on a batch, the batch is given back, and another worker takes it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ class Source(Protocol):
     """Hands out batches; called by the threads of all workers.
 
     Attributes:
-        on_workers: whether they read the data, so that an error in it is one of theirs.
+        on_workers: whether the workers read the data; an error in the data then counts as theirs.
     """
 
     on_workers: bool
 
     def take(self, worker: int) -> Batch | None:
-        """The next batch for `worker`, under whose device it is called; None for none left."""
+        """The next batch for `worker`; None if none is left. Called under the worker's device."""
 
     def give_back(self, batch: Batch) -> None:
         """Takes a batch back that was not used."""
@@ -30,16 +30,16 @@ class Source(Protocol):
         """Called when a worker is lost."""
 
     def close(self) -> None:
-        """Called at the end of a run: nobody waits for batches any longer."""
+        """Called at the end of a run: lets go whoever waits for batches."""
 
 
 class SourceBase:
-    """What sources need not do."""
+    """Defaults for methods that a source need not have."""
 
     on_workers = False
 
     def leave(self, worker: int) -> None:
-        """Nothing is kept for a worker."""
+        """Does nothing: nothing is kept for a worker."""
 
     def close(self) -> None:
-        """Nobody waits."""
+        """Does nothing: nobody waits."""

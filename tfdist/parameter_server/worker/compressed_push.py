@@ -1,7 +1,7 @@
 """Gradients on their way to the parameter servers: compressed by the worker, restored there.
 
-Each payload goes to the parameter server that has the variables, and nothing comes back. What
-compressors keep for the next time stays on the worker. It is kept only once the gradient is used:
+Each payload goes to the parameter server that has the variables, and nothing comes back. What was
+left unsent stays on the worker for the next time. It is kept only once the gradient is used. So
 work that comes to nothing, or is repeated, changes nothing.
 """
 
@@ -33,13 +33,13 @@ class CompressedPush:
 
     Args:
         options: compression, bucket size and seed.
-        optimizers: those that a step applies, in their order; built.
+        optimizers: the optimizers that a step applies, in order; already built.
     """
 
     def __init__(self, options: Options, optimizers: Sequence[DistributedOptimizer]):
         self._seed = options.seed
         self._optimizers = list(optimizers)
-        # One that is applied twice in a step has one state, under the number of the first time.
+        # An optimizer that a step applies twice has one state, under the number of the first time.
         order = [id(optimizer) for optimizer in optimizers]
         self._owner = {str(i): str(order.index(id(o))) for i, o in enumerate(optimizers)}
         self._units = {
@@ -47,8 +47,8 @@ class CompressedPush:
         }
         self._begin = Traced(self._first_states)
         self._send = Traced(self._compress)
-        self._states: dict[int, tuple[int, Unsent]] = {}  # by sender, with the worker that has them
-        self._lost: set[int] = set()  # senders whose states are lost, until they have new ones
+        self._states: dict[int, tuple[int, Unsent]] = {}  # by sender: the worker, and its states
+        self._lost: set[int] = set()  # senders whose states are lost, until they have new states
         self._before: dict[str, int] = {}
 
     def begin_run(self, version: int) -> None:
@@ -64,19 +64,19 @@ class CompressedPush:
     def __call__(
         self, gradients: Gradients, worker: int, sender: int, version: int, anew: bool = False
     ) -> tuple[Gradients, Unsent, bool]:
-        """Sends gradients from the worker whose device is the present one; in its thread.
+        """Sends gradients from the worker of the present device; called in the worker's thread.
 
         Args:
             gradients: as in `Outcome`, on the worker.
             worker: the index of the worker.
-            sender: whose part of the work it is: what was left unsent of it follows it to another
-                worker.
-            version: the number of updates of the strategy that it has read.
-            anew: whether what was left unsent of it is to be taken as lost.
+            sender: the sender of the gradients. If another worker does the work of a sender, what
+                the sender has left unsent moves to that worker.
+            version: the version of the weights that the worker has read.
+            anew: whether to treat what the sender has left unsent as lost.
 
         Returns:
-            The gradients as they have arrived, on the variables' parameter servers; what `keep` is
-            to be given when they are used; and whether what was left unsent is lost.
+            Three values: the gradients as they arrived, on the variables' parameter servers; what
+            to give to `keep` when they are used; and whether what was left unsent is lost.
         """
         states = None if anew else self._states_for(worker, sender)
         if states is None:
@@ -91,12 +91,12 @@ class CompressedPush:
         return *self._send(gradients, states, counts, starts, sender_id), anew
 
     def _states_for(self, worker: int, sender: int) -> Unsent | None:
-        """What the sender has left unsent, on this worker or the chief; None for nothing."""
+        """What the sender has left unsent, on this worker or in the chief; None for nothing."""
         holder, states = self._states.get(sender, (worker, None))
         if states is None or holder == worker:
             return states
         try:
-            with tf.device(CHIEF):  # workers cannot send each other anything
+            with tf.device(CHIEF):  # workers cannot send to each other
                 return tf.nest.map_structure(tf.identity, states)
         except tf.errors.OpError as error:
             if not compat.is_lost_worker(error):
@@ -105,12 +105,12 @@ class CompressedPush:
             return None
 
     def keep(self, worker: int, sender: int, states: Unsent) -> None:
-        """Keeps what a sender has left unsent on a worker, as its gradients are used."""
+        """Keeps what a sender has left unsent on a worker; called when its gradients are used."""
         self._states[sender] = worker, states
         self._lost.discard(sender)
 
     def forget(self, worker: int) -> None:
-        """Called when a worker is lost, and with it what is left unsent on it."""
+        """Called when a worker is lost. What was left unsent on that worker is lost too."""
         for sender, (holder, states) in list(self._states.items()):
             if holder == worker:
                 self._lost.add(sender)
@@ -139,10 +139,10 @@ class CompressedPush:
 
         Args:
             gradients: as in `Outcome`.
-            states: of the worker, for each optimizer and unit.
+            states: the states of the compressors, for each optimizer and unit.
             counts: the number of updates of each optimizer.
             starts: the number of the update with which the present stage of compression began.
-            sender: which of all senders it is.
+            sender: the number of the sender.
         """
         states, arrived = dict(states), {}
         for key, by_variable in gradients.items():
@@ -215,6 +215,6 @@ def _place(variable: keras.Variable) -> str:
 def _if_finite(
     gradients: dict[int, Gradient], after: list[State], before: list[State]
 ) -> list[State]:
-    """The states `after`; those `before` where the loss has overflowed: no update comes of it."""
+    """The states `after`. If the loss has overflowed, there is no update: the states `before`."""
     finite = loss_scale.all_finite_here([*gradients.values()])
     return tf.nest.map_structure(lambda new, old: tf.where(finite, new, old), after, before)

@@ -1,8 +1,8 @@
 """A step of a Keras model as a function: from values and a batch to gradients and changes.
 
-A worker may die in the middle of a step, and a gradient may be dropped. So a step changes nothing:
-it takes the values of the variables and gives what is to be applied, which happens later and once.
-Keras' `StatelessScope` keeps every assignment in the step from its variable.
+A worker may die in the middle of a step, and a gradient may be dropped. So a step changes nothing.
+It takes the values of the variables, and returns what is to be applied later, once. Keras'
+`StatelessScope` intercepts every assignment to a variable in the step.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class FunctionalStep:
 
     Attributes:
         variables: the weights.
-        parts: those of partitioned weights, and the other weights: whose values the function takes.
-        seeds: the states of random number generators, whose values it takes too.
-        optimizers: those that the step applies, in their order.
+        parts: the parts of partitioned weights, and the other weights. The function takes their
+            values.
+        seeds: the states of random number generators. The function takes their values too.
+        optimizers: the optimizers that the step applies, in order.
         changed: the variables that the step assigns to, or their parts, in the order of their first
             use.
-        draws: how many numbers a step draws with each of `seeds`, once it has been traced.
+        draws: how many numbers a step draws with each of `seeds`; known once a step was traced.
     """
 
     def __init__(self, model: keras.Model, name: str):
@@ -54,7 +55,7 @@ class FunctionalStep:
 
     @property
     def trainable(self) -> list[keras.Variable]:
-        """Those of `variables` that are trained."""
+        """The trainable ones among `variables`."""
         return [v for v in self.variables if v.trainable]
 
     def __call__(
@@ -67,17 +68,18 @@ class FunctionalStep:
         """Traces one step.
 
         Args:
-            values: those of `parts`.
-            seeds: those of `seeds`.
+            values: the values of the attribute `parts`.
+            seeds: the values of the attribute `seeds`.
             batch: the data.
-            running: the batch's place among those of the update.
+            running: the batch's place among the batches of the update.
         """
         remaining = iter(values)
         parts = {id(v): [next(remaining) for _ in partitions.parts_of(v)] for v in self.variables}
         devices = {id(v): [p.value.device for p in partitions.parts_of(v)] for v in self.variables}
         others = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics if is_summed(v)]
         others += zip(self.seeds, seeds)
-        # Others may change it during the step, which must unscale with what it has scaled with.
+        # Others may change the loss scale during the step. The step must unscale with the value
+        # that it has scaled with.
         others += [(scale, tf.identity(scale.value)) for scale in loss_scale.scales_of(self.model)]
         start = {id(variable): value for variable, value in others}
         sources = {id(v): parts[id(v)] for v in self.trainable}
@@ -113,13 +115,13 @@ class FunctionalStep:
         return Outcome(gradients, changes, assigned, logs)
 
     def parts_for(self, key: str) -> list[keras.Variable]:
-        """The variables, or their parts, that an application's gradients are numbered by."""
+        """The variables or parts of an optimizer's application, in the order of their numbers."""
         return partitions.parts_of_all(self.optimizers[int(key)].built_for)
 
     def _by_part(
         self, optimizer: DistributedOptimizer, gradients: Sequence[Gradient | None]
     ) -> dict[str, Gradient]:
-        """An optimizer's gradients by the number of the variable or part; None is left out."""
+        """An optimizer's gradients, by the number of the variable or part, without None."""
         by_part: list[Gradient | None] = []
         for variable, gradient in zip(optimizer.built_for, gradients):
             own = partitions.parts_of(variable)
@@ -145,7 +147,7 @@ class FunctionalStep:
         self.draws = [drawn.count(id(seed)) for seed in self.seeds]
 
     def _key(self, variable: keras.Variable) -> str:
-        """The number of `variable` among those that the step assigns to, as text."""
+        """The number of `variable` among the variables that the step assigns to, as text."""
         for place, other in enumerate(self.changed):
             if other is variable:
                 return str(place)
@@ -154,12 +156,12 @@ class FunctionalStep:
 
 
 def is_summed(variable: keras.Variable) -> bool:
-    """Whether the variable's value is the sum of what steps add, as that of metrics is."""
+    """Whether steps only add to the variable, as they do to the variables of metrics."""
     return variable.aggregation == "sum"
 
 
 def _without_optionals(batch: Structure) -> Structure:
-    """The batch as Keras' trainer hands it to a step: None for what is not there."""
+    """The batch as Keras' trainer hands it to a step: None for an absent optional."""
     return tf.nest.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )

@@ -1,4 +1,4 @@
-"""What a worker runs: a step, whose gradients go to the parameter servers."""
+"""What a worker runs: a step. Its gradients go to the parameter servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfdist.structures import Gradient, Structure
 
 
 class StepOnWorker:
-    """The function that workers run; its results stay where they are used.
+    """The function that workers run. Its results are placed where they will be used.
 
     Args:
         step: the model's step.
@@ -53,7 +53,7 @@ class StepOnWorker:
         before: Outcome | None,
         push: bool,
     ) -> Outcome:
-        """Computes on the worker whose device is the present one; see `_compute`."""
+        """Computes on the worker of the present device; see `_compute`."""
         return self._function(values, seeds, batch.data, batch.part, before, push)
 
     def _compute(
@@ -69,11 +69,11 @@ class StepOnWorker:
 
         Args:
             values: the values of the step's variables.
-            seeds: those of its seeds.
+            seeds: the values of the step's seeds.
             batch: the data.
-            part: which part of a global batch that is; None for all of it.
-            before: what earlier batches of the same work item gave; None for none.
-            push: whether what is computed leaves the worker.
+            part: which part of a global batch the data are; None for a whole batch.
+            before: the outcome of earlier batches of the same work item; None if there are none.
+            push: whether the outcome leaves the worker.
         """
         running = self._replica_step(part)
         outcome = self._step(self._started(values, before), seeds, batch, running)
@@ -94,12 +94,12 @@ class StepOnWorker:
         return Outcome(gradients, changes, assigned, logs)
 
     def _on_their_devices(self, values: Changes) -> Changes:
-        """What variables are changed by or assigned, where these are: the worker may die."""
+        """Changes and assigned values, on the devices of the variables: the worker may die."""
         changed = self._step.changed
         return {key: on_its_device(changed[int(key)], value) for key, value in values.items()}
 
     def _dense(self, gradients: Gradients) -> Gradients:
-        """Dense gradients for all variables, as the mean over batches has."""
+        """Dense gradients for all variables: the mean over batches is dense too."""
         applied = [id(optimizer) for optimizer in self._step.optimizers]
         if len(set(applied)) < len(applied):
             names = [optimizer.name for optimizer in self._step.optimizers]
@@ -119,10 +119,10 @@ class StepOnWorker:
         }
 
     def _of_part(self, key: str, change: tf.Tensor, part: BatchPart) -> tf.Tensor:
-        """A part's contribution to the change of a variable.
+        """The contribution of a part of a global batch to the change of a variable.
 
-        Sums grow by what all parts add; statistics become the mean over the samples; what is
-        counted in each part, such as numbers drawn, counts once.
+        Sums, such as those of metrics, grow by what all parts add. Statistics become the mean over
+        the samples. What each part counts, such as random numbers drawn, counts once.
         """
         if is_summed(self._step.changed[int(key)]):
             return change
@@ -138,7 +138,7 @@ class StepOnWorker:
         return replica.ReplicaStep(part.index, self._parts, share, own_loop=False, exchanges=False)
 
     def _started(self, values: Sequence[tf.Tensor], before: Outcome | None) -> list[tf.Tensor]:
-        """The values, with what earlier batches of the same work item have changed."""
+        """The values, after the changes by earlier batches of the same work item."""
         if before is None:
             return list(values)
         changes = {id(self._step.changed[int(k)]): c for k, c in before.changes.items()}

@@ -1,4 +1,4 @@
-"""The scope in which a step runs that changes nothing."""
+"""The scope that lets a step run without changing any variable."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tfdist.step import collection
 
 
 class StepScope(keras.StatelessScope):
-    """Keeps what the step assigns to variables, and notes to which.
+    """Keeps what the step assigns to variables, and notes which variables these are.
 
     Args:
         state_mapping: values, by variable.
         parts: the values of all parts of the weights, by the id of the weight.
-        devices: where they are, in the same way.
-        collected: what the optimizers were given.
+        devices: the devices of these parts, by the id of the weight.
+        collected: the gradients that the optimizers were given.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class StepScope(keras.StatelessScope):
         self._collected = collected
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """The value in the step; notes if an optimizer should have changed it by now.
+        """The value in the step. Notes if an optimizer should already have changed this value.
 
-        Parts are joined at each reading, so that the tape of the moment sees it.
+        The parts are joined at each reading, so that the tape that is active then sees the reading.
         """
         self._note_reading(variable)
         if id(variable) in self._parts and id(variable) not in self.updated:
@@ -46,11 +46,11 @@ class StepScope(keras.StatelessScope):
         return super().get_current_value(variable)
 
     def rows(self, variable: keras.Variable, ids: tf.Tensor) -> tf.Tensor | None:
-        """Rows of a weight, of which the others stay where they are; None to read all of it.
+        """Only these rows of a weight; None if the weight should be read whole.
 
         Args:
             variable: the weight.
-            ids: the numbers of the rows; negative ones count from the end.
+            ids: the numbers of the rows; negative numbers count from the end.
         """
         if id(variable) not in self._parts or id(variable) in self.updated:
             return None

@@ -11,12 +11,13 @@ from tfdist.structures import Structure
 
 
 class Traced:
-    """A function that is traced once for each type of arguments, and not for a device.
+    """A function that is traced once for each type of arguments, whatever the device.
 
-    It runs on the worker whose device is the present one, called by that worker's thread.
+    It runs on the worker of the present device, and is called by that worker's thread.
 
     Args:
-        function: takes structures of tensors; bools and ints are known when it is traced.
+        function: takes structures of tensors. The values of bools and ints are known when it is
+            traced.
     """
 
     def __init__(self, function: Callable):
@@ -25,7 +26,7 @@ class Traced:
         self._lock = threading.Lock()
 
     def prepare(self, *arguments: Structure) -> tf.types.experimental.ConcreteFunction:
-        """The function for these arguments, or `tf.TypeSpec`s of such."""
+        """The traced function for these arguments, or for arguments of these `tf.TypeSpec`s."""
         types = [_type_of(a) for a in tf.nest.flatten(arguments, expand_composites=False)]
         key = (*types, *(argument is None for argument in arguments))
         with self._lock, tf.device(None):
@@ -34,12 +35,12 @@ class Traced:
             return self._traced[key]
 
     def __call__(self, *arguments: Structure) -> Structure:
-        """Runs it on the present device."""
+        """Runs the function on the present device."""
         return self.prepare(*arguments)(*arguments)
 
 
 def _type_of(leaf: Structure) -> tf.TypeSpec | int:
-    """What functions are traced for: the type of a tensor or spec, or a plain value."""
+    """What a function is traced for: the type of a tensor or spec, or a plain value."""
     if isinstance(leaf, (tf.TypeSpec, int)):
         return leaf
     return tf.type_spec_from_value(leaf)
