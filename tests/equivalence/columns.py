@@ -100,6 +100,8 @@ REFUSED = {
     "synchronized BatchNormalization": "cannot exchange values within a step",
     "masked loss": "cannot sum what this loss is divided by",
     "'mean_with_sample_weight'": "cannot sum what this loss is divided by",
+    "masked mean by hand": "cannot sum what this loss is divided by",
+    "(Dice)": "cannot sum what this loss is divided by",
     "two optimizers (GAN)": "Compute all gradients before the first update",
     "diffusion": "Compute all gradients before the first update",
     "train_on_batch": "a call of train_on_batch",

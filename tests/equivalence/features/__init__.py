@@ -102,6 +102,8 @@ SAMPLE = (
     "BackupAndRestore in the middle of an accumulation",
     "a callback that reads and sets numbers",
     "tf.data of unknown length",
+    "tf.data, shuffled anew each epoch",
+    "masked mean by hand, last batch of 3",
     "two optimizers (GAN), last batch of 3",
     "train_on_batch, test_on_batch, predict_on_batch",
     "run_eagerly",
@@ -113,6 +115,8 @@ _OF_ENGINES = {
     "Embedding (IndexedSlices), Adam",
     "mixed_float16, overflow on the last replica, short batch",
     "predict and evaluate, uneven batches",
+    "tf.data, shuffled anew each epoch",
+    "masked mean by hand, last batch of 3",
 }
 _FIRST = {
     "global_clipnorm",

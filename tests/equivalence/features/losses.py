@@ -71,6 +71,22 @@ def _scalar_loss(y_true, y_pred):
     return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True))
 
 
+def _masked_mean(y_true, y_pred):
+    """The mean over the samples of other classes than the last one."""
+    ops = keras.ops
+    losses = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+    mask = ops.cast(ops.reshape(y_true, ops.shape(losses)) != 2, losses.dtype)
+    return ops.sum(losses * mask) / ops.sum(mask)
+
+
+def _dice(y_true, y_pred):
+    """The overlap of classes and probabilities over the whole batch, as in `keras.losses.Dice`."""
+    ops = keras.ops
+    truth = ops.one_hot(ops.reshape(y_true, [-1]), 3)
+    found = ops.softmax(y_pred)
+    return 1.0 - 2.0 * ops.sum(truth * found) / (ops.sum(truth) + ops.sum(found))
+
+
 FEATURES = [
     Feature("loss reduction 'sum'", classifier(_SMALL, loss=_crossentropy("sum"))),
     Feature(
@@ -116,6 +132,18 @@ FEATURES = [
     Feature(
         "loss function that returns a scalar",
         classifier(loss=lambda: _scalar_loss),
+        functools.partial(default_fit, samples=67),
+    ),
+    Feature(
+        "masked mean by hand, last batch of 3",
+        classifier(loss=lambda: _masked_mean),
+        functools.partial(default_fit, samples=67),
+        history=False,
+        note="the reported loss is a mean weighted by samples, not by the mask",
+    ),
+    Feature(
+        "overlap of the whole batch (Dice), last batch of 3",
+        classifier(loss=lambda: _dice),
         functools.partial(default_fit, samples=67),
     ),
 ]
