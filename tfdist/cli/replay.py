@@ -45,8 +45,8 @@ def replay(context: click.Context, module: bool, record: str, command: tuple[str
 
     Give the same script and ARGS as in the recorded run. Each step uses the same batch, weights and
     seeds as then. The updates are made in the same order, all in this one process. The last line
-    says how close the final weights are to the recorded ones. If the script's exit status is not 0,
-    this command returns it; otherwise 1 if the weights differ by more than 1e-6, else 0.
+    says how close the final weights are to the recorded ones. The exit status is 1 when they differ
+    by more than 1e-6. If the script ends with another status than 0, this command does so too.
     """
     script, *_ = command
     if not module and not os.path.exists(script):

@@ -13,7 +13,7 @@ from tfdist.parameter_server.data.pipeline_graph import PipelineGraph
 
 
 class SerializedDataset:
-    """A data set of which each worker makes its own copy, from the data set's graph.
+    """A data set as a graph, from which each worker makes its own copy.
 
     The batches go to the shards in turn. So all copies must have the same order; see
     `PipelineGraph`.
