@@ -81,12 +81,27 @@ def _pieces(
     for term in terms_of(loss, sources):
         kind = kind_of(step, term)
         pieces = _exact(step, term, kind, sources)
-        if pieces is None and kind in (UNKNOWN, RATIO) and warns and step.replicas > 1:
+        if pieces is None and kind in (UNKNOWN, RATIO) and warns and _may_be_of_samples(step, term):
             _warn(term)
         found.append((term, pieces))
     if all(pieces is None for _, pieces in found):
         return None
     return [piece for term, pieces in found for piece in pieces or [_piece(term)]]
+
+
+def _may_be_of_samples(step: ReplicaStep, term: Term) -> bool:
+    """Whether it matters that a term is neither a mean nor a sum for certain.
+
+    A worker of a parameter server gets the weights as tensors, so a regularizer is not seen to be a
+    function of weights only. But there the number of samples is never static.
+    """
+    if step.replicas == 1:
+        return False
+    operation = term.tensor.op
+    if step.exchanges or operation.type != "Sum":
+        return True
+    reduced = operation.inputs[0]
+    return not reduced.shape.rank or reduced.shape[0] is None
 
 
 def _exact(
