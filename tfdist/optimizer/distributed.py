@@ -241,15 +241,18 @@ class DistributedOptimizer(OptimizerWrapper):
         tf.distribute.get_replica_context().merge_call(in_cross_replica_context)
         return finite
 
+    def counters(self) -> list[keras.Variable]:
+        """What counts the updates: `iterations`, and those of a MultiOptimizer's parts."""
+        inner = self.unwrap()
+        every = (inner, *getattr(inner, "optimizers", ()))
+        return [optimizer.iterations for optimizer in every if optimizer.built]
+
     def _note_counted(self) -> None:
         """Notes that this step counts an update, whatever the data."""
         step = replica.current()
-        if step is None:
-            return
-        inner = self.unwrap()
-        for optimizer in (inner, *getattr(inner, "optimizers", ())):  # a MultiOptimizer has several
-            if optimizer.built:
-                step.notes.advances.append(functools.partial(optimizer.iterations.assign_add, 1))
+        if step is not None:
+            advances = [functools.partial(counter.assign_add, 1) for counter in self.counters()]
+            step.notes.advances.extend(advances)
 
     def _check_applied_once(self) -> None:
         """Raises ValueError at a second call in one step: each call counts as a micro-batch."""

@@ -149,8 +149,9 @@ class TrainFunction(KerasFunction):
         for seed, draws in zip(self.step.seeds, self.step.draws):
             seed.value.assign_add(tf.constant([0, draws], seed.value.dtype))
         if self._accumulates == 1:
-            for optimizer in self.step.optimizers:
-                optimizer.unwrap().iterations.value.assign_add(1)
+            for optimizer in self.step.optimizers:  # once for each time that it is applied
+                for counter in optimizer.counters():
+                    counter.value.assign_add(1)
 
     def _may_use(self, others: Sequence[WorkItem]) -> bool:
         """Whether an update may come before the updates of `others`."""
