@@ -5,9 +5,10 @@ epoch is timed in `fit`, beside the steps. The others are timed by themselves:
 
 - checks: after the callbacks of an epoch the processes compare checksums of all variables. One
   checksum is enough without callbacks that may set variables; with such callbacks it takes more;
-- copy for a callback that may save in one process: what every replica keeps (here the residual of
-  a compressor and the gradients of an unfinished accumulation) goes to the first process;
-- save: the same where all processes save;
+- a callback that may save in the first process alone: what every replica keeps (here the residual
+  of a compressor and the gradients of an unfinished accumulation) goes there only if it does;
+- save: what every replica keeps goes to the first process;
+- checks when `evaluate` or `predict` begins, in a loop of one's own, and of single batches;
 - weights for all: all processes get the weights that one process has loaded.
 
     python -m benchmarks.safety_nets                    # some minutes, 10 GB of memory

@@ -19,10 +19,11 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.engines.processes import Processes
-from tfdist.processes import callbacks
+from tfdist.processes import callbacks, hooks, single_batches
 from tfdist.processes.agreement import all_variables, broadcast_variables, replica_states
 from tfdist.processes.saving import write_together
 
+EPOCH = 100
 STEPS, EPOCHS = 3, 3
 PHASES = [
     (owner, phase)
@@ -40,12 +41,12 @@ class Meter:
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self.cost = {"seconds": 0.0, "bytes": 0, "peak": 0}
-        processes = strategy.processes
-        engines = ["_sum"]
-        if getattr(type(processes), "_bytes_of", None) is not getattr(Processes, "_bytes_of", None):
-            engines.append("_bytes_of")
-        for name in engines:
-            setattr(processes, name, self._counting(getattr(processes, name)))
+        for processes in (strategy.processes, strategy.processes.aside):
+            engines = ["_sum"]
+            if type(processes)._bytes_of is not Processes._bytes_of:
+                engines.append("_bytes_of")
+            for name in engines:
+                setattr(processes, name, self._counting(getattr(processes, name)))
 
     def _counting(self, send: Callable[..., Any]) -> Callable[..., Any]:
         def counted(value: Any, *others: Any) -> Any:
@@ -144,6 +145,31 @@ def by_itself(meter: Meter, net: Callable[[], None], rounds: int = 3) -> dict[st
     return {name: statistics.median(cost[name] for cost in costs) for name in costs[0]}
 
 
+def own_loop(strategy: tf.distribute.Strategy, meter: Meter) -> dict[str, Any]:
+    """The cost of comparing what processes read in a loop of the user's own; median of epochs."""
+    data = tf.data.Dataset.from_tensors(tf.zeros([2, 1])).repeat(EPOCH)
+    compare, costs = strategy.data.compare_reading, []
+
+    def measured(what: str) -> None:
+        with meter.running():
+            compare(what)
+
+    strategy.data.compare_reading = measured
+    for _ in range(EPOCHS):
+        meter.start()
+        for _ in strategy.experimental_distribute_dataset(data):
+            pass
+        costs.append(dict(meter.cost))
+    del strategy.data.compare_reading
+    return {name: statistics.median(cost[name] for cost in costs) for name in costs[0]}
+
+
+def single(model: keras.Model, x: np.ndarray) -> None:
+    """What precedes `train_on_batch` for each batch of an epoch."""
+    for _ in range(EPOCH):
+        single_batches.agree(model, "train_on_batch", {"x": x, "y": x})
+
+
 class Nowhere(dict):
     """A file that keeps nothing."""
 
@@ -188,12 +214,17 @@ def main() -> None:
         _, nets["checks, a callback at the epoch's end"] = in_fit(model, meter, data, [sets_rate])
         both = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate)
         _, nets["checks, callbacks at both ends"] = in_fit(model, meter, data, [sets_rate, both])
+        agree = functools.partial(hooks.agree, model, "evaluate", {})
+        nets["checks when `evaluate` or `predict` begins, once"] = by_itself(meter, agree)
+        nets["checks in a loop of one's own"] = own_loop(strategy, meter)
+        batches = functools.partial(single, model, x[: arguments.batch])
+        nets[f"checks of {EPOCH} x `train_on_batch`"] = by_itself(meter, batches)
         share = functools.partial(broadcast_variables, strategy, all_variables(model), 0)
         nets["weights for all, once"] = by_itself(meter, share)
     else:
-        saves = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)
-        step, nets["checks and copy for a callback that may save"] = in_fit(
-            model, meter, data, [saves]
+        may_save = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)
+        step, nets["checks, a callback that may save alone, but does not"] = in_fit(
+            model, meter, data, [may_save]
         )
         micro_step = model.optimizer.accumulator.micro_step
 

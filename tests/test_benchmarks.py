@@ -127,10 +127,12 @@ def test_safety_nets_are_measured_by_strategy(tmp_path):
     options = ["--layers", "2", "--width", "20", "--strategies", "multi_worker"]
     printed = run("safety_nets", *options, "--json", str(result))
     plain, compressed = json.loads(result.read_text()).values()
-    assert (len(plain["nets"]), len(compressed["nets"])) == (4, 2)
+    assert (len(plain["nets"]), len(compressed["nets"])) == (7, 2)
     for measured in (plain, compressed):
         assert measured["step"] > 0
         assert all(cost["seconds"] > 0 for cost in measured["nets"].values())
+    asked = compressed["nets"]["checks, a callback that may save alone, but does not"]
+    assert asked["bytes"] < 4 * 800
     # A rank's residual and accumulated gradients.
     assert compressed["nets"]["save, once"]["bytes"] >= 2 * 4 * 800
     assert "TensorFlow 2." in printed

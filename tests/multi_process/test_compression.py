@@ -103,6 +103,22 @@ def test_callbacks_of_rank_0_alone_save_what_all_ranks_keep(found):
     assert found[0]["1"]["own"] != found[1]["1"]["own"]
 
 
+@scenario(compression.saved_while_others_evaluate, PAIRS)
+def test_rank_0_alone_saves_what_the_others_have_while_they_evaluate(found):
+    assert not any(rank["sent for nothing"] for rank in found)
+    assert found[0]["losses"] == found[1]["losses"]
+    for rank in found:
+        assert rank["before"] == rank["after"] == rank["trained"]
+    assert found[0]["before"]["own"] != found[1]["before"]["own"]
+
+
+@scenario(compression.saved_while_others_evaluate, PAIRS)
+def test_what_others_have_changed_since_the_callbacks_began_is_not_saved(found):
+    assert found[0]["error"].startswith("RuntimeError: A callback saves in rank 0 alone")
+    assert found[0]["error"].endswith("Received: changes in rank 1")
+    assert found[0]["goes on"] == found[1]["goes on"]
+
+
 @scenario(compression.failing_to_save, PAIRS)
 def test_all_ranks_raise_when_rank_0_cannot_save(found):
     chief, *others = found

@@ -43,6 +43,14 @@ class Processes(abc.ABC):
         """The `Processes` object through which all strategies of this process talk to others."""
         return self
 
+    @property
+    @abc.abstractmethod
+    def aside(self) -> Processes:
+        """The same processes, for operations that a thread runs beside those of this object.
+
+        The operations of the two objects never meet, so each has an order of its own.
+        """
+
     @abc.abstractmethod
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         """The sum over the processes; called only if there are several."""
@@ -51,7 +59,7 @@ class Processes(abc.ABC):
         """The sum of `value` over the processes; outside of a `tf.function`.
 
         Args:
-            value: an int32 or int64 tensor, not empty, of the same shape in every process.
+            value: a tensor of numbers, not empty, of the same shape and dtype in every process.
 
         Returns:
             A tensor of the same shape and dtype.
@@ -191,6 +199,11 @@ class OneProcess(Processes):
 
     def __init__(self) -> None:
         super().__init__(rank=0, size=1)
+
+    @property
+    def aside(self) -> Processes:
+        """This process alone."""
+        return self
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError  # never called with one process

@@ -110,8 +110,7 @@ class First(keras.callbacks.Callback):
     def _begin(self, phase: str) -> None:
         shared = self._shared
         if phase in shared.may_save_alone:
-            for state in replica_states(self.model):
-                state.hold()
+            shared.strategy.on_demand.begin(replica_states(self.model))
         shared.strategy.callbacks_run = True
         shared.whole.begin(
             # At the beginning and end of training Keras itself may change variables.
@@ -209,6 +208,7 @@ class Last(keras.callbacks.Callback):
 
     def _end(self) -> None:
         self._shared.strategy.callbacks_run = False
+        self._shared.strategy.on_demand.end()
         for state in replica_states(self.model):
             state.release()
         self._shared.whole.end()

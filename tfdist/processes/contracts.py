@@ -12,6 +12,7 @@ from tfdist.engines.processes import Processes
 
 if TYPE_CHECKING:
     from tfdist.processes.files import CallbackFiles
+    from tfdist.processes.on_demand import OnDemand
     from tfdist.processes.watching import Comparison
 
 
@@ -41,12 +42,14 @@ class Coordinated(KerasRunner, Protocol):
         log_all_ranks: whether all processes show progress, not only the chief.
         callbacks_run: whether Keras is running callbacks; the processes agree after them.
         data: compares what the processes have read of global batches.
+        on_demand: lets the first process save alone while callbacks run.
     """
 
     processes: Processes
     log_all_ranks: bool
     callbacks_run: bool
     data: Comparison
+    on_demand: OnDemand
 
     def experimental_local_results(self, value: tf.Tensor) -> tuple:
         """A value's parts on the local replicas; see `tf.distribute.Strategy`."""

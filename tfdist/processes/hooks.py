@@ -40,7 +40,7 @@ def install(strategy_class: type) -> None:
             return contextlib.nullcontext()
         if not strategy.is_multi_process:
             return restored(strategy)
-        return runs.coordinated(strategy, functools.partial(_agree, model, name, arguments))
+        return runs.coordinated(strategy, functools.partial(agree, model, name, arguments))
 
     def before_callbacks(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> bool:
         strategy = strategy_of(model)
@@ -79,8 +79,18 @@ def install(strategy_class: type) -> None:
     compat.hook_load_weights(load)
 
 
-def _agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises ValueError in all processes, if they are about to run different things."""
+def agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
+    """Called by all processes before `fit`, `evaluate` or `predict`.
+
+    Args:
+        model: the model.
+        name: of the method.
+        arguments: those of the method, by their names.
+
+    Raises:
+        ValueError: in all processes, if they are about to run different things.
+        RuntimeError: in all processes, if their weights differ.
+    """
     strategy = model.distribute_strategy
     facts = {key: value for key, value in arguments.items() if key not in ("self", "kwargs")}
     run = digest.of_run(model, name, facts)

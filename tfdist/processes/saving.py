@@ -10,7 +10,8 @@ import tensorflow as tf
 from tfdist.engines.processes import Processes
 from tfdist.step.replica_state import ReplicaState
 
-_END = -1
+END = -1
+"""What the first process tells the others when nothing comes next."""
 
 
 def write_together(
@@ -40,18 +41,18 @@ def _receive_and_write(
     processes: Processes, states: Sequence[ReplicaState], write: Callable[[], Any]
 ) -> Any:
     for number, state in enumerate(states):
-        state.announce = lambda number=number: _tell(processes, number)
+        state.announce = lambda number=number: tell(processes, number)
     try:
         written = write()
     except BaseException as error:
         if not _is_loss(processes, error):
-            _tell(processes, _END)
+            tell(processes, END)
             processes.all_gather_texts(f"{type(error).__name__}: {error}")
         raise
     finally:
         for state in states:
             state.announce = None
-    _tell(processes, _END)
+    tell(processes, END)
     processes.all_gather_texts("")
     return written
 
@@ -63,7 +64,7 @@ def _is_loss(processes: Processes, error: BaseException) -> bool:
 
 
 def _send(processes: Processes, states: Sequence[ReplicaState]) -> None:
-    while (number := _tell(processes, _END)) != _END:
+    while (number := tell(processes, END)) != END:
         for _ in states[number].gather():
             pass
     (message, *_) = processes.all_gather_texts("")
@@ -71,6 +72,6 @@ def _send(processes: Processes, states: Sequence[ReplicaState]) -> None:
         raise RuntimeError(f"Rank 0 could not save the model. Its error was: {message}")
 
 
-def _tell(processes: Processes, number: int) -> int:
+def tell(processes: Processes, number: int) -> int:
     """Sends the first process' `number` to all; returns it in all."""
     return int(processes.all_gather([number])[0, 0])

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.processes import digest, meeting, watching
+from tfdist.processes import digest, meeting
+from tfdist.processes.batch_checksums import of_inputs, of_targets
 from tfdist.structures import Structure
 
 _TARGETS = ("y", "sample_weight")
@@ -31,8 +32,8 @@ def agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
     facts = {key: value for key, value in arguments.items() if key != "self"}
     run = digest.of_run(model, name, facts)
     targets = [_tensors(facts.get(key)) for key in _TARGETS]
-    run["checksum of targets and sample weights"] = watching.of_targets(targets)
-    inputs = watching.of_inputs(_tensors(facts.get("x")))
+    run["checksum of targets and sample weights"] = int(of_targets(targets))
+    inputs = int(of_inputs(_tensors(facts.get("x"))))
     found = meeting.meet(strategy.processes, f"begins `{name}`", run, number=inputs)
     strategy.data.compare_inputs(found)
     digest.note_compared(model)

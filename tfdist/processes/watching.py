@@ -7,8 +7,6 @@ the model is trained on a mixture that nobody asked for.
 from __future__ import annotations
 
 import collections
-import itertools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +16,7 @@ import tensorflow as tf
 
 from tfdist.engines.processes import Processes
 from tfdist.processes import runs
+from tfdist.processes.batch_checksums import of_inputs, of_targets
 from tfdist.processes.meeting import meet, names_of
 from tfdist.step.weighting import batch_size
 from tfdist.structures import Structure
@@ -25,9 +24,8 @@ from tfdist.structures import Structure
 # The first batch that differs can be named if it is at most this many batches back.
 REMEMBERED = 4096
 _MORE_THAN_BATCHES = 2**40
-# Numbers per sample that enter a checksum: enough to notice another order or other data.
-_SAMPLED_OF_INPUTS, _SAMPLED_OF_TARGETS = 8, 64
-_UNKNOWN_ROW = 1000
+# The keys of the table that counts passes.
+_COUNT, _NOT_READ = np.int64(0), np.int64(1)
 _ADVICE = (
     "The ranks do not read the same data. Every rank must be given the same global batches in the "
     "same order, of which it takes its part; where each was given a part of its own, most samples "
@@ -75,6 +73,7 @@ class Watch:
     def __init__(self) -> None:
         with tf.init_scope(), tf.device("CPU:0"):
             self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, list(Read()))
+            self._passes = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
 
     def on(
         self, dataset: tf.data.Dataset, length_is_known: bool, function: Callable[[Any], Any]
@@ -92,29 +91,23 @@ class Watch:
         """
 
         @tf.autograph.experimental.do_not_convert
-        def begin(zero: tf.Tensor) -> tf.data.Dataset:
-            begun = self._latest()[0] * list(Read(number=1)) + list(Read(number=1))
-            return tf.data.Dataset.from_tensors(self._noted(begun)).repeat()
-
-        @tf.autograph.experimental.do_not_convert
-        def note(
-            row: tf.Tensor, element: tuple[tf.Tensor, Structure]
-        ) -> tuple[tf.Tensor, Structure]:
-            begun, batch = element
-            row = tf.where(row[0] == 0, begun, row)
-            return self._noted(row * _FACTORS + _news(batch)), function(batch)
+        def note(row: tf.Tensor, batch: Structure) -> tuple[tf.Tensor, Structure]:
+            row = row * _FACTORS + _news(batch, begun=self._begun(row[0]))
+            return self._noted(row), function(batch)
 
         @tf.autograph.experimental.do_not_convert
         def note_end(zero: tf.Tensor) -> tf.data.Dataset:
-            with tf.control_dependencies([self._noted(self._latest() + list(Read(ended=1)))]):
+            latest = self._latest()
+            # This pass has no batch if the pass that was noted last has ended already.
+            is_empty = tf.logical_or(latest[0] == 0, latest[2] == 1)
+            empty = [self._begun(tf.where(is_empty, zero, 1)), *Read(ended=1)[1:]]
+            row = tf.where(is_empty, empty, latest + list(Read(ended=1)))
+            with tf.control_dependencies([self._noted(row)]):
                 return dataset.take(tf.identity(zero)).scan(zero, lambda n, b: (n, function(b)))
 
         zero = tf.data.Dataset.from_tensors(tf.zeros([], tf.int64))
-        # `dataset` is not in a function of `flat_map`, which begins with it when the first batch is
-        # asked for. Keras makes iterators that it never asks for one, and `shuffle` counts them.
-        passes = tf.data.Dataset.zip((zero.flat_map(begin), dataset))
-        unbegun = tf.constant(list(Read()), tf.int64)
-        noted = passes.scan(unbegun, note)
+        # The pass is counted at its first batch. Keras makes iterators that it never asks for one.
+        noted = dataset.scan(tf.constant(list(Read()), tf.int64), note)
         return noted if length_is_known else noted.concatenate(zero.flat_map(note_end))
 
     def latest(self) -> list[int]:
@@ -126,6 +119,18 @@ class Watch:
         keys = [count % REMEMBERED for count in counts]
         return [Read(*row) for row in self._table.lookup(tf.constant(keys, tf.int64)).numpy()]
 
+    def _begun(self, number: tf.Tensor) -> tf.Tensor:
+        """The number of a pass that begins with this batch; 0 if the pass has a `number` already.
+
+        This takes no `tf.cond`, which costs more than writing what nobody reads.
+        """
+        begins = number == 0
+        known = self._passes.lookup(_COUNT)
+        with tf.control_dependencies([known]):
+            inserted = self._passes.insert(tf.where(begins, _COUNT, _NOT_READ), known + 1)
+        with tf.control_dependencies([inserted]):
+            return tf.where(begins, known + 1, 0)
+
     def _noted(self, row: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([self._table.insert(row[1] % REMEMBERED, row)]):
             return tf.identity(row)
@@ -135,8 +140,13 @@ class Watch:
         return rows[tf.argmax(rows[:, 0] * _MORE_THAN_BATCHES + rows[:, 1])]
 
 
-def _news(batch: Structure) -> tf.Tensor:
-    """What one more batch adds to a `Read`: a vector of int64."""
+def _news(batch: Structure, begun: tf.Tensor) -> tf.Tensor:
+    """What one more batch adds to a `Read`: a vector of int64.
+
+    Args:
+        batch: the batch.
+        begun: the number of the pass, if this batch is its first; otherwise 0.
+    """
     size = batch_size(batch)
     if isinstance(batch, tuple) and len(batch) <= 3:
         inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
@@ -144,45 +154,14 @@ def _news(batch: Structure) -> tf.Tensor:
         inputs, targets, weights = batch, None, None
     zero, one = tf.zeros([], tf.int64), tf.ones([], tf.int64)
     news = Read(
-        number=zero,
+        number=begun,
         batches=one,
         ended=zero,
         sizes=zero if size is None else tf.cast(size, tf.int64),
-        targets=_checksum((targets, weights), _SAMPLED_OF_TARGETS),
-        inputs=_checksum(inputs, _SAMPLED_OF_INPUTS),
+        targets=of_targets((targets, weights)),
+        inputs=of_inputs(inputs),
     )
     return tf.stack(list(news))
-
-
-def of_inputs(data: Structure) -> int:
-    """A checksum of a sample of `data`, a structure of eager tensors."""
-    return int(_checksum(data, _SAMPLED_OF_INPUTS))
-
-
-def of_targets(data: Structure) -> int:
-    """A checksum of a larger sample of `data`, a structure of eager tensors."""
-    return int(_checksum(data, _SAMPLED_OF_TARGETS))
-
-
-def _checksum(data: Structure, of_each: int) -> tf.Tensor:
-    """An int64 that depends on about `of_each` numbers of each sample of the tensors in `data`."""
-    leaves = tf.nest.flatten(data, expand_composites=True)
-    parts = [tf.io.serialize_tensor(_some(x, of_each)) for x in leaves if tf.is_tensor(x)]
-    if not parts:
-        return tf.zeros([], tf.int64)
-    text = parts[0] if len(parts) == 1 else tf.strings.join(parts)
-    return tf.strings.to_hash_bucket_fast(text, 2**62)
-
-
-def _some(tensor: tf.Tensor, of_each: int) -> tf.Tensor:
-    """About `of_each` numbers of each row of `tensor`, at places that differ from row to row."""
-    if not tensor.shape.rank or tensor.shape.rank == 1:
-        return tensor
-    in_row = tensor.shape[1:].num_elements() or _UNKNOWN_ROW
-    if in_row <= of_each:
-        return tensor
-    stride = next(n for n in itertools.count(in_row // of_each) if math.gcd(n, in_row) == 1)
-    return tf.reshape(tensor, [-1])[::stride]
 
 
 class Comparison:

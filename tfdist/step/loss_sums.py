@@ -98,7 +98,7 @@ def _may_be_of_samples(step: ReplicaStep, term: Term) -> bool:
     if step.replicas == 1:
         return False
     operation = term.tensor.op
-    if step.exchanges or operation.type != "Sum":
+    if step.exchanges or operation.type not in ("Sum", "L2Loss"):
         return True
     reduced = operation.inputs[0]
     return not reduced.shape.rank or reduced.shape[0] is None

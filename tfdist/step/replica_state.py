@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from tfdist.checksum import checksum
-from tfdist.compat import SaveableState
-from tfdist.engines.processes import OneProcess, Processes
-from tfdist.step.replica_rows import NOTHING, PER_REPLICA, SUM, Entry, no_row
+from tfdist.engines.processes import Processes
+from tfdist.step.replica_rows import NOTHING, PER_REPLICA, SUM, no_row
+from tfdist.step.replica_values import ReplicaValues
 from tfdist.step.spool import Spool
 
 _KINDS = (PER_REPLICA, SUM, NOTHING)
@@ -39,7 +37,7 @@ class _Copy:
     of: list[int]
 
 
-class ReplicaState(SaveableState, tf.Module):
+class ReplicaState(ReplicaValues):
     """State that consists of one part per replica.
 
     A file has each replica's part, so that training goes on as if it had not been interrupted. If
@@ -54,46 +52,21 @@ class ReplicaState(SaveableState, tf.Module):
     Attributes:
         announce: while the processes save together, the first process calls this before it asks
             the others for their rows; None otherwise.
+        ask: while the first process may save alone, and has no copy of the rows yet, it calls this;
+            then all processes must call `copy_rows`. None otherwise.
     """
 
     def __init__(self, name: str):
-        super().__init__(name=name)
-        self._strategy = tf.distribute.get_strategy()
-        self._processes: Processes = getattr(self._strategy, "processes", None) or OneProcess()
+        super().__init__(name)
         self._copy: _Copy | None = None
         self._held = False
         self._held_at: Any = None
         self._read = False
+        self._began_with: list[int] = []
         self.announce: Callable[[], Any] | None = None
-
-    # --- what the subclasses say --------------------------------------------------------------
-
-    def entries(self) -> list[Entry]:
-        """The variables, in the same order in all processes."""
-        raise NotImplementedError
-
-    def has_rows(self) -> bool:
-        """Whether replicas have something of their own; the answer is the same in all processes."""
-        return bool(self.entries())
-
-    def saved_as(self) -> str:
-        """How the rows are saved: `PER_REPLICA`, or `SUM`."""
-        return PER_REPLICA
-
-    def position(self) -> Any:
-        """How far training is; the same in all processes."""
-        return None
-
-    def start_anew(self) -> None:
-        """Resets this process' state to what it was before training."""
-        raise NotImplementedError
+        self.ask: Callable[[], Any] | None = None
 
     # --- for several processes ----------------------------------------------------------------
-
-    @property
-    def several_processes(self) -> bool:
-        """Whether other processes have replicas too."""
-        return self._processes.size > 1
 
     @property
     def is_new(self) -> bool:
@@ -106,24 +79,61 @@ class ReplicaState(SaveableState, tf.Module):
         during_callbacks = getattr(self._strategy, "callbacks_run", False)
         return self._held and (during_callbacks or self._held_at == self.position())
 
-    def hold(self) -> None:
-        """Lets the first process save alone until `release`; called by all between steps."""
+    def hold(self, ask: Callable[[], Any] | None = None) -> None:
+        """Lets the first process save alone until `release`; called by all between steps.
+
+        Args:
+            ask: see the attributes. None if all processes are to copy the rows at once.
+        """
         if not self.several_processes:
             return
-        copy = self._copy
-        same = copy is not None and not self._read and copy.of == self._checksums()
-        # All must agree: this process' state may be unchanged while another's has changed.
-        if self.has_rows() and not self._processes.all_gather([int(same)]).all():
-            rows = Spool() if self._processes.is_chief else None
-            for row in self.gather():
-                if rows is not None:
-                    rows.append(row)
-            self._copy = _Copy(self.saved_as(), rows, self._checksums())
+        if self._read:
+            self._copy = None
         self._held, self._held_at, self._read = True, self.position(), False
+        self.ask, self._began_with = ask, self._checksums()
+        if ask is None and self.has_rows():
+            self.copy_rows(self._processes)
 
     def release(self) -> None:
         """Ends what `hold` began; called by all processes."""
-        self._held = False
+        self._held, self.ask = False, None
+
+    def copy_rows(self, processes: Processes) -> None:
+        """Gives the first process a copy of what all replicas had when `hold` was called.
+
+        Called by all processes. A copy that is still right is not made again.
+
+        Args:
+            processes: what carries the rows.
+
+        Raises:
+            RuntimeError: in the first process, when the state of another has changed since then.
+            OSError: in the first process, when there is no room for the copy.
+        """
+        same = self._copy is not None and self._copy.of == self._began_with
+        # All must agree: this process' state may be unchanged while another's has changed.
+        if processes.all_gather([int(same)]).all():
+            return
+        rows = Spool() if processes.is_chief else None
+        gathered = self.gather(processes)
+        try:
+            for row in gathered:
+                if rows is not None:
+                    rows.append(row)
+        finally:
+            for _ in gathered:
+                pass  # the other processes iterate over all rows, so this one must too
+            unchanged = self._checksums() == self._began_with
+            answers = processes.all_gather([int(unchanged)])[:, 0]
+        if processes.is_chief and not answers.all():
+            ranks = ", ".join(f"rank {rank}" for rank in np.flatnonzero(answers == 0))
+            raise RuntimeError(
+                "A callback saves in rank 0 alone, after callbacks have changed what other ranks "
+                "keep for themselves. Save with `model.save` or `model.save_weights` in all ranks, "
+                f"or before the change. Received: changes in {ranks}"
+            )
+        if not self._read:
+            self._copy = _Copy(self.saved_as(), rows, self._began_with)
 
     def end_training(self) -> None:
         """Keeps a copy for a later save by one process, if it is small; called by all.
@@ -137,21 +147,6 @@ class ReplicaState(SaveableState, tf.Module):
 
     def _forget(self) -> None:
         self._held, self._copy = False, None
-
-    def gather(self) -> Iterator[np.ndarray]:
-        """The rows of all replicas; all processes must call this and iterate to the end."""
-        kind = self.saved_as()
-        for entry, replica in self._order(kind):
-            if kind == SUM:
-                yield tf.convert_to_tensor(entry.variable).numpy()
-                continue
-            local = self._local(entry.variable)
-            root = replica // len(local)
-            own = self._processes.rank == root
-            row = local[replica % len(local)].numpy() if own else no_row(entry)
-            if root:  # the first process has its own rows already
-                (row,) = self._processes.broadcast([row], root)
-            yield row
 
     def share(self) -> None:
         """Gives each replica its part of what the first process has read; called by all."""
@@ -217,6 +212,8 @@ class ReplicaState(SaveableState, tf.Module):
         if self.announce is not None:
             self.announce()
             return self.saved_as(), self.gather()
+        if self.ask is not None and not self.is_new:
+            self.ask()
         copy = self._copy
         if copy is None or copy.rows is None or copy.of != self._checksums():
             raise RuntimeError(
@@ -245,44 +242,3 @@ class ReplicaState(SaveableState, tf.Module):
             self._give(entry, kind, replica, row)
         if self.several_processes:
             self._copy, self._read = _Copy(kind, rows, self._checksums()), True
-
-    def _give(self, entry: Entry, kind: str, replica: int, row: np.ndarray) -> None:
-        """Sets an entry in those of this process' replicas that the row belongs to."""
-        local = self._local(entry.variable)
-        first = self._processes.rank * len(local)
-        if kind == SUM and not entry.shared:
-            row = (row / self._strategy.num_replicas_in_sync).astype(row.dtype)
-        for number, variable in enumerate(local, start=first):
-            if entry.shared or kind == SUM or number == replica:
-                variable.assign(row)
-
-    def _order(self, kind: str) -> list[tuple[Entry, int]]:
-        """The order of the rows: the entry and the replica of each row."""
-        if kind == NOTHING:
-            return []
-        replicas = range(self._strategy.num_replicas_in_sync)
-        return [
-            (entry, replica)
-            for entry in self.entries()
-            for replica in ((0,) if entry.shared or kind == SUM else replicas)
-        ]
-
-    def _local(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
-        return self._strategy.experimental_local_results(variable)
-
-    def _checksums(self) -> list[int]:
-        """The checksums of this process' state."""
-        return [
-            checksum(local) for entry in self.entries() for local in self._local(entry.variable)
-        ]
-
-    def _local_rows(self) -> dict[str, np.ndarray]:
-        """This process' state by key, one row per replica; one row if shared."""
-        rows = {}
-        for entry in self.entries():
-            local = self._local(entry.variable)[: 1 if entry.shared else None]
-            values = np.stack([replica.numpy() for replica in local])
-            for key, slot, shape in entry.places:
-                part = values if slot is ... else values[:, slot]
-                rows[key] = part.reshape(len(values), *shape)
-        return rows

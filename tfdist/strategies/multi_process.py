@@ -16,6 +16,7 @@ from tfdist.data import batches, seeds, shards
 from tfdist.engines.contract import Engine
 from tfdist.options import Options
 from tfdist.processes import creation, digest, meeting, watching
+from tfdist.processes.on_demand import OnDemand
 from tfdist.step import exchange, keras_steps, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.strategies.base import SynchronousStrategy
@@ -54,11 +55,13 @@ class MultiProcessStrategy(SynchronousStrategy):
         log_all_ranks: whether all processes show progress, not only the chief.
         callbacks_run: whether Keras is running callbacks; the processes agree after them.
         data: compares what the processes have read of global batches.
+        on_demand: lets the first process save alone while callbacks run.
     """
 
     log_all_ranks: bool
     callbacks_run: bool
     data: watching.Comparison
+    on_demand: OnDemand
 
     def _init_processes(self, options: Options, engine: Engine, log_all_ranks: bool) -> None:
         self._init_synchronous(options, engine)
@@ -66,6 +69,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         self.log_all_ranks = log_all_ranks
         self.callbacks_run = False
         self.data = watching.Comparison(processes)
+        self.on_demand = OnDemand(processes)
         if processes.size > 1:
             self._agree(options)
             before = functools.partial(creation.before_creating, processes)

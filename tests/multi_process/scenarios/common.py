@@ -6,6 +6,7 @@ import functools
 import gc
 import hashlib
 import pathlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -133,6 +134,12 @@ def fit(model: keras.Model, *callbacks: keras.callbacks.Callback, **options: Any
 def floats(logs: Any) -> Any:
     """Logs or a history without NumPy's numbers."""
     return tf.nest.map_structure(float, dict(logs))
+
+
+def wait_for(path: pathlib.Path) -> None:
+    """Waits until another rank has made a file."""
+    while not path.exists():
+        time.sleep(0.01)
 
 
 def error_of(function: Callable, *args: Any, **kwargs: Any) -> str:

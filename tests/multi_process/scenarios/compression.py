@@ -4,11 +4,12 @@ import functools
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import tfdist
 from tests.multi_process import layers
 from tests.multi_process.reference import BATCH, X, Y
-from tests.multi_process.scenarios.common import error_of, floats, linear
+from tests.multi_process.scenarios.common import error_of, floats, linear, wait_for
 from tfdist import compression
 
 
@@ -118,6 +119,63 @@ def saved_by_callbacks_of_the_chief(here):
         _fit_three_batches(expected)
         found["expected"][name] = _waiting(expected)
     return found
+
+
+def saved_while_others_evaluate(here):
+    """Rank 0 saves alone while the others are in `evaluate` already; or it does not save."""
+    strategy = here.make(compression=compression.TopK(0.5, min_bytes=0), accumulation_steps=2)
+    model, path = linear(strategy), str(here.folder / "{name}.weights.h5")
+    states, copies = [model.optimizer.accumulator, model.optimizer.compression_state], []
+    looks = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: copies.extend(state._copy for state in states)
+    )
+    _fit_three_batches(model, looks)
+    found = {"sent for nothing": copies != [None, None]}
+    callback = _SavesBeforeItEvaluates(here, path)
+    _fit_three_batches(model, callback)
+    found["losses"], found["trained"] = callback.losses, _waiting(model)
+    here.meet()
+    for name in ("before", "after"):
+        model.load_weights(path.format(name=name))
+        found[name] = _waiting(model)
+    _fit_three_batches(model, changed := _SavesAfterAChange(here, path.format(name="changed")))
+    return {**found, "error": changed.error, "goes on": _waiting(model)["weights"]}
+
+
+class _SavesBeforeItEvaluates(keras.callbacks.Callback):
+    def __init__(self, here, path):
+        super().__init__()
+        self._here, self._path = here, path
+
+    def on_epoch_end(self, epoch, logs=None):
+        others = self._here.folder / "others-evaluate"
+        if self._here.rank == 0:
+            wait_for(others)
+            self.model.save_weights(self._path.format(name="before"))
+        else:
+            others.touch()
+        self.losses = [self.model.evaluate(X[:48], Y[:48], BATCH, verbose=0)]
+        if self._here.rank == 0:
+            self.model.save_weights(self._path.format(name="after"))
+
+
+class _SavesAfterAChange(keras.callbacks.Callback):
+    """Rank 1 changes by hand what it keeps; then rank 0 saves alone."""
+
+    def __init__(self, here, path):
+        super().__init__()
+        self._here, self._path, self.error = here, path, None
+
+    def on_epoch_end(self, epoch, logs=None):
+        changed = self._here.folder / "changed"
+        if self._here.rank == 0:
+            wait_for(changed)
+            self.error = error_of(self.model.save_weights, self._path)
+        else:
+            (total,) = self.model.optimizer.accumulator.sums
+            for local in self._here.strategy.experimental_local_results(total):
+                local.assign(tf.ones(local.shape))
+            changed.touch()
 
 
 def failing_to_save(here):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from types import ModuleType
 
@@ -94,12 +95,32 @@ class HorovodExtended(compat.OneReplicaExtended):
         return self._engine.broadcast(tensor)
 
 
-class _Ranks(Processes):
-    """Horovod's processes."""
+# In all processes the strategies are made in the same order.
+_strategies = itertools.count()
 
-    def __init__(self, hvd: ModuleType):
+
+class _Ranks(Processes):
+    """Horovod's processes.
+
+    Args:
+        hvd: the module `horovod.tensorflow`, initialized.
+        prefix: what the names of the operations begin with; None for Horovod's own names.
+    """
+
+    def __init__(self, hvd: ModuleType, prefix: str | None = None):
         super().__init__(hvd.rank(), hvd.size())
         self._hvd = hvd
+        self._prefix = prefix
+        self._numbers = itertools.count()
+        self._aside = self if prefix else _Ranks(hvd, f"tfdist.aside.{next(_strategies)}")
+
+    @property
+    def aside(self) -> Processes:
+        """The same ranks: Horovod tells operations apart by their names."""
+        return self._aside
+
+    def _name(self) -> str | None:
+        return self._prefix and f"{self._prefix}.{next(self._numbers)}"
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
         """No rank: Horovod knows that a peer is gone, but not which one."""
@@ -107,10 +128,11 @@ class _Ranks(Processes):
         return [] if gone and "Horovod" in error.message else None
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
-        return self._hvd.allreduce(value, op=self._hvd.Sum)
+        return self._hvd.allreduce(value, op=self._hvd.Sum, name=self._name())
 
     def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
-        return self._hvd.broadcast(tf.constant(data), root_rank=root).numpy()
+        sent = self._hvd.broadcast(tf.constant(data), root_rank=root, name=self._name())
+        return sent.numpy()
 
 
 def _horovod() -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
@@ -115,7 +116,13 @@ class _Workers(Processes):
         self._strategy = strategy
         self._addresses = cluster.workers
         self._chiefs = len(cluster.jobs.get("chief", ()))
+        self._aside = _Aside(self, _FIRST_KEY_ASIDE + len(_places))
         _places.append(self)
+
+    @property
+    def aside(self) -> Processes:
+        """The same workers, as a group of their own."""
+        return self._aside
 
     @property
     def meeting_place(self) -> Processes:
@@ -142,6 +149,42 @@ class _Workers(Processes):
         """The name of a worker in messages: its rank and address."""
         return f"rank {rank} ({self._addresses[rank]})"
 
+
+class _Aside(Processes):
+    """The workers of a cluster, in a group that the strategy's operations do not use.
+
+    Args:
+        workers: the workers.
+        group_key: the group's number; the same in all processes.
+    """
+
+    def __init__(self, workers: _Workers, group_key: int):
+        super().__init__(workers.rank, workers.size)
+        self.lost = workers.lost  # type: ignore[method-assign]
+        self.name = workers.name  # type: ignore[method-assign]
+        self._group_key = group_key
+        self._instance_keys = itertools.count()
+
+    @property
+    def aside(self) -> Processes:
+        """This object: there is one such group for each strategy."""
+        return self
+
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        with tf.device("CPU:0"):
+            return tf.raw_ops.CollectiveReduceV2(
+                input=value,
+                group_size=self.size,
+                group_key=self._group_key,
+                instance_key=next(self._instance_keys),
+                ordering_token=[],
+                merge_op="Add",
+                final_op="Id",
+            )
+
+
+# Above the numbers that TensorFlow and tfdist.compat give to the groups of a process.
+_FIRST_KEY_ASIDE = 2**30
 
 _places: list[Processes] = []
 _joined: list[Cluster] = []
