@@ -122,6 +122,23 @@ def test_exchange_measures_all_systems_in_each_block(tmp_path):
 
 
 @pytest.mark.full
+def test_updates_of_a_parameter_server_are_counted_beside_tensorflows(tmp_path):
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text(
+        "before\n<!-- parameter-server:begin -->\n<!-- parameter-server:end -->\nafter\n"
+    )
+    options = ["--layers", "1", "--workers", "1", "--policies", "InverseLR", "--jobs", "1"]
+    options += ["--updates", "80", "--json", str(result), "--update", str(page)]
+    printed = run("parameter_server", *options)
+    measured = json.loads(result.read_text())
+    assert [row["optimizer"] for row in measured] == ["sgd", "adam"]
+    for row in measured:
+        assert list(row["updates"]) == ["TensorFlow", "InverseLR"]
+        assert all(len(rates) == 3 and min(rates) > 0 for rates in row["updates"].values())
+    assert printed.endswith(between(page, "parameter-server"))
+
+
+@pytest.mark.full
 def test_safety_nets_are_measured_by_strategy(tmp_path):
     result = tmp_path / "result.json"
     options = ["--layers", "2", "--width", "20", "--strategies", "multi_worker"]

@@ -115,7 +115,9 @@ def table(ours: Ours, peers: Peers) -> str:
 
 def _right(texts: list[str]) -> str:
     tried = [text for text in texts if text != _NOT_MEASURED]
-    return f"{sum(text.startswith('✓') for text in tried)} of {len(tried)}"
+    refused = tried.count("refused")
+    counted = f"{sum(text.startswith('✓') for text in tried)} of {len(tried)}"
+    return f"{counted} ({refused} refused before training)" if refused else counted
 
 
 def summary(ours: Ours, peers: Peers) -> str:

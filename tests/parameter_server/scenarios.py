@@ -235,7 +235,7 @@ def factors(resolver, folder) -> dict[str, Any]:
             updates = _traced(strategy, model, Policies())
             model.set_weights([np.ones((4, 1)), np.zeros(1)])
             gradients = {"0": {"0": tf.ones((4, 1)), "1": tf.ones((1,))}}
-            updates.update(gradients, {}, {}, tf.constant(factor), [])
+            updates.update(gradients, {}, {}, factor, {})
             moved.append(1 - model.get_weights()[0][0, 0])
         found[name] = moved
     return found
@@ -260,10 +260,11 @@ def compensation(resolver, folder) -> dict[str, Any]:
         model = _linear(strategy, lambda: keras.optimizers.SGD(1.0))
         policies = Policies.of(DelayCompensated(2.0, adaptive=adaptive))
         updates = _traced(strategy, model, policies)
+        model.set_weights([np.full((4, 1), 0.25), np.zeros(1)])
+        read = updates.values()
         model.set_weights([np.full((4, 1), 0.5), np.zeros(1)])
         gradients = {"0": {"0": tf.fill((4, 1), 3.0)}}
-        read = [tf.fill((4, 1), 0.25), tf.zeros(1)]
-        updates.update(gradients, {}, {}, tf.constant(1.0), read)
+        updates.update(gradients, {}, {}, 1.0, read)
         found[adaptive] = model.get_weights()[0][0, 0]
     return found
 

@@ -24,6 +24,8 @@ class Following:
 class Numbers:
     """Parts of the numbers up to `total`; those of a shard are `shard`, `shard + count`, ..."""
 
+    length_is_known = False
+
     def __init__(self, count=2, total=8, in_turn=True):
         self.count, self.in_turn = count, in_turn
         self.total = total
@@ -34,12 +36,25 @@ class Numbers:
         self.opened.append((worker, shard, skip))
         return iter(range(shard + skip * self.count, self.total, self.count))
 
+    def has(self, shard, position):
+        return position * self.count + shard < self.total if self.length_is_known else None
+
+    def next(self, iterator):
+        if self.error is not None:
+            raise self.error
+        return next(iterator)
+
     def following(self, iterator):
         value = next(iterator, None)
         return value is not None, Following(value, self.error)
 
     def leave(self, worker):
         pass
+
+
+@pytest.fixture(params=[False, True], autouse=True)
+def length_is_known(request, monkeypatch):
+    monkeypatch.setattr(Numbers, "length_is_known", request.param)
 
 
 def taken(source, worker, most=100):

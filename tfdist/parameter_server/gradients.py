@@ -17,10 +17,12 @@ from tfdist.structures import Gradient, Structure
 
 Gradients = dict[str, dict[str, Gradient]]
 """By the number of the optimizer among the step's `optimizers`; then by the number of the variable,
-or part of a variable, among those that the optimizer was built for."""
+or part of a variable, among those that the optimizer was built for. On their way, small ones are
+packed; see `packing`."""
 
 Changes = dict[str, tf.Tensor]
-"""By the number of the variable, or part of a variable, in the list `changed` of the step."""
+"""By the number of the variable, or part of a variable, in the list `changed` of the step; packed
+like gradients."""
 
 Unsent = dict[str, list[State]]
 """What compression has left unsent: for each optimizer, the states of its units."""
@@ -53,13 +55,14 @@ def add(outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Chang
         for key, by_variable in more.items():
             total = gradients.setdefault(key, {})
             for place, gradient in by_variable.items():
-                total[place] = _sum(total.get(place), gradient)
+                total[place] = added(total.get(place), gradient)
         for key, value in change.items():
-            changes[key] = _sum(changes.get(key), value)
+            changes[key] = added(changes.get(key), value)
     return gradients, changes
 
 
-def _sum(total: Gradient | None, value: Gradient) -> Gradient:
+def added(total: Gradient | None, value: Gradient) -> Gradient:
+    """The sum of two gradients; None counts as nothing."""
     if total is None:
         return value
     if isinstance(total, tf.IndexedSlices) and isinstance(value, tf.IndexedSlices):

@@ -17,11 +17,11 @@ class Snapshot(NamedTuple):
 
     Attributes:
         version: the number of updates so far.
-        values: the values of the step's variables and of their parts.
+        values: the values of the step's variables and of their parts, by the keys of `packing`.
     """
 
     version: int
-    values: list[tf.Tensor]
+    values: dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass
@@ -45,7 +45,7 @@ class WorkItem:
     batches: list[Batch]
     number: int
     version: int = -1
-    values: list[tf.Tensor] | None = None
+    values: dict[str, tf.Tensor] | None = None
     outcome: Outcome | None = None
     unsent: Unsent | None = None
     anew: bool = False

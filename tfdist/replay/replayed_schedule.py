@@ -92,7 +92,7 @@ class ReplayedSchedule:
         self._compute = compute
         self._at_end = at_end
         self._waiting: collections.deque[WorkItem] = collections.deque()
-        self._values: dict[int, list[tf.Tensor]] = {}
+        self._values: dict[int, dict[str, tf.Tensor]] = {}
         self._last_use = {used.read: place for place, used in enumerate(log.used)}
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdist.parameter_server.gradients import Gradients
+from tfdist.parameter_server.packing import unpack_there
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 
 
@@ -18,7 +19,7 @@ def finite_by_path(gradients: Gradients, step: FunctionalStep) -> dict[str, tf.T
     found: dict[str, tf.Tensor] = {}
     for key, by_variable in gradients.items():
         variables = step.parts_for(key)
-        for place, gradient in by_variable.items():
+        for place, gradient in unpack_there(by_variable, variables).items():
             variable = variables[int(place)]
             values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
             with tf.device(variable.value.device):

@@ -39,7 +39,7 @@ class KerasFunction:
         step: the step as a function, once a run has begun.
         updates: makes the updates, once a run has begun.
         schedule: the work items of the present run; None for no run.
-        values: the values of the weights after the last update.
+        values: the values of the weights after the last update, by the keys of `packing`.
     """
 
     step: FunctionalStep
@@ -57,7 +57,7 @@ class KerasFunction:
         self.model = model
         self.step_name = step_name
         self.schedule: Schedule | None = None
-        self.values: list[tf.Tensor] = []
+        self.values: dict[str, tf.Tensor] = {}
         self._micro_batches = micro_batches
         self._parts = parts
         self._is_prepared = False

@@ -52,7 +52,7 @@ class Scheduler:
         on_change: Callable[[int, Exception | None], None],
         on_wait: Callable[[int], None],
     ):
-        self._current = Snapshot(0, [])
+        self._current = Snapshot(0, {})
         self._workers = workers
         self._source = source
         self._compute = compute

@@ -223,12 +223,12 @@ class TrainFunction(KerasFunction):
         else:
             staleness = strategy.version - whole.version
             factor = strategy.policies.learning_rate_factor(staleness)
-            read = last.values if strategy.policies.compensates else []
-            results, applied = self.updates.update(
-                whole.gradients, outcome.changes, outcome.assigned, tf.constant(factor), read
+            read = (last.values or {}) if strategy.policies.compensates else {}
+            results, applied, values = self.updates.update(
+                whole.gradients, outcome.changes, outcome.assigned, factor, read
             )
             if applied is None or applied:
-                self.values = self.updates.values()
+                self.values = values
                 strategy.version += 1
                 strategy.report.add(last.worker, staleness, factor)
             else:

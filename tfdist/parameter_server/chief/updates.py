@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -21,12 +22,28 @@ from tfdist.parameter_server.chief.finite_gradients import finite_by_path
 from tfdist.parameter_server.chief.partition_updates import constrain
 from tfdist.parameter_server.chief.placement import where_the_largest_input_is
 from tfdist.parameter_server.contracts import ChiefStrategy
-from tfdist.parameter_server.devices import on_its_device
+from tfdist.parameter_server.devices import CHIEF, on_its_device
 from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
+from tfdist.parameter_server.packing import device_of, joined, places_of, plan, unpack_there
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step.loss_scale import LossScale
 from tfdist.structures import Gradient, Structure
+
+
+class Updated(NamedTuple):
+    """The result of an update.
+
+    Attributes:
+        results: the results of the metrics.
+        applied: a bool scalar, whether any gradients were applied. Where no loss is scaled,
+            gradients are always applied, and None stands for that.
+        values: the values of the weights, by the keys of `packing`.
+    """
+
+    results: dict[str, tf.Tensor]
+    applied: tf.Tensor | None
+    values: dict[str, tf.Tensor]
 
 
 class Updates:
@@ -44,35 +61,43 @@ class Updates:
         self._policies = policies
         self._states: dict[int, Structure] = {}
         function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
-        self._readers: dict[str, Callable[[], list[tf.Tensor]]] = {}
-        self.update = function(self._update)
-        self.change = function(self._change_only)
-        self.count = function(self._count)
+        self._readers: dict[str, Callable[[], dict[str, tf.Tensor]]] = {}
+        # With one parameter server, a function runs there as a whole: each result of an operation
+        # that another process needs is a message of its own.
+        servers = strategy.ps_devices
+        self._home = servers[0] if len(servers) == 1 else CHIEF
+        self._function = function(self._update)
+        self._change_only = function(self._changed)
+        self._count_only = function(self._counted)
         self.finite_by_path = function(functools.partial(finite_by_path, step=step))
         self._finite = function(are_finite)
         self._scaled = function(scaled)
         self._add = function(add)
 
-    def values(self) -> list[tf.Tensor]:
-        """The values of the step's variables and parts, on the devices of the variables."""
-        found: dict[int, tf.Tensor] = {}
-        for device, places in self._places().items():
+    def values(self) -> dict[str, tf.Tensor]:
+        """The values of the step's variables and parts, by the keys of `packing`.
+
+        They are on the devices of the variables.
+        """
+        found: dict[str, tf.Tensor] = {}
+        for device, keys in self._keys().items():
+            if device not in self._readers:
+                self._readers[device] = tf.function(functools.partial(self._read, keys))
             with tf.device(device):
-                found.update(zip(places, self._read(device, tuple(places))))
-        return [found[place] for place in range(len(found))]
+                found.update(self._readers[device]())
+        return found
 
-    def _places(self) -> dict[str, list[int]]:
-        """The step's variables and parts, by number, on each device."""
-        places: dict[str, list[int]] = {}
-        for place, variable in enumerate(self._step.parts):
-            places.setdefault(variable.value.device, []).append(place)
-        return places
+    def _keys(self) -> dict[str, list[str]]:
+        """The keys of the values that are on each device."""
+        parts = self._step.parts
+        keys: dict[str, list[str]] = {}
+        for key in plan(parts, range(len(parts))):
+            keys.setdefault(device_of(key, parts), []).append(key)
+        return keys
 
-    def _read(self, device: str, places: tuple[int, ...]) -> list[tf.Tensor]:
-        if device not in self._readers:
-            variables = [self._step.parts[place] for place in places]
-            self._readers[device] = tf.function(lambda: [_value(v) for v in variables])
-        return self._readers[device]()
+    def _read(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
+        parts = self._step.parts
+        return {key: joined([_value(parts[place]) for place in places_of(key)]) for key in keys}
 
     def add(self, outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
         """The sums of gradients and changes, on their own devices; see `gradients.add`."""
@@ -94,11 +119,46 @@ class Updates:
             key: {
                 place: gradient
                 for place, gradient in by_variable.items()
-                if self._step.parts_for(key)[int(place)].value.device == device
+                if device_of(place, self._step.parts_for(key)) == device
             }
             for key, by_variable in gradients.items()
         }
-        return mine, {k: c for k, c in changes.items() if changed[int(k)].value.device == device}
+        return mine, {k: c for k, c in changes.items() if device_of(k, changed) == device}
+
+    def update(
+        self,
+        gradients: Gradients,
+        changes: Changes,
+        assigned: Changes,
+        factor: float,
+        read: dict[str, tf.Tensor],
+    ) -> Updated:
+        """Makes one update.
+
+        Args:
+            gradients: as in `Outcome`.
+            changes: as in `Outcome`.
+            assigned: as in `Outcome`.
+            factor: what the learning rate is multiplied by.
+            read: the values that the gradients were computed from; empty where no policy needs
+                them.
+        """
+        if self._policies.compensates:
+            self._make_states(gradients)
+        number = tf.constant(factor)
+        with tf.device(self._home):
+            updated = self._function(gradients, changes, assigned, number, read)
+        return updated if updated.values else updated._replace(values=self.values())
+
+    def change(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
+        """Makes a work item's changes but uses no gradients. Returns the metrics' results."""
+        with tf.device(self._home):
+            return self._change_only(changes, assigned)
+
+    def count(self, changes: Changes) -> dict[str, tf.Tensor]:
+        """Only counts a work item in the metrics. Returns the metrics' results."""
+        with tf.device(self._home):
+            return self._count_only(changes)
 
     def _update(
         self,
@@ -106,29 +166,17 @@ class Updates:
         changes: Changes,
         assigned: Changes,
         factor: tf.Tensor,
-        read: Sequence[tf.Tensor],
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
-        """One update. Returns the results of the metrics, and whether any gradients were applied.
-
-        Where no loss is scaled, gradients are always applied, and None stands for that.
-
-        Args:
-            gradients: as in `Outcome`.
-            changes: as in `Outcome`.
-            assigned: as in `Outcome`.
-            factor: float32 scalar, what the learning rate is multiplied by.
-            read: the values that the gradients were computed from; empty where no policy needs
-                them.
-        """
-
+        read: dict[str, tf.Tensor],
+    ) -> Updated:
         def in_replica() -> list[tf.Tensor]:
             finite = []
             with tf.compat.v1.device(where_the_largest_input_is):
-                for key, by_variable in gradients.items():
+                for key, packed in gradients.items():
                     optimizer = self._step.optimizers[int(key)]
+                    parts = self._step.parts_for(key)
+                    by_variable = unpack_there(packed, parts)
                     if self._policies.compensates:
                         by_variable = self._compensated(key, by_variable, read)
-                    parts = self._step.parts_for(key)
                     ordered = [
                         on_its_device(variable, by_variable[str(i)])
                         if str(i) in by_variable
@@ -141,23 +189,20 @@ class Updates:
                 self._change(changes, assigned)
             return finite
 
-        if self._policies.compensates:
-            self._make_states(gradients)
         finite = self._strategy.run(in_replica)
         applied = None if None in finite else tf.reduce_any(finite)
-        return self._step.model.get_metrics_result(), applied
+        here = self._keys().get(self._home, [])
+        return Updated(self._step.model.get_metrics_result(), applied, self._read(here))
 
-    def _change_only(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
-        """Makes a work item's changes but uses no gradients. Returns the metrics' results."""
+    def _changed(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
         self._strategy.run(self._change, args=(changes, assigned))
         return self._step.model.get_metrics_result()
 
-    def _count(self, changes: Changes) -> dict[str, tf.Tensor]:
-        """Only counts a work item in the metrics. Returns the metrics' results."""
+    def _counted(self, changes: Changes) -> dict[str, tf.Tensor]:
         metrics = {id(variable) for variable in self._step.model.metrics_variables}
         of_metrics = {
             key: change
-            for key, change in changes.items()
+            for key, change in unpack_there(changes, self._step.changed).items()
             if id(self._step.changed[int(key)]) in metrics
         }
         self._strategy.run(self._change, args=(of_metrics, {}))
@@ -195,16 +240,18 @@ class Updates:
         return product
 
     def _change(self, changes: Changes, assigned: Changes) -> None:
-        for key, change in changes.items():
-            self._step.changed[int(key)].value.assign_add(change)
-        for key, value in assigned.items():
-            self._step.changed[int(key)].value.assign(value)
+        changed = self._step.changed
+        for key, change in unpack_there(changes, changed).items():
+            changed[int(key)].value.assign_add(change)
+        for key, value in unpack_there(assigned, changed).items():
+            changed[int(key)].value.assign(value)
 
     def _compensated(
-        self, key: str, gradients: dict[str, Gradient], read: Sequence[tf.Tensor]
+        self, key: str, gradients: dict[str, Gradient], read: dict[str, tf.Tensor]
     ) -> dict[str, Gradient]:
-        variables = self._step.parts_for(key)
-        before = {id(v): value for v, value in zip(self._step.parts, read)}
+        variables, parts = self._step.parts_for(key), self._step.parts
+        values = unpack_there(read, parts)
+        before = {id(part): values[str(place)] for place, part in enumerate(parts)}
         compensated: dict[str, Gradient] = {}
         for place, gradient in gradients.items():
             variable = variables[int(place)]

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.data import seeds
 from tfdist.parameter_server.data.pipeline_graph import PipelineGraph
+from tfdist.structures import Structure
 
 
 class SerializedDataset:
@@ -31,10 +32,19 @@ class SerializedDataset:
     def __init__(self, dataset: tf.data.Dataset, shards: int):
         self.count = shards
         self.following = tf.function(_following, reduce_retracing=True, autograph=False)
+        self.next = tf.function(_next, reduce_retracing=True, autograph=False)
+        self._batches = int(dataset.cardinality())
         self._spec = dataset.element_spec
         self._graph = PipelineGraph(dataset)
         self._sent: dict[int, tf.Tensor] = {}
         self._copies = Copies()
+
+    def has(self, shard: int, position: int) -> bool | None:
+        """Whether a shard has a batch at this position; None where the length is not known."""
+        if self._batches == tf.data.UNKNOWN_CARDINALITY:
+            return None
+        endless = self._batches == tf.data.INFINITE_CARDINALITY
+        return endless or position * self.count + shard < self._batches
 
     def open(self, worker: int, shard: int, skip: int, number: int) -> tf.data.Iterator:
         """An iterator over a shard, on the worker whose device is the present one."""
@@ -71,10 +81,16 @@ class OwnPipelines:
     ):
         self.count = shards
         self.following = tf.function(_following, reduce_retracing=True, autograph=False)
+        self.next = tf.function(_next, reduce_retracing=True, autograph=False)
         self._dataset_fn = dataset_fn
         self._seed = secrets.randbits(30)
         self._made: dict[int, tf.types.experimental.ConcreteFunction] = {}
         self._copies = Copies()
+
+    def has(self, shard: int, position: int) -> bool | None:
+        """None: what a function of the user makes may differ from shard to shard."""
+        del shard, position
+        return None
 
     def open(self, worker: int, shard: int, skip: int, number: int) -> tf.data.Iterator:
         """An iterator over a shard, on the worker whose device is the present one."""
@@ -143,6 +159,10 @@ class _Copy:
 
     dataset: tf.data.Dataset
     passes: int = 0
+
+
+def _next(iterator: tf.data.Iterator) -> Structure:
+    return next(iterator)
 
 
 def _following(iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.experimental.Optional]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.data.batch import Batch
 from tfdist.parameter_server.data.source import SourceBase
+from tfdist.structures import Structure
 
 
 class Shards(Protocol):
@@ -21,6 +22,12 @@ class Shards(Protocol):
 
     count: int
     in_turn: bool
+
+    def has(self, shard: int, position: int) -> bool | None:
+        """Whether a shard has a batch at this position; None if only the worker can find out."""
+
+    def next(self, iterator: tf.data.Iterator) -> Structure:
+        """The next batch of an iterator that has one."""
 
     def following(self, iterator: tf.data.Iterator) -> tuple[tf.Tensor, tf.experimental.Optional]:
         """Whether an iterator has one more batch, and that batch."""
@@ -89,14 +96,21 @@ class ShardedSource(SourceBase):
                 position = self._positions[shard]
                 iterator = self._shards.open(worker, shard, position, self._number)
                 self._iterators[shard] = worker, iterator
-            there_is_one, following = self._shards.following(iterator)
-            if there_is_one:
-                data = following.get_value()  # raises an error when the worker is lost
+            data = self._next(shard, iterator)
+            if data is not None:
                 self._positions[shard] += 1
                 return Batch(shard, self._positions[shard] - 1, data)
             with self._lock:
                 del self._owners[shard]
         return None
+
+    def _next(self, shard: int, iterator: tf.data.Iterator) -> Structure | None:
+        """The next batch of a shard; None at its end. Raises an error when the worker is lost."""
+        known = self._shards.has(shard, self._positions[shard])
+        if known is not None:  # each question is a message to the worker and back
+            return self._shards.next(iterator) if known else None
+        there_is_one, following = self._shards.following(iterator)
+        return following.get_value() if there_is_one else None
 
     def _shard_of(self, worker: int) -> int | None:
         with self._lock:

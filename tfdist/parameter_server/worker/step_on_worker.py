@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist.parameter_server.data.batch import Batch, BatchPart
-from tfdist.parameter_server.devices import on_its_device
-from tfdist.parameter_server.gradients import Changes, Gradients, Outcome, add
+from tfdist.parameter_server.gradients import Gradients, Outcome, add
+from tfdist.parameter_server.packing import pack, unpack
 from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
 from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
 from tfdist.step.logs import contributions
 from tfdist.step.weighting import Share, weigh
-from tfdist.structures import Gradient, Structure
+from tfdist.structures import Structure
 
 
 class StepOnWorker:
@@ -36,7 +36,7 @@ class StepOnWorker:
         self._function = Traced(self._compute)
 
     def prepare(
-        self, values: Sequence[tf.Tensor], seeds: Sequence[np.ndarray], spec: Structure
+        self, values: Mapping[str, tf.Tensor], seeds: Sequence[np.ndarray], spec: Structure
     ) -> None:
         """Traces a step on batches of the type `spec`."""
         part = None
@@ -47,7 +47,7 @@ class StepOnWorker:
 
     def __call__(
         self,
-        values: Sequence[tf.Tensor],
+        values: Mapping[str, tf.Tensor],
         seeds: Sequence[np.ndarray],
         batch: Batch,
         before: Outcome | None,
@@ -58,7 +58,7 @@ class StepOnWorker:
 
     def _compute(
         self,
-        values: Sequence[tf.Tensor],
+        values: Mapping[str, tf.Tensor],
         seeds: Sequence[tf.Tensor],
         batch: Structure,
         part: BatchPart | None,
@@ -68,7 +68,7 @@ class StepOnWorker:
         """One batch.
 
         Args:
-            values: the values of the step's variables.
+            values: the values of the step's variables, by the keys of `packing`.
             seeds: the values of the step's seeds.
             batch: the data.
             part: which part of a global batch the data are; None for a whole batch.
@@ -76,7 +76,8 @@ class StepOnWorker:
             push: whether the outcome leaves the worker.
         """
         running = self._replica_step(part)
-        outcome = self._step(self._started(values, before), seeds, batch, running)
+        whole = self._started(self._unpacked(values), before)
+        outcome = self._step(whole, seeds, batch, running)
         gradients, changes = outcome.gradients, outcome.changes
         assigned, logs = outcome.assigned, outcome.logs
         if self._micro_batches > 1:
@@ -89,14 +90,10 @@ class StepOnWorker:
             gradients, changes = add(sums)
         if push:
             if not self._compresses:
-                gradients = {key: self._sent(key, of) for key, of in gradients.items()}
-            changes, assigned = self._on_their_devices(changes), self._on_their_devices(assigned)
+                parts_for = self._step.parts_for
+                gradients = {key: pack(of, parts_for(key)) for key, of in gradients.items()}
+            changes, assigned = (pack(of, self._step.changed) for of in (changes, assigned))
         return Outcome(gradients, changes, assigned, logs)
-
-    def _on_their_devices(self, values: Changes) -> Changes:
-        """Changes and assigned values, on the devices of the variables: the worker may die."""
-        changed = self._step.changed
-        return {key: on_its_device(changed[int(key)], value) for key, value in values.items()}
 
     def _dense(self, gradients: Gradients) -> Gradients:
         """Dense gradients for all variables: the mean over batches is dense too."""
@@ -137,6 +134,10 @@ class StepOnWorker:
         share = Share(part.fraction / self._micro_batches, part.nonempty)
         return replica.ReplicaStep(part.index, self._parts, share, own_loop=False, exchanges=False)
 
+    def _unpacked(self, values: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+        by_place = unpack(values, self._step.parts)
+        return [by_place[str(place)] for place in range(len(by_place))]
+
     def _started(self, values: Sequence[tf.Tensor], before: Outcome | None) -> list[tf.Tensor]:
         """The values, after the changes by earlier batches of the same work item."""
         if before is None:
@@ -144,7 +145,3 @@ class StepOnWorker:
         changes = {id(self._step.changed[int(k)]): c for k, c in before.changes.items()}
         pairs = zip(self._step.parts, values)
         return [value + changes[id(v)] if id(v) in changes else value for v, value in pairs]
-
-    def _sent(self, key: str, gradients: dict[str, Gradient]) -> dict[str, Gradient]:
-        variables = self._step.parts_for(key)
-        return {place: on_its_device(variables[int(place)], g) for place, g in gradients.items()}

@@ -1,0 +1,174 @@
+"""What each process of a job of parameter_server.py runs; the chief writes the results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+THREADS = 16
+RATE = 0.01
+
+
+def make_model(layers: int, width: int) -> keras.Model:
+    """Dense layers of the same width."""
+    inputs = outputs = keras.Input((width,))
+    for _ in range(layers):
+        outputs = keras.layers.Dense(width, activation="tanh")(outputs)
+    return keras.Model(inputs, keras.layers.Dense(10)(outputs))
+
+
+def make_data(width: int, batch: int) -> tf.data.Dataset:
+    """Batches without end."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64 * batch, width)).astype("float32")
+    y = rng.integers(0, 10, size=64 * batch).astype("int32")
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    return data.repeat().batch(batch, drop_remainder=True)
+
+
+def make_optimizer(name: str) -> keras.optimizers.Optimizer:
+    """The optimizer of both systems."""
+    return {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[name](RATE)
+
+
+def make_loss() -> keras.losses.Loss:
+    """The loss of both systems."""
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+class Epochs(keras.callbacks.Callback):
+    """Notes how long each epoch takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._start = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds.append(time.perf_counter() - self._start)
+
+
+def of_tfdist(arguments: argparse.Namespace) -> dict[str, list[float] | int]:
+    """The seconds of each epoch of tfdist's `fit`, and the number of updates that were counted."""
+    import tfdist
+
+    policy = tfdist.staleness.InverseLR() if arguments.policy == "InverseLR" else None
+    strategy = tfdist.Strategy("parameter_server", staleness=policy)
+    with strategy.scope():
+        model = make_model(arguments.layers, arguments.width)
+        model.compile(make_optimizer(arguments.optimizer), make_loss())
+    watch = Epochs()
+    model.fit(
+        make_data(arguments.width, arguments.batch),
+        steps_per_epoch=arguments.steps,
+        epochs=1 + arguments.rounds,
+        verbose=0,
+        callbacks=[watch],
+    )
+    return {"seconds": watch.seconds[1:], "updates": int(model.optimizer.iterations.numpy())}
+
+
+def of_tensorflow(arguments: argparse.Namespace) -> dict[str, list[float] | int]:
+    """The same of TensorFlow's own loop: a function reads, computes and updates each variable."""
+    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if resolver.task_type in ("worker", "ps"):
+        _serve(resolver)
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = make_model(arguments.layers, arguments.width)
+        optimizer = make_optimizer(arguments.optimizer)
+        optimizer.build(model.trainable_variables)
+    loss = make_loss()
+
+    def update(gradients: list[tf.Tensor]) -> None:
+        if arguments.optimizer == "sgd":
+            for variable, gradient in zip(model.trainable_variables, gradients):
+                variable.value.assign_sub(RATE * gradient)
+            optimizer.iterations.value.assign_add(1)
+        else:
+            optimizer.apply(gradients)
+
+    @tf.function
+    def step(iterator: tf.data.Iterator) -> tf.Tensor:
+        x, y = next(iterator)
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        update(tape.gradient(value, [v.value for v in model.trainable_variables]))
+        return value
+
+    def dataset() -> tf.data.Dataset:
+        return make_data(arguments.width, arguments.batch)
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+    seconds = []
+    for _ in range(1 + arguments.rounds):
+        start = time.perf_counter()
+        for _ in range(arguments.steps):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": seconds[1:], "updates": int(optimizer.iterations.numpy())}
+
+
+def _serve(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> None:
+    """Runs TensorFlow's server until the chief has ended."""
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=THREADS)
+    server = tf.distribute.Server(
+        resolver.cluster_spec(),
+        job_name=resolver.task_type,
+        task_index=resolver.task_id,
+        protocol="grpc",
+        config=config,
+        start=True,
+    )
+    host, _, port = json.loads(os.environ["TF_CONFIG"])["cluster"]["chief"][0].rpartition(":")
+    seen = False
+    while server is not None:
+        time.sleep(1)
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            seen = True
+        except OSError:
+            if seen:
+                os._exit(0)
+
+
+SYSTEMS: dict[str, Callable[[argparse.Namespace], dict]] = {
+    "tfdist": of_tfdist,
+    "TensorFlow": of_tensorflow,
+}
+
+
+def main() -> None:
+    """Writes what was measured, and ends without waiting for servers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--system", choices=SYSTEMS, required=True)
+    parser.add_argument("--layers", type=int, required=True)
+    parser.add_argument("--width", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--optimizer", choices=["sgd", "adam"], required=True)
+    parser.add_argument("--policy", choices=["none", "InverseLR"], required=True)
+    arguments = parser.parse_args()
+    measured = SYSTEMS[arguments.system](arguments)
+    arguments.path.write_text(json.dumps(measured))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Small tensors travel together: each message between a worker and a parameter server takes time.
+
+What travels is a dictionary. A key says which variables a tensor belongs to, by their numbers: "3",
+or "0,1,4" where the values of several variables follow each other in one vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import keras
+import tensorflow as tf
+
+from tfdist.parameter_server.gradients import added
+from tfdist.parameter_server.partitions import is_small
+from tfdist.structures import Gradient
+
+
+def places_of(key: str) -> list[int]:
+    """The numbers of the variables whose values have this key."""
+    return [int(place) for place in key.split(",")]
+
+
+def device_of(key: str, variables: Sequence[keras.Variable]) -> str:
+    """The device of the variables whose values have this key."""
+    return variables[places_of(key)[0]].value.device
+
+
+def plan(variables: Sequence[keras.Variable], places: Sequence[int]) -> list[str]:
+    """The keys by which values of variables travel.
+
+    Args:
+        variables: all variables.
+        places: the numbers of those whose values travel. Small ones of one device and dtype travel
+            together.
+    """
+    groups: dict[tuple, list[int]] = {}
+    for place in places:
+        variable = variables[place]
+        small = is_small(variable)
+        group = (variable.value.device, variable.dtype) if small else (place,)
+        groups.setdefault(group, []).append(place)
+    return [",".join(map(str, group)) for group in groups.values()]
+
+
+def pack(values: Mapping[str, Gradient], variables: Sequence[keras.Variable]) -> dict:
+    """Packs values of one variable each, and sends them to the devices of their variables.
+
+    Args:
+        values: by the number of the variable.
+        variables: all variables.
+    """
+    dense = [int(key) for key, value in values.items() if isinstance(value, tf.Tensor)]
+    packed = {key: value for key, value in values.items() if int(key) not in dense}
+    for key in plan(variables, dense):
+        packed[key] = joined([values[str(place)] for place in places_of(key)])
+    for key, value in packed.items():
+        with tf.device(device_of(key, variables)):
+            packed[key] = tf.nest.map_structure(tf.identity, value, expand_composites=True)
+    return packed
+
+
+def joined(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The values of a key: as they are, or one after the other in a vector."""
+    if len(values) == 1:
+        return values[0]
+    return tf.concat([tf.reshape(value, [-1]) for value in values], axis=0)
+
+
+def unpack(packed: Mapping[str, Gradient], variables: Sequence[keras.Variable]) -> dict:
+    """The values by the number of the variable, on the present device.
+
+    Args:
+        packed: values by key. Values of one variable under several keys are added.
+        variables: all variables.
+    """
+    values: dict[str, Gradient] = {}
+    for key, value in packed.items():
+        for place, part in zip(places_of(key), _divided(key, value, variables)):
+            values[str(place)] = added(values.get(str(place)), part)
+    return values
+
+
+def unpack_there(packed: Mapping[str, Gradient], variables: Sequence[keras.Variable]) -> dict:
+    """As `unpack`, on the devices of the variables."""
+    values: dict[str, Gradient] = {}
+    for key, value in packed.items():
+        with tf.device(device_of(key, variables)):
+            for place, part in unpack({key: value}, variables).items():
+                values[place] = added(values.get(place), part)
+    return values
+
+
+def _divided(key: str, value: Gradient, variables: Sequence[keras.Variable]) -> list[Gradient]:
+    shapes = [tf.TensorShape(variables[place].shape) for place in places_of(key)]
+    if len(shapes) == 1:
+        return [value]
+    parts = tf.split(value, [shape.num_elements() for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
