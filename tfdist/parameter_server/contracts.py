@@ -64,7 +64,13 @@ class Training(Protocol):
 
 
 class Journal(Protocol):
-    """Who listens to training: a recorder, a replay, or nobody."""
+    """Who listens to training: a recorder, a replay, or nobody.
+
+    Attributes:
+        reads_batches: whether it looks at the data of the batches.
+    """
+
+    reads_batches: bool
 
     def fit(self, training: Training) -> contextlib.AbstractContextManager[None]:
         """Surrounds a `fit`."""

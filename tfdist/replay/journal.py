@@ -17,6 +17,8 @@ from tfdist.replay.log import read_header
 class NoJournal:
     """Listens to nothing and changes nothing; see `Journal`."""
 
+    reads_batches = False
+
     def fit(self, training: Training) -> contextlib.AbstractContextManager[None]:
         """Nothing happens."""
         del training

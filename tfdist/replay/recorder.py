@@ -29,6 +29,8 @@ class Recorder:
         OSError: when the file cannot be written.
     """
 
+    reads_batches = True
+
     def __init__(self, path: str, strategy: ChiefStrategy):
         self._writer = Writer(path, header_of(strategy))
         self._is_begun = False

@@ -63,6 +63,8 @@ class Replay:
         OSError: when the file cannot be read.
     """
 
+    reads_batches = True
+
     def __init__(self, path: str, strategy: ChiefStrategy):
         self._path = path
         self._log = read(path)

@@ -154,6 +154,7 @@ class _SavesBeforeItEvaluates(keras.callbacks.Callback):
             self.model.save_weights(self._path.format(name="before"))
         else:
             others.touch()
+        self._here.meet()
         self.losses = [self.model.evaluate(X[:48], Y[:48], BATCH, verbose=0)]
         if self._here.rank == 0:
             self.model.save_weights(self._path.format(name="after"))

@@ -85,7 +85,10 @@ class KerasFunction:
         self.values = self.updates.values()
         self._metrics = self._metrics or list(self.model.get_metrics_result())
         self._seeds = [seed.numpy() for seed in self.step.seeds]
-        self._on_worker.prepare(self.values, self._seeds, iterator.element_spec)
+        spec = iterator.element_spec
+        if source.gives_iterators:
+            spec = tf.data.IteratorSpec(spec)
+        self._on_worker.prepare(self.values, self._seeds, spec)
         check_applied(self.step.optimizers, self.strategy.options)
         self._prepare_push()
         self._iterator = iterator

@@ -82,7 +82,9 @@ class TrainFunction(KerasFunction):
         self.batches = batches
 
     def _start(self, iterator: DataIterator) -> None:
-        self._source = iterator.training_source(self.epoch, self.batches)
+        self._source = iterator.training_source(
+            self.epoch, self.batches, gives_iterators=not self.strategy.journal.reads_batches
+        )
         left = None if self.batches is None else self.batches - self._uncounted
         self._collected = []
         kept = self._accumulation.batches

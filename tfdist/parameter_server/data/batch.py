@@ -31,7 +31,8 @@ class Batch:
     Attributes:
         shard: the shard that the batch is from; 0 where the chief reads all batches.
         position: the batch's place in the shard.
-        data: the tensors, on the chief or on the worker that took the batch.
+        data: the tensors, on the chief or on the worker that took the batch; or an iterator, of
+            which the batch is the next element.
         part: which part of a global batch it is; None for a whole one.
         index: for a part, which one it is.
         number: for a part, the number of earlier global batches in this run.

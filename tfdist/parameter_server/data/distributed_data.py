@@ -92,13 +92,14 @@ class DataIterator:
         return self._source
 
     def training_source(
-        self, epoch: int, batches: int | None
+        self, epoch: int, batches: int | None, gives_iterators: bool = False
     ) -> ChiefSource | PartsSource | ShardedSource:
         """The source of the remaining batches, for workers that train.
 
         Args:
             epoch: the number of the epoch.
             batches: how many batches are left of the epoch; None for all that there are.
+            gives_iterators: whether workers may be given iterators in place of batches.
         """
         division = self._data.division
         if division is not None:
@@ -110,7 +111,7 @@ class DataIterator:
         if self._sharded is None:
             self._data.passes += 1
             self._sharded = ShardedSource(shards, self._data.passes)
-        return self._sharded.begin(epoch, batches)
+        return self._sharded.begin(epoch, batches, gives_iterators)
 
 
 def _opened(dataset: tf.data.Dataset) -> Iterator[Structure]:

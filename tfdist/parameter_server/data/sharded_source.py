@@ -68,7 +68,9 @@ class ShardedSource(SourceBase):
         self._epoch: int | None = None
         self._end: int | None = None
 
-    def begin(self, epoch: int, batches: int | None) -> ShardedSource:
+    def begin(
+        self, epoch: int, batches: int | None, gives_iterators: bool = False
+    ) -> ShardedSource:
         """Called before each run.
 
         Where the shards are of one data set, all of them give equally many batches to an epoch.
@@ -78,7 +80,10 @@ class ShardedSource(SourceBase):
         Args:
             epoch: the number of the epoch, which may have several runs.
             batches: the number of batches in its first run; None for all that there are.
+            gives_iterators: whether to hand out iterators where it is known how many batches there
+                are.
         """
+        self.gives_iterators = gives_iterators and self._shards.has(0, 0) is not None
         with self._lock:
             if epoch != self._epoch:
                 self._epoch = epoch
@@ -107,8 +112,10 @@ class ShardedSource(SourceBase):
     def _next(self, shard: int, iterator: tf.data.Iterator) -> Structure | None:
         """The next batch of a shard; None at its end. Raises an error when the worker is lost."""
         known = self._shards.has(shard, self._positions[shard])
-        if known is not None:  # each question is a message to the worker and back
-            return self._shards.next(iterator) if known else None
+        if known is False:
+            return None
+        if known:  # else the worker is asked, which takes one more message each way
+            return iterator if self.gives_iterators else self._shards.next(iterator)
         there_is_one, following = self._shards.following(iterator)
         return following.get_value() if there_is_one else None
 

@@ -16,9 +16,12 @@ class Source(Protocol):
 
     Attributes:
         on_workers: whether the workers read the data; an error in the data then counts as theirs.
+        gives_iterators: whether a batch is an iterator, from which the worker takes the data in the
+            same function that computes: each call of a function is a message of its own.
     """
 
     on_workers: bool
+    gives_iterators: bool
 
     def take(self, worker: int) -> Batch | None:
         """The next batch for `worker`; None if none is left. Called under the worker's device."""
@@ -37,6 +40,7 @@ class SourceBase:
     """Defaults for methods that a source need not have."""
 
     on_workers = False
+    gives_iterators = False
 
     def leave(self, worker: int) -> None:
         """Does nothing: nothing is kept for a worker."""

@@ -70,12 +70,14 @@ class StepOnWorker:
         Args:
             values: the values of the step's variables, by the keys of `packing`.
             seeds: the values of the step's seeds.
-            batch: the data.
+            batch: the data, or an iterator whose next element they are.
             part: which part of a global batch the data are; None for a whole batch.
             before: the outcome of earlier batches of the same work item; None if there are none.
             push: whether the outcome leaves the worker.
         """
         running = self._replica_step(part)
+        if isinstance(batch, tf.data.Iterator):
+            batch = next(batch)
         whole = self._started(self._unpacked(values), before)
         outcome = self._step(whole, seeds, batch, running)
         gradients, changes = outcome.gradients, outcome.changes

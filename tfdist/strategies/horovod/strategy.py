@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from types import ModuleType
@@ -95,32 +96,18 @@ class HorovodExtended(compat.OneReplicaExtended):
         return self._engine.broadcast(tensor)
 
 
-# In all processes the strategies are made in the same order.
-_strategies = itertools.count()
-
-
 class _Ranks(Processes):
-    """Horovod's processes.
+    """Horovod's processes."""
 
-    Args:
-        hvd: the module `horovod.tensorflow`, initialized.
-        prefix: what the names of the operations begin with; None for Horovod's own names.
-    """
-
-    def __init__(self, hvd: ModuleType, prefix: str | None = None):
+    def __init__(self, hvd: ModuleType):
         super().__init__(hvd.rank(), hvd.size())
         self._hvd = hvd
-        self._prefix = prefix
-        self._numbers = itertools.count()
-        self._aside = self if prefix else _Ranks(hvd, f"tfdist.aside.{next(_strategies)}")
+        self._aside = _Aside(hvd)
 
     @property
     def aside(self) -> Processes:
         """The same ranks: Horovod tells operations apart by their names."""
         return self._aside
-
-    def _name(self) -> str | None:
-        return self._prefix and f"{self._prefix}.{next(self._numbers)}"
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
         """No rank: Horovod knows that a peer is gone, but not which one."""
@@ -128,11 +115,46 @@ class _Ranks(Processes):
         return [] if gone and "Horovod" in error.message else None
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
-        return self._hvd.allreduce(value, op=self._hvd.Sum, name=self._name())
+        return self._hvd.allreduce(value, op=self._hvd.Sum)
 
     def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
-        sent = self._hvd.broadcast(tf.constant(data), root_rank=root, name=self._name())
-        return sent.numpy()
+        return self._hvd.broadcast(tf.constant(data), root_rank=root).numpy()
+
+
+# In all processes the strategies are made in the same order.
+_strategies = itertools.count()
+
+
+class _Aside(_Ranks):
+    """The ranks, by operations of other names than those of `_Ranks` and of training steps.
+
+    Horovod ignores the name of an operation that runs eagerly, so these are in functions.
+    """
+
+    def __init__(self, hvd: ModuleType):
+        Processes.__init__(self, hvd.rank(), hvd.size())
+        name = f"tfdist.aside.{next(_strategies)}"
+        function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+
+        def sum_of(value: tf.Tensor) -> tf.Tensor:
+            return hvd.allreduce(value, op=hvd.Sum, name=f"{name}.sum", ignore_name_scope=True)
+
+        def sent(value: tf.Tensor, root: int) -> tf.Tensor:
+            own = f"{name}.from.{root}"
+            return hvd.broadcast(value, root_rank=root, name=own, ignore_name_scope=True)
+
+        self._sum_of, self._sent = function(sum_of), function(sent)
+
+    @property
+    def aside(self) -> Processes:
+        """This object: there is one such set of names for each strategy."""
+        return self
+
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        return self._sum_of(value)
+
+    def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
+        return self._sent(tf.constant(data), root).numpy()
 
 
 def _horovod() -> ModuleType:
