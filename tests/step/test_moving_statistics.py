@@ -117,3 +117,19 @@ def test_average_of_an_empty_replica_counts_for_nothing(two_replicas):
     tf.function(lambda: tf.distribute.MirroredStrategy.run(two_replicas, step))()
     for part in two_replicas.experimental_local_results(variable.value):
         np.testing.assert_array_equal(part.numpy(), [3.0, 5.0])
+
+
+def test_a_frozen_layer_normalizes_as_on_one_device(two_replicas):
+    x, y = _data(35)
+    with two_replicas.scope():
+        model = _model()
+        model.get_layer("bn").trainable = False
+        model.compile("sgd", "mse")
+    alone = _model()
+    alone.get_layer("bn").trainable = False
+    alone.compile("sgd", "mse")
+    alone.set_weights(model.get_weights())
+    for one in (model, alone):  # a warning would be an error
+        one.fit(x, y, batch_size=16, verbose=0, shuffle=False)
+    for ours, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)

@@ -60,7 +60,10 @@ def warn_of_unsynchronized_layers(model: keras.Model) -> None:
     names = [
         layer.name
         for layer in compat.flatten_layers(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+        if isinstance(layer, keras.layers.BatchNormalization)
+        # A frozen layer normalizes by its moving statistics.
+        and layer.trainable
+        and not layer.synchronized
     ]
     if names:
         warnings.warn(
