@@ -119,6 +119,14 @@ def test_what_others_have_changed_since_the_callbacks_began_is_not_saved(found):
     assert found[0]["goes on"] == found[1]["goes on"]
 
 
+@scenario(compression.saved_after_a_nested_fit, PAIRS)
+def test_rank_0_alone_saves_after_a_nested_fit_and_all_go_on_after_an_error(found):
+    for rank in found:
+        assert rank["saved"] == rank["trained"]
+        assert rank["error"] == "ValueError: a callback fails"
+    assert found[0]["saved"]["own"] != found[1]["saved"]["own"]
+
+
 @scenario(compression.failing_to_save, PAIRS)
 def test_all_ranks_raise_when_rank_0_cannot_save(found):
     chief, *others = found

@@ -152,3 +152,24 @@ def unordered():
 def test_data_without_a_fixed_order_are_refused(make):
     with pytest.raises(ValueError, match=r'one order.*input="dynamic".*Received: <'):
         SerializedDataset(make(), 2)
+
+
+def chosen():
+    """Six batches, which TensorFlow calls endless."""
+    choice = tf.data.Dataset.range(2).repeat(3)
+    return tf.data.Dataset.choose_from_datasets([numbers().repeat(), numbers().repeat()], choice)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: numbers().batch(5), [True, False]),
+        (lambda: numbers().shuffle(ROWS).batch(2).repeat().prefetch(1), [True, True]),
+        (lambda: numbers().filter(lambda x: x > 3).repeat().batch(2), [None, None]),
+        (lambda: chosen().batch(1), [None, None]),
+        (lambda: numbers().filter(lambda x: x > 3).batch(2), [None, None]),
+    ],
+)
+def test_the_end_of_a_shard_is_known_only_where_batches_are_counted_exactly(make, expected):
+    shards = SerializedDataset(make(), 2)
+    assert [shards.has(0, 0), shards.has(1, 2)] == expected

@@ -50,7 +50,7 @@ def pack(values: Mapping[str, Gradient], variables: Sequence[keras.Variable]) ->
         values: by the number of the variable.
         variables: all variables.
     """
-    dense = [int(key) for key, value in values.items() if isinstance(value, tf.Tensor)]
+    dense = [int(key) for key, value in values.items() if _is_like(value, variables[int(key)])]
     packed = {key: value for key, value in values.items() if int(key) not in dense}
     for key in plan(variables, dense):
         packed[key] = joined([values[str(place)] for place in places_of(key)])
@@ -58,6 +58,13 @@ def pack(values: Mapping[str, Gradient], variables: Sequence[keras.Variable]) ->
         with tf.device(device_of(key, variables)):
             packed[key] = tf.nest.map_structure(tf.identity, value, expand_composites=True)
     return packed
+
+
+def _is_like(value: Gradient, variable: keras.Variable) -> bool:
+    """Whether a value can be packed: it is dense, and of the variable's shape and dtype."""
+    if not isinstance(value, tf.Tensor):
+        return False
+    return value.dtype == variable.dtype and value.shape == tuple(variable.shape)
 
 
 def joined(values: Sequence[tf.Tensor]) -> tf.Tensor:

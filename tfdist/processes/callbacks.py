@@ -109,8 +109,8 @@ class First(keras.callbacks.Callback):
 
     def _begin(self, phase: str) -> None:
         shared = self._shared
-        if phase in shared.may_save_alone:
-            shared.strategy.on_demand.begin(replica_states(self.model))
+        saves_alone = phase in shared.may_save_alone
+        shared.strategy.on_demand.begin(replica_states(self.model) if saves_alone else [])
         shared.strategy.callbacks_run = True
         shared.whole.begin(
             # At the beginning and end of training Keras itself may change variables.

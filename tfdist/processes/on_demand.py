@@ -23,48 +23,82 @@ class OnDemand:
 
     def __init__(self, processes: Processes):
         self._processes = processes.aside
-        self._states: Sequence[ReplicaState] = ()
-        self._active = False
-        self._sender: threading.Thread | None = None
+        self._states: list[ReplicaState] = []
+        self._begun: list[int] = []  # for each phase that is under way: how many states were there
+        self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def begin(self, states: Sequence[ReplicaState]) -> None:
-        """Begins to send the rows of `states` when asked; called by all between steps."""
-        self._states = states
-        self._active = True
-        for number, state in enumerate(states):
-            state.hold(ask=functools.partial(self._ask, number))
-        # After an error in callbacks, the thread of that time may still wait.
-        if not self._processes.is_chief and not (self._sender and self._sender.is_alive()):
-            self._sender = threading.Thread(target=self._send, daemon=True)
-            self._sender.start()
+        """Begins a phase, perhaps inside of another one; called by all between steps.
+
+        Args:
+            states: what the first process may save alone during the phase.
+        """
+        self._begun.append(len(self._states))
+        asked = [state for state in states if state.has_rows()]
+        if asked and not self._states:
+            self._start()
+        for state in states:
+            if state in asked:
+                self._states.append(state)
+                ask = functools.partial(self._ask, self._states, len(self._states) - 1)
+                state.hold(ask)
+            else:
+                state.hold()
 
     def end(self) -> None:
-        """Ends what `begin` began, if anything; called by all.
+        """Ends the phase that began last; called by all.
 
         Raises:
             ConnectionError: when another process is lost; names the lost rank where known.
         """
-        if not self._active:
+        before = self._begun.pop()
+        if before or not self._states:
+            del self._states[before:]
             return
-        self._active = False
-        if self._sender:
-            self._sender.join()
-        elif self._processes.is_chief:
+        self._states = []
+        if self._processes.is_chief:
             tell(self._processes, END)
+        elif self._thread is not None:
+            self._thread.join()
         error, self._error = self._error, None
         if error:
             raise error
 
-    def _ask(self, number: int) -> None:
-        """Fetches the rows of a state; in the first process."""
-        tell(self._processes, number)
-        self._states[number].copy_rows(self._processes)
+    def abandon(self) -> None:
+        """Ends all phases that an error has left open, without waiting for the others."""
+        for state in self._states:
+            state.release()
+        if self._states and self._processes.is_chief:
+            self._run(functools.partial(tell, self._processes, END))
+        self._states, self._begun = [], []
 
-    def _send(self) -> None:
+    def _start(self) -> None:
+        """Begins to send, in the processes other than the first."""
+        if self._thread is not None:
+            self._thread.join()  # phases follow each other in all processes
+        self._error = None
+        if not self._processes.is_chief:
+            self._run(functools.partial(self._send, self._states))
+
+    def _run(self, function: functools.partial) -> None:
+        self._thread = threading.Thread(target=function, daemon=True)
+        self._thread.start()
+
+    def _ask(self, states: list[ReplicaState], number: int) -> None:
+        """Fetches the rows of a state; in the first process."""
+        if states is not self._states or number >= len(states):
+            raise RuntimeError(
+                "The callbacks have ended during which rank 0 could save alone. Save with "
+                "`model.save` or `model.save_weights` in all ranks. Received: rank 0 saves alone"
+            )
+        tell(self._processes, number)
+        states[number].copy_rows(self._processes)
+
+    def _send(self, states: list[ReplicaState]) -> None:
         """Sends rows until the first process needs no more; in a thread of the others."""
         try:
             while (number := tell(self._processes, END)) != END:
-                self._states[number].copy_rows(self._processes)
+                states[number].copy_rows(self._processes)
         except BaseException as error:
             self._error = error

@@ -47,6 +47,7 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
         if outermost:
             _running.active = False
             strategy.callbacks_run = False
+            strategy.on_demand.abandon()
 
 
 _running = threading.local()

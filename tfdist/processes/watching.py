@@ -25,7 +25,7 @@ from tfdist.structures import Structure
 REMEMBERED = 4096
 _MORE_THAN_BATCHES = 2**40
 # The keys of the table that counts passes.
-_COUNT, _NOT_READ = np.int64(0), np.int64(1)
+_COUNT, _NOT_READ, _HAS_BATCHES = np.int64(0), np.int64(1), np.int64(2)
 _ADVICE = (
     "The ranks do not read the same data. Every rank must be given the same global batches in the "
     "same order, of which it takes its part; where each was given a part of its own, most samples "
@@ -93,13 +93,20 @@ class Watch:
         @tf.autograph.experimental.do_not_convert
         def note(row: tf.Tensor, batch: Structure) -> tuple[tf.Tensor, Structure]:
             row = row * _FACTORS + _news(batch, begun=self._begun(row[0]))
+            if not length_is_known:
+                with tf.control_dependencies([self._passes.insert(_HAS_BATCHES, 1)]):
+                    row = tf.identity(row)
             return self._noted(row), function(batch)
+
+        @tf.autograph.experimental.do_not_convert
+        def begin(zero: tf.Tensor) -> tf.data.Dataset:
+            with tf.control_dependencies([self._passes.insert(_HAS_BATCHES, 0)]):
+                return tf.data.Dataset.from_tensors(tf.identity(zero)).repeat()
 
         @tf.autograph.experimental.do_not_convert
         def note_end(zero: tf.Tensor) -> tf.data.Dataset:
             latest = self._latest()
-            # This pass has no batch if the pass that was noted last has ended already.
-            is_empty = tf.logical_or(latest[0] == 0, latest[2] == 1)
+            is_empty = self._passes.lookup(_HAS_BATCHES) == 0
             empty = [self._begun(tf.where(is_empty, zero, 1)), *Read(ended=1)[1:]]
             row = tf.where(is_empty, empty, latest + list(Read(ended=1)))
             with tf.control_dependencies([self._noted(row)]):
@@ -107,8 +114,14 @@ class Watch:
 
         zero = tf.data.Dataset.from_tensors(tf.zeros([], tf.int64))
         # The pass is counted at its first batch. Keras makes iterators that it never asks for one.
-        noted = dataset.scan(tf.constant(list(Read()), tf.int64), note)
-        return noted if length_is_known else noted.concatenate(zero.flat_map(note_end))
+        unbegun = tf.constant(list(Read()), tf.int64)
+        if length_is_known:
+            return dataset.scan(unbegun, note)
+        # `dataset` is not in a function of `flat_map`: its iterator must be made when this one is,
+        # because `shuffle` counts them.
+        begun = tf.data.Dataset.zip((zero.flat_map(begin), dataset))
+        noted = begun.scan(unbegun, lambda row, element: note(row, element[1]))
+        return noted.concatenate(zero.flat_map(note_end))
 
     def latest(self) -> list[int]:
         """The last `Read`; may be ahead of training, as batches are read in advance."""

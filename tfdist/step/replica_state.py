@@ -90,7 +90,7 @@ class ReplicaState(ReplicaValues):
         if self._read:
             self._copy = None
         self._held, self._held_at, self._read = True, self.position(), False
-        self.ask, self._began_with = ask, self._checksums()
+        self.ask, self._began_with = ask, self._checksums() if self.has_rows() else []
         if ask is None and self.has_rows():
             self.copy_rows(self._processes)
 

@@ -67,7 +67,10 @@ class ReplicaValues(SaveableState, tf.Module):
             local = self._local(entry.variable)
             if kind == SUM:
                 total = total_of(variable.numpy() for variable in local)
-                yield processes.sum(tf.constant(total)).numpy()
+                # Half precision would be rounded at each process.
+                wide = np.promote_types(total.dtype, np.float32)
+                summed = processes.sum(tf.constant(total.astype(wide))).numpy()
+                yield summed.astype(total.dtype)
                 continue
             root = replica // len(local)
             own = processes.rank == root

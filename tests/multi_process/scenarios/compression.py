@@ -160,6 +160,39 @@ class _SavesBeforeItEvaluates(keras.callbacks.Callback):
             self.model.save_weights(self._path.format(name="after"))
 
 
+def saved_after_a_nested_fit(here):
+    """Callbacks of all ranks train another model; then rank 0 saves alone, and one more fails."""
+    options = {"compression": compression.TopK(0.5, min_bytes=0), "accumulation_steps": 2}
+    strategy = here.make(**options)
+    model, other, path = linear(strategy), linear(strategy), here.folder / "own.weights.h5"
+    saves = _TrainsAnotherAndSaves(here, other, path)
+    _fit_three_batches(model, saves)
+    found = {"trained": _waiting(model), "error": error_of(_fit_three_batches, model, _Fails())}
+    here.meet()
+    model.load_weights(path)
+    return {**found, "saved": _waiting(model)}
+
+
+class _TrainsAnotherAndSaves(keras.callbacks.Callback):
+    def __init__(self, here, other, path):
+        super().__init__()
+        self._here, self._other, self._path = here, other, path
+
+    def on_epoch_end(self, epoch, logs=None):
+        _fit_three_batches(self._other, keras.callbacks.LambdaCallback(on_epoch_end=_nothing))
+        if self._here.rank == 0:
+            self.model.save_weights(self._path)
+
+
+class _Fails(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise ValueError("a callback fails")
+
+
+def _nothing(epoch, logs):
+    """A callback that may save, but does not."""
+
+
 class _SavesAfterAChange(keras.callbacks.Callback):
     """Rank 1 changes by hand what it keeps; then rank 0 saves alone."""
 

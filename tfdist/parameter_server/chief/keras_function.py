@@ -152,7 +152,15 @@ class KerasFunction:
         for index, batch in enumerate(item.batches):
             seeds = self._seeds_of(item.number + index if batch.part is None else batch.number)
             last = index == len(item.batches) - 1
-            outcome = self._on_worker(item.values, seeds, batch, outcome, last)
+            try:
+                outcome = self._on_worker(item.values, seeds, batch, outcome, last)
+            except tf.errors.OutOfRangeError as error:
+                # Keras would take this error for the end of the data.
+                raise RuntimeError(
+                    "The step read beyond the end of a data set. If that is the data set given to "
+                    "`fit`, its `cardinality()` is not its number of batches: correct it with "
+                    f"`tf.data.experimental.assert_cardinality`. The error was: {error.message}"
+                ) from error
         if outcome is not None:
             item.outcome = self._fetched(self._sent(item, outcome))
 

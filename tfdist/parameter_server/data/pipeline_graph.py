@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,17 @@ _SEED_INPUTS = {
 }
 _VARIES = ("reshuffle_each_iteration", "rerandomize_each_iteration")
 _CACHES = {"CacheDataset", "CacheDatasetV2"}
+# Of other kinds, `choose_from_datasets` for example, TensorFlow says that they have no end where
+# they have one.
+_COUNTED_EXACTLY = {
+    *_CACHES,
+    *("BatchDataset", "BatchDatasetV2", "PaddedBatchDataset", "PaddedBatchDatasetV2"),
+    *("ParallelBatchDataset", "MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2"),
+    *("MapAndBatchDataset", "TensorDataset", "TensorSliceDataset", "RangeDataset"),
+    *("RepeatDataset", "ShuffleDataset", "ShuffleDatasetV2", "ShuffleDatasetV3"),
+    *("ShuffleAndRepeatDataset", "ShuffleAndRepeatDatasetV2", "PrefetchDataset", "ZipDataset"),
+    *("SkipDataset", "TakeDataset", "ShardDataset", "OptionsDataset", "ConcatenateDataset"),
+}
 _OTHERWISE = (
     'Let the chief read it, with `tfdist.ParameterServerStrategy(..., input="dynamic")`, or hand '
     "in a function that makes each worker's part with `strategy.distribute_datasets_from_function`."
@@ -53,12 +65,15 @@ class PipelineGraph:
     Attributes:
         whole: the part of the graph, as a string, that is the same in each pass.
         is_renewed: whether each pass needs a new copy.
+        is_counted_exactly: whether the cardinality of the data set is its number of batches.
     """
 
     def __init__(self, dataset: tf.data.Dataset):
         definition = _definition(dataset)
         _check(dataset, definition)
         operations = {node.op for node in _nodes(definition)}
+        kinds = {op for op in operations if re.search(r"Dataset(V\d)?$", op)}
+        self.is_counted_exactly = kinds <= _COUNTED_EXACTLY
         self._lock = threading.Lock()
         self._base = secrets.randbits(30)
         self._seeded = _take_seeded(definition)

@@ -33,9 +33,10 @@ class SerializedDataset:
         self.count = shards
         self.following = tf.function(_following, reduce_retracing=True, autograph=False)
         self.next = tf.function(_next, reduce_retracing=True, autograph=False)
-        self._batches = int(dataset.cardinality())
         self._spec = dataset.element_spec
         self._graph = PipelineGraph(dataset)
+        exactly = self._graph.is_counted_exactly
+        self._batches = int(dataset.cardinality() if exactly else tf.data.UNKNOWN_CARDINALITY)
         self._sent: dict[int, tf.Tensor] = {}
         self._copies = Copies()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -134,16 +135,22 @@ class _Aside(_Ranks):
     def __init__(self, hvd: ModuleType):
         Processes.__init__(self, hvd.rank(), hvd.size())
         name = f"tfdist.aside.{next(_strategies)}"
-        function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        function = functools.partial(tf.function, autograph=False)
 
-        def sum_of(value: tf.Tensor) -> tf.Tensor:
-            return hvd.allreduce(value, op=hvd.Sum, name=f"{name}.sum", ignore_name_scope=True)
+        # Concrete functions stay functions also with `tf.config.run_functions_eagerly(True)`.
+        @functools.cache
+        def sum_of(dtype: tf.DType) -> Callable:
+            own = {"name": f"{name}.sum", "ignore_name_scope": True}
+            summed = function(lambda value: hvd.allreduce(value, op=hvd.Sum, **own))
+            return summed.get_concrete_function(tf.TensorSpec(None, dtype))
 
-        def sent(value: tf.Tensor, root: int) -> tf.Tensor:
-            own = f"{name}.from.{root}"
-            return hvd.broadcast(value, root_rank=root, name=own, ignore_name_scope=True)
+        @functools.cache
+        def sent_from(root: int) -> Callable:
+            own = {"name": f"{name}.from.{root}", "ignore_name_scope": True}
+            sent = function(lambda value: hvd.broadcast(value, root_rank=root, **own))
+            return sent.get_concrete_function(tf.TensorSpec([None], tf.uint8))
 
-        self._sum_of, self._sent = function(sum_of), function(sent)
+        self._sum_of, self._sent_from = sum_of, sent_from
 
     @property
     def aside(self) -> Processes:
@@ -151,10 +158,10 @@ class _Aside(_Ranks):
         return self
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
-        return self._sum_of(value)
+        return self._sum_of(value.dtype)(value)
 
     def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
-        return self._sent(tf.constant(data), root).numpy()
+        return self._sent_from(root)(tf.constant(data)).numpy()
 
 
 def _horovod() -> ModuleType:
