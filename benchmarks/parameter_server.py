@@ -4,7 +4,7 @@ A chief, workers and one parameter server on this machine train dense layers. Th
 turns, in jobs that `tfdist run` starts:
 
 - TensorFlow: the pattern of its tutorial, with `ClusterCoordinator.schedule`. A worker reads each
-  variable and updates each one. With SGD this is `assign_sub`, with Adam Keras' optimizer;
+  variable and updates each one, by hand: Keras 3's optimizers do not work in that loop;
 - tfdist: `fit`, without and with a policy against staleness.
 
     python -m benchmarks.parameter_server                     # about half an hour

@@ -89,24 +89,29 @@ def of_tensorflow(arguments: argparse.Namespace) -> dict[str, list[float] | int]
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = make_model(arguments.layers, arguments.width)
-        optimizer = make_optimizer(arguments.optimizer)
-        optimizer.build(model.trainable_variables)
+        weights = [variable.value for variable in model.trainable_variables]
+        updates = tf.Variable(0, dtype=tf.int64)
+        slots = [[tf.Variable(tf.zeros_like(one)) for one in weights] for _ in range(2)]
     loss = make_loss()
 
     def update(gradients: list[tf.Tensor]) -> None:
-        if arguments.optimizer == "sgd":
-            for variable, gradient in zip(model.trainable_variables, gradients):
-                variable.value.assign_sub(RATE * gradient)
-            optimizer.iterations.value.assign_add(1)
-        else:
-            optimizer.apply(gradients)
+        """SGD, or Adam (Kingma and Ba, algorithm 1): Keras' optimizers do not work in this loop."""
+        count = tf.cast(updates.assign_add(1, read_value=True), tf.float32)
+        rate = RATE * tf.sqrt(1 - 0.999**count) / (1 - 0.9**count)
+        for weight, gradient, mean, square in zip(weights, gradients, *slots):
+            if arguments.optimizer == "sgd":
+                weight.assign_sub(RATE * gradient)
+                continue
+            mean.assign_add(0.1 * (gradient - mean))
+            square.assign_add(0.001 * (tf.square(gradient) - square))
+            weight.assign_sub(rate * mean / (tf.sqrt(square) + 1e-7))
 
     @tf.function
     def step(iterator: tf.data.Iterator) -> tf.Tensor:
         x, y = next(iterator)
         with tf.GradientTape() as tape:
             value = loss(y, model(x, training=True))
-        update(tape.gradient(value, [v.value for v in model.trainable_variables]))
+        update(tape.gradient(value, weights))
         return value
 
     def dataset() -> tf.data.Dataset:
@@ -120,7 +125,7 @@ def of_tensorflow(arguments: argparse.Namespace) -> dict[str, list[float] | int]
             coordinator.schedule(step, args=(iterator,))
         coordinator.join()
         seconds.append(time.perf_counter() - start)
-    return {"seconds": seconds[1:], "updates": int(optimizer.iterations.numpy())}
+    return {"seconds": seconds[1:], "updates": int(updates.numpy())}
 
 
 def _serve(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> None:

@@ -60,6 +60,7 @@ def check_end(end: End, fit: Fit) -> None:
 
 
 def _check_weights(weights: Weights, fit: Fit) -> None:
+    _require(isinstance(weights, Weights))
     _require(_is_integer(weights.checksum, maximum=2**32 - 1))
     _require(isinstance(weights.sample, list) and len(weights.sample) == len(fit.variables))
     for numbers, (_, shape, _) in zip(weights.sample, fit.variables):

@@ -62,7 +62,10 @@ class Updates:
         self._states: dict[int, Structure] = {}
         function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         self._readers: dict[str, Callable[[], dict[str, tf.Tensor]]] = {}
-
+        # With one parameter server, a function runs there as a whole: each result of an operation
+        # that another process needs is a message of its own.
+        servers = strategy.ps_devices
+        self._home = servers[0] if len(servers) == 1 else CHIEF
         self._function = function(self._update)
         self._change_only = function(self._changed)
         self._count_only = function(self._counted)
@@ -70,19 +73,6 @@ class Updates:
         self._finite = function(are_finite)
         self._scaled = function(scaled)
         self._add = function(add)
-
-    @functools.cached_property
-    def _home(self) -> str:
-        """Where an update runs.
-
-        With one parameter server it runs there as a whole: each result of an operation that another
-        process needs is a message of its own. Python code of users, which a metric of theirs may
-        call, runs in the chief only.
-        """
-        servers, model = self._strategy.ps_devices, self._step.model
-        owners = {type(metric).__module__.partition(".")[0] for metric in model.metrics}
-        known = owners <= {"keras", "tfdist"}
-        return servers[0] if len(servers) == 1 and known else CHIEF
 
     def values(self) -> dict[str, tf.Tensor]:
         """The values of the step's variables and parts, by the keys of `packing`.
