@@ -4,10 +4,11 @@ A chief, workers and one parameter server on this machine train dense layers. Th
 turns, in jobs that `tfdist run` starts:
 
 - TensorFlow: the pattern of its tutorial, with `ClusterCoordinator.schedule`. A worker reads each
-  variable and updates each one, by hand: Keras 3's optimizers do not work in that loop;
+  variable and updates each one, by `assign_sub` or by TensorFlow's operation for Adam: Keras 3's
+  optimizers do not work in that loop;
 - tfdist: `fit`, without and with a policy against staleness.
 
-    python -m benchmarks.parameter_server                     # about half an hour
+    python -m benchmarks.parameter_server                     # hours: 216 jobs
     python -m benchmarks.parameter_server --layers 5 --workers 2 --jobs 1 --policies none
 """
 
@@ -81,7 +82,8 @@ def table(measured: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
             cells.append(f"{statistics.median(ours) / statistics.median(peer):.2f}")
         rows.append(cells)
     text = (
-        f"Updates per second: the median of all rounds (quartiles). Dense layers of "
+        f"Updates per second: the median of {arguments.rounds * arguments.jobs} rounds (quartiles) "
+        f"in {arguments.jobs} job(s) of each system. Dense layers of "
         f"{arguments.width}, batches of {arguments.batch}, one parameter server, over loopback. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make "
         "benchmark-parameter-server`."

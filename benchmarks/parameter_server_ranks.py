@@ -95,16 +95,28 @@ def of_tensorflow(arguments: argparse.Namespace) -> dict[str, list[float] | int]
     loss = make_loss()
 
     def update(gradients: list[tf.Tensor]) -> None:
-        """SGD, or Adam (Kingma and Ba, algorithm 1): Keras' optimizers do not work in this loop."""
+        """SGD, or Adam by TensorFlow's own operation, on the parameter server.
+
+        Keras 3's optimizers do not work in this loop.
+        """
         count = tf.cast(updates.assign_add(1, read_value=True), tf.float32)
-        rate = RATE * tf.sqrt(1 - 0.999**count) / (1 - 0.9**count)
         for weight, gradient, mean, square in zip(weights, gradients, *slots):
             if arguments.optimizer == "sgd":
                 weight.assign_sub(RATE * gradient)
                 continue
-            mean.assign_add(0.1 * (gradient - mean))
-            square.assign_add(0.001 * (tf.square(gradient) - square))
-            weight.assign_sub(rate * mean / (tf.sqrt(square) + 1e-7))
+            with tf.device(weight.device):
+                tf.raw_ops.ResourceApplyAdam(
+                    var=weight.handle,
+                    m=mean.handle,
+                    v=square.handle,
+                    beta1_power=0.9**count,
+                    beta2_power=0.999**count,
+                    lr=RATE,
+                    beta1=0.9,
+                    beta2=0.999,
+                    epsilon=1e-7,
+                    grad=gradient,
+                )
 
     @tf.function
     def step(iterator: tf.data.Iterator) -> tf.Tensor:

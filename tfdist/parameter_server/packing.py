@@ -51,7 +51,8 @@ def pack(values: Mapping[str, Gradient], variables: Sequence[keras.Variable]) ->
         variables: all variables.
     """
     dense = [int(key) for key, value in values.items() if _is_like(value, variables[int(key)])]
-    packed = {key: value for key, value in values.items() if int(key) not in dense}
+    others = values.keys() - {str(place) for place in dense}
+    packed = {key: value for key, value in values.items() if key in others}
     for key in plan(variables, dense):
         packed[key] = joined([values[str(place)] for place in places_of(key)])
     for key, value in packed.items():

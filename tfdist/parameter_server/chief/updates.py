@@ -80,13 +80,14 @@ class Updates:
         They are on the devices of the variables.
         """
         found: dict[str, tf.Tensor] = {}
-        for device, keys in self._keys().items():
+        for device, keys in self._keys.items():
             if device not in self._readers:
                 self._readers[device] = tf.function(functools.partial(self._read, keys))
             with tf.device(device):
                 found.update(self._readers[device]())
         return found
 
+    @functools.cached_property
     def _keys(self) -> dict[str, list[str]]:
         """The keys of the values that are on each device."""
         parts = self._step.parts
@@ -193,7 +194,7 @@ class Updates:
 
         finite = self._strategy.run(in_replica)
         applied = None if None in finite else tf.reduce_any(finite)
-        here = self._keys().get(self._home, [])
+        here = self._keys.get(self._home, [])
         return Updated(self._step.model.get_metrics_result(), applied, self._read(here))
 
     def _changed(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:

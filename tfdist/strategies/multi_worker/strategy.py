@@ -160,8 +160,7 @@ class _Aside(Processes):
 
     def __init__(self, workers: _Workers, group_key: int):
         super().__init__(workers.rank, workers.size)
-        self.lost = workers.lost  # type: ignore[method-assign]
-        self.name = workers.name  # type: ignore[method-assign]
+        self._workers = workers
         self._group_key = group_key
         self._instance_keys = itertools.count()
 
@@ -169,6 +168,14 @@ class _Aside(Processes):
     def aside(self) -> Processes:
         """This object: there is one such group for each strategy."""
         return self
+
+    def lost(self, error: tf.errors.OpError) -> list[int] | None:
+        """As for the workers."""
+        return self._workers.lost(error)
+
+    def name(self, rank: int) -> str:
+        """As for the workers."""
+        return self._workers.name(rank)
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         with tf.device("CPU:0"):
