@@ -20,6 +20,9 @@ PYTEST = $(BIN)/python -m pytest --dist loadgroup
 ALL := -m "full or not full"
 IN_SHARD = $(if $(SHARD),--shard $(SHARD))
 REST_CACHE := .pytest_cache/rest
+# With a process of pytest-xdist, since only such a process calls a test of a group by the name that
+# it failed under. Under another name pytest would not find the test, and run all others instead.
+AGAIN := -n 1 -v --last-failed --last-failed-no-failures none --maxfail 5
 
 # Of each room something that is quick and sees much, and one training with each engine.
 SAMPLE := tests/compression/test_selection.py tests/equivalence/test_equivalence.py \
@@ -71,8 +74,8 @@ test-rest: lint horovod ## the tests of test-full that `make test` leaves out; h
 	@rm -rf $(REST_CACHE)
 	@$(PYTEST) -n 3 -m full $(IN_SHARD) -o cache_dir=$(REST_CACHE) --durations 30 || { \
 	  test $$? -eq 1 && echo "These failed, and run once more, one after the other:" && \
-	  $(PYTEST) $(ALL) -o cache_dir=$(REST_CACHE) -v --last-failed --last-failed-no-failures none \
-	    --maxfail 5 && echo "Those above passed when they ran alone"; }
+	  $(PYTEST) $(ALL) -o cache_dir=$(REST_CACHE) $(AGAIN) && \
+	  echo "Those above passed when they ran alone"; }
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check

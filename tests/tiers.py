@@ -69,6 +69,7 @@ _OF_PATH = {
     "test_layers.py": "pure",
     "test_loss_scale_optimizer.py": "graph",
     "test_optimizer.py": "graph",
+    "test_running_again.py": "job",
     "test_saving.py": "graph",
     "test_testing.py": "job",
     "test_tiers.py": "pure",
