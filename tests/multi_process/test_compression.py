@@ -17,11 +17,18 @@ def assert_as_on_devices(shared):
     def assert_as_on_devices(found, compressors, last=4):
         names = ("on devices", str(len(found)), *(c.name for c in compressors), str(last))
         expected = shared.get(names, lambda: on_devices(compressors, len(found), last))
+        # A kernel and a bias of each layer. Kernels are compressed.
+        close = [tol for c in compressors for tol in (tolerance(c, len(found)), 1e-6)]
         for rank in found:
-            for ours, theirs in zip(rank["weights"], expected, strict=True):
-                np.testing.assert_allclose(ours, theirs, atol=1e-6)
+            for ours, theirs, atol in zip(rank["weights"], expected, close, strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=atol)
 
     return assert_as_on_devices
+
+
+def tolerance(compressor, replicas):
+    """How close weights are: three halves, unlike two, have sums that depend on their order."""
+    return 5e-5 if compressor.name in ("fp16", "bf16") and replicas > 2 else 1e-6
 
 
 def on_devices(compressors, replicas, last):
