@@ -9,6 +9,9 @@ from tests.multi_process import layers
 from tests.multi_process.jobs import ALL, PAIRS, scenario
 from tests.multi_process.scenarios import compression
 
+# What Horovod joins depends on time, and with it the order of the additions of three numbers.
+REPEATABLE = tuple(job for job in ALL if job != "horovod-3")
+
 
 @pytest.fixture
 def assert_as_on_devices(shared):
@@ -78,7 +81,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(found, way):
 
 
 @pytest.mark.parametrize("way", ["saved by all", "backed up"])
-@scenario(compression.accumulated, ALL)
+@scenario(compression.accumulated, REPEATABLE)
 def test_a_training_resumed_in_mid_accumulation_equals_an_uninterrupted_one(found, way):
     for rank in found:
         assert rank[way] == rank["whole"]
