@@ -68,9 +68,24 @@ def written(module: str, *options: object, start: Callable[[list[str]], None]) -
         return json.loads(path.read_text())
 
 
-def launched(processes: int, strategy: str) -> Callable[[list[str]], None]:
-    """A function for `written` that starts so many processes with `tfdist run`."""
+# Runs a command in a network of its own, whose loopback device nobody else uses.
+ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+
+def launched(
+    processes: int, strategy: str, servers: int | None = None, alone: bool = False
+) -> Callable[[list[str]], None]:
+    """A function for `written` that starts so many processes with `tfdist run`.
+
+    Args:
+        processes: the number of processes, without parameter servers.
+        strategy: the name of the strategy.
+        servers: the number of parameter servers; None for none, or one where the strategy has some.
+        alone: whether they have a network of their own, which needs root.
+    """
     launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes)]
+    launcher = [*(ALONE if alone else []), *launcher]
+    launcher += [] if servers is None else ["--ps", str(servers)]
 
     def start(command: list[str]) -> None:
         _run([*launcher, "--strategy", strategy, *command[1:]], environment())

@@ -11,7 +11,16 @@ from __future__ import annotations
 
 import functools
 
-from tfdist.compat import data, gradients, operations, optimizers, random_numbers, variables
+from tfdist.compat import (
+    data,
+    gradients,
+    initial_rows,
+    operations,
+    optimizers,
+    random_numbers,
+    stored_rows,
+    variables,
+)
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
 from tfdist.compat.collectives import install_collectives, separate_collectives
 from tfdist.compat.coordinator import (
@@ -29,6 +38,7 @@ from tfdist.compat.gradients import (
     hook_gradients,
     in_jacobian,
     is_recorded,
+    resources_of,
     unrecorded,
 )
 from tfdist.compat.graphs import (
@@ -39,6 +49,7 @@ from tfdist.compat.graphs import (
     run_after,
     traced_function,
 )
+from tfdist.compat.initial_rows import CHIEF
 from tfdist.compat.losses import (
     hook_keras_losses,
     hook_loop_losses,
@@ -61,8 +72,10 @@ from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariabl
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.registry import check_overrides
+from tfdist.compat.row_updates import RowsOfVariable
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving
 from tfdist.compat.single_batches import hook_single_batches
+from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
 from tfdist.compat.trainer import (
     hook_callbacks,
     hook_compile,
@@ -77,6 +90,7 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_variables, outside_stateless_scope
 
 __all__ = [
+    "CHIEF",
     "Coordinator",
     "IndexedOptimizer",
     "MultiWorkerExtended",
@@ -84,6 +98,7 @@ __all__ = [
     "OneReplicaExtended",
     "ParameterServerExtended",
     "PartitionedVariable",
+    "RowsOfVariable",
     "SaveableState",
     "StateOfThread",
     "all_to_all",
@@ -120,6 +135,7 @@ __all__ = [
     "initial_epoch",
     "install",
     "install_collectives",
+    "is_large",
     "is_lost_ps",
     "is_lost_worker",
     "is_recorded",
@@ -130,7 +146,9 @@ __all__ = [
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",
+    "reading_rows",
     "resource_of",
+    "resources_of",
     "run_after",
     "run_on_workers",
     "scaled_learning_rate",
@@ -141,6 +159,7 @@ __all__ = [
     "unbuilt_parts",
     "unrecorded",
     "variables_to_build",
+    "writes_rows",
 ]
 
 
@@ -148,5 +167,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    for topic in (data, gradients, operations, optimizers, random_numbers, variables):
+    topics = (data, gradients, initial_rows, operations, optimizers, random_numbers)
+    for topic in (*topics, stored_rows, variables):
         topic.install()

@@ -10,8 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.graphs import resource_of
 from tfdist.compat.registry import BOTH, READ, REPLACED, TENSORFLOW, touch
-from tfdist.structures import Structure
+from tfdist.structures import Structure, Variable
 
 _TAPE = "tensorflow.python.eager.backprop:GradientTape"
 _BY_VALUE: dict[str, str] = {
@@ -47,7 +48,7 @@ _STOP = touch("tensorflow.python.eager.record", "stop_recording", READ, **_RECOR
 
 
 class _State(threading.local):
-    values: Mapping[int, list[tf.Tensor]] | None = None
+    values: Mapping[int, list[tf.Tensor | tf.Variable]] | None = None
     join: Callable[[list], Any]
     in_jacobian = False
 
@@ -57,12 +58,12 @@ _state = _State()
 
 @contextlib.contextmanager
 def gradients_by_value(
-    values: Mapping[int, list[tf.Tensor]], join: Callable[[list], Any]
+    values: Mapping[int, list[tf.Tensor | tf.Variable]], join: Callable[[list], Any]
 ) -> Iterator[None]:
     """In this thread, tapes differentiate by `values` in place of the Keras variables.
 
     Args:
-        values: for the id of each Keras variable, the values of its parts.
+        values: for the id of each Keras variable, the values of its parts, or its parts.
         join: makes the gradient of a variable from the gradients of its parts.
     """
     previous = _state.values
@@ -114,6 +115,12 @@ def _by_value(
         for one in gradient(tape, target, by_value, output_gradients, unconnected_gradients)
     ]
     return tf.nest.pack_sequence_as(sources, found)
+
+
+def resources_of(variable: Variable) -> list:
+    """What a graph has for a variable: its resource, or the values in `gradients_by_value`."""
+    values = (_state.values or {}).get(id(variable), [variable])
+    return [resource_of(value) for value in values]
 
 
 def in_jacobian() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 )
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
+from tfdist.compat.initial_rows import InitialValue, initial_value
 from tfdist.compat.registry import BOTH, READ, TENSORFLOW, WRITTEN, overrides, touch
+from tfdist.compat.row_updates import RowsOfVariable, in_pieces
 from tfdist.structures import Structure, Variable
 
 _SAVING: dict[str, str] = {
@@ -83,7 +86,8 @@ def place_of_part(variable: tf.Variable) -> int | None:
 
 
 def whole_of(variable: Variable) -> Any:
-    """The variable that `variable` is a part of, or itself."""
+    """The variable that `variable` is a part of, or rows of a part of, or itself."""
+    variable = variable.variable if isinstance(variable, RowsOfVariable) else variable
     container = getattr(variable, _WHOLE.name, None)
     return variable if container is None else container()
 
@@ -117,21 +121,30 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         variable_partitioner: as in `tf.distribute.ParameterServerStrategy`.
     """
 
-    def updating_part(self, place: int) -> contextlib.AbstractContextManager:
-        """The context in which part number `place` of a variable is updated."""
+    def updating_part(
+        self, place: int, start: tf.Tensor | None = None, size: tf.Tensor | None = None
+    ) -> contextlib.AbstractContextManager:
+        """The context in which part number `place` of a variable is updated.
+
+        Args:
+            place: the number of the part.
+            start: the first row that is updated; None for the whole part.
+            size: the number of rows.
+        """
         raise NotImplementedError
 
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
         create = super()._create_variable
         reference = kwargs.get("colocate_with")
         name = kwargs.get("name") or "Variable"
+        initial = initial_value(kwargs.get("initial_value"), kwargs.get("dtype"))
         if isinstance(reference, PartitionedVariable):
             parts = []
             start = 0
             for place, part in enumerate(reference.variables):
                 of_part = {
                     **kwargs,
-                    "initial_value": _slice_of(kwargs["initial_value"], start, part.shape[0]),
+                    "initial_value": _rows_of(initial, start, part.shape),
                     "colocate_with": part,
                     "shape": part.shape,
                     "name": f"{name}/part_{place}",
@@ -142,6 +155,10 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         partitioner = _PARTITIONER.of(self)
         if not kwargs.get("trainable", True):
             _PARTITIONER.write(self, None)
+        elif isinstance(initial, InitialValue) and partitioner is not None:
+            # With a shape, TensorFlow asks for each part by itself.
+            of_parts = {"initial_value": initial, "shape": initial.shape, "dtype": initial.dtype}
+            kwargs = {**kwargs, **of_parts}
         try:
             variable = create(next_creator, **kwargs)
         finally:
@@ -156,9 +173,12 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         place = place_of_part(var)
         if place is None:
             return super()._update(var, fn, args, kwargs, group)
+        update = in_pieces(fn, functools.partial(self.updating_part, place))
         with self.updating_part(place):
-            return super()._update(var, fn, args, kwargs, group)
+            return super()._update(var, update, args, kwargs, group)
 
 
-def _slice_of(value: Structure, start: int, size: int) -> Callable[[], tf.Tensor]:
-    return lambda: (value() if callable(value) else value)[start : start + size]
+def _rows_of(value: Structure, start: int, shape: tf.TensorShape) -> Callable[[], tf.Tensor]:
+    if isinstance(value, InitialValue):
+        return lambda: value(shape, (start, *[0] * (shape.rank - 1)))
+    return lambda: (value() if callable(value) else value)[start : start + shape[0]]

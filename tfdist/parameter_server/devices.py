@@ -5,9 +5,10 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.structures import Structure
 
-CHIEF = "/job:chief/replica:0/task:0/device:CPU:0"
+CHIEF = compat.CHIEF
 
 
 def on_its_device(variable: keras.Variable, value: Structure) -> Structure:

@@ -18,6 +18,10 @@ from tfdist.structures import Gradient
 # A smaller table is read whole: its bytes cost less than asking for single rows.
 _SMALL_BYTES = 64 * 1024
 
+# A larger table is never copied: after an update of some rows, TensorFlow copies a variable whenever
+# it is read, and each worker would hold a copy.
+_COPIED_BYTES = 64 * 1024 * 1024
+
 
 class VariablePart(keras.Variable):
     """A part of a partitioned variable as a Keras variable.
@@ -58,21 +62,36 @@ def parts_of_all(variables: Sequence[keras.Variable]) -> list[keras.Variable]:
     return [part for variable in variables for part in parts_of(variable)]
 
 
-def whole(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The value of a variable from the values of its parts."""
-    return values[0] if len(values) == 1 else tf.concat(values, axis=0)
+def whole(values: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
+    """The value of a variable from the values of its parts, or from its parts."""
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=0)
 
 
 def is_small(variable: keras.Variable) -> bool:
     """Whether reading all rows costs no more than reading some."""
-    return variable.shape.num_elements() * tf.as_dtype(variable.dtype).size <= _SMALL_BYTES
+    return _bytes_of(variable) <= _SMALL_BYTES
 
 
-def lookup(values: Sequence[tf.Tensor], devices: Sequence[str], ids: tf.Tensor) -> tf.Tensor:
+def is_copied(variable: keras.Variable) -> bool:
+    """Whether a worker computes with a copy of the value, as it was after some update.
+
+    The rows of other variables are read when the step needs them.
+    """
+    return not variable.trainable or _bytes_of(variable) <= _COPIED_BYTES
+
+
+def _bytes_of(variable: keras.Variable) -> int:
+    return variable.shape.num_elements() * tf.as_dtype(variable.dtype).size
+
+
+def lookup(
+    values: Sequence[tf.Tensor | tf.Variable], devices: Sequence[str], ids: tf.Tensor
+) -> tf.Tensor:
     """Rows of a table, each read on the device that has it.
 
     Args:
-        values: the parts of the table, of shapes (n_i, ...).
+        values: the parts of the table, or their values, of shapes (n_i, ...).
         devices: the devices of the parts.
         ids: integers of any shape; negative ones count from the end. For rows outside of the table
             TensorFlow raises an error when the step runs.

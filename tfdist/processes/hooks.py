@@ -55,7 +55,9 @@ def install(strategy_class: type) -> None:
             return write(path)
 
         def write_whole() -> Any:
-            with whole_file(path, _size(model)) as partial:
+            # An archive of large variables is made from a temporary file of the same size.
+            files = 2 if any(map(compat.is_large, model.variables)) else 1
+            with whole_file(path, files * _size(model)) as partial:
                 return write(partial)
 
         return _save(strategy, model, write_whole) if strategy.is_multi_process else write_whole()
@@ -64,6 +66,9 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is not None and strategy.is_multi_process:
             _load(strategy, model, read)
+        elif strategy is not None:
+            with compat.reading_rows():
+                read()
         else:
             read()
 

@@ -83,7 +83,7 @@ def _sums_as_means(
     given = [None] * len(targets)
     if output_gradients is not None:
         given = tf.nest.flatten(output_gradients)
-    resources = {id(compat.resource_of(variable)) for variable in variables}
+    resources = {id(one) for variable in variables for one in compat.resources_of(variable)}
     found: list[tuple[Any, Any]] = []
     with compat.unrecorded():
         for one, gradient in zip(targets, given):

@@ -85,8 +85,13 @@ class WholeVariables(Update):
             self.optimizer.apply(gradients, variables)
 
     def save_own_variables(self, store: dict) -> None:
-        """Lets the optimizer write."""
-        self._given.save_own_variables(store)
+        """Lets the optimizer write. Keras' own method would first read each variable whole."""
+        own = type(self._given).save_own_variables
+        if own is not keras.optimizers.Optimizer.save_own_variables or not compat.writes_rows(store):
+            self._given.save_own_variables(store)
+            return
+        for place, variable in enumerate(self._given.variables):
+            store[str(place)] = variable
 
     def load_own_variables(self, store: dict) -> None:
         """Lets the optimizer read."""

@@ -110,7 +110,9 @@ class KerasFunction:
         """Makes the functions at the first run: earlier, Keras may not have built the model."""
         if not self._is_prepared:
             self.strategy.prepare(self.model)
-            self.step = FunctionalStep(self.model, self.step_name)
+            # A policy that compensates, and a record, need the values that a step has read.
+            copies = self.strategy.policies.compensates or self.strategy.journal.reads_batches
+            self.step = FunctionalStep(self.model, self.step_name, copies)
             self.updates = Updates(self.strategy, self.step, self.strategy.policies)
             compresses = self.strategy.options.compression is not None
             self._on_worker = StepOnWorker(self.step, self._micro_batches, self._parts, compresses)

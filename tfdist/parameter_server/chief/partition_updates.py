@@ -28,26 +28,43 @@ _ELEMENTWISE = (
 class PartitioningExtended(compat.ParameterServerExtended):
     """Lets an optimizer update a part of a variable with the same part of its own state."""
 
-    def updating_part(self, place: int) -> contextlib.AbstractContextManager:
-        """In this context, partitioned Keras variables stand for their `place`-th parts."""
-        return _OnePart(place)
+    def updating_part(
+        self, place: int, start: tf.Tensor | None = None, size: tf.Tensor | None = None
+    ) -> contextlib.AbstractContextManager:
+        """In this context, partitioned Keras variables stand for their `place`-th parts.
+
+        Args:
+            place: the number of the part.
+            start: the first row of the part that the variables stand for; None for all rows.
+            size: the number of rows.
+        """
+        return _OnePart(place, start, size)
 
 
 class _OnePart(keras.StatelessScope):
-    def __init__(self, place: int):
+    def __init__(self, place: int, start: tf.Tensor | None, size: tf.Tensor | None):
         super().__init__(initialize_variables=False)
         self._place = place
+        self._rows = None if start is None else (start, size)
 
-    def get_current_value(self, variable: keras.Variable) -> tf.Variable | None:
+    def get_current_value(
+        self, variable: keras.Variable
+    ) -> tf.Variable | compat.RowsOfVariable | None:
         with compat.outside_stateless_scope():
             value = variable.value
-        partitioned = isinstance(value, compat.PartitionedVariable)
-        return value.variables[self._place] if partitioned else None
+        if not isinstance(value, compat.PartitionedVariable):
+            return None
+        part = value.variables[self._place]
+        return part if self._rows is None else compat.RowsOfVariable(part, *self._rows)
 
     def add_update(self, update: tuple) -> None:
         variable, value = update
-        with compat.outside_stateless_scope():
-            parts_of(variable)[self._place].assign(value)
+        current = self.get_current_value(variable)
+        if current is None:
+            with compat.outside_stateless_scope():
+                variable.assign(value)
+        else:
+            current.assign(value)
 
 
 def constrain(variables: Sequence[keras.Variable]) -> None:

@@ -92,7 +92,7 @@ class Updates:
         """The keys of the values that are on each device."""
         parts = self._step.parts
         keys: dict[str, list[str]] = {}
-        for key in plan(parts, range(len(parts))):
+        for key in plan(parts, self._step.copied):
             keys.setdefault(device_of(key, parts), []).append(key)
         return keys
 

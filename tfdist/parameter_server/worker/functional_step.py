@@ -28,11 +28,13 @@ class FunctionalStep:
     Args:
         model: the built and compiled model.
         name: the name of the step.
+        copies: whether the function takes the values of all weights. Otherwise it reads the rows of
+            large tables from the variables themselves.
 
     Attributes:
         variables: the weights.
-        parts: the parts of partitioned weights, and the other weights. The function takes their
-            values.
+        parts: the parts of partitioned weights, and the other weights.
+        copied: the numbers of those parts whose values the function takes.
         seeds: the states of random number generators. The function takes their values too.
         optimizers: the optimizers that the step applies, in order.
         changed: the variables that the step assigns to, or their parts, in the order of their first
@@ -40,7 +42,7 @@ class FunctionalStep:
         draws: how many numbers a step draws with each of `seeds`; known once a step was traced.
     """
 
-    def __init__(self, model: keras.Model, name: str):
+    def __init__(self, model: keras.Model, name: str, copies: bool = True):
         self.model = model
         self._step: Callable = getattr(model, name)
         metrics = {id(variable) for variable in model.metrics_variables}
@@ -48,6 +50,9 @@ class FunctionalStep:
         self._metrics = list(model.metrics_variables)  # not among `model.variables`
         self.variables = [v for v in model.variables if id(v) in weights - metrics]
         self.parts = partitions.parts_of_all(self.variables)
+        copied = [copies or partitions.is_copied(v) for v in self.variables]
+        of_parts = [c for c, v in zip(copied, self.variables) for _ in partitions.parts_of(v)]
+        self.copied = [place for place, is_copied in enumerate(of_parts) if is_copied]
         self.seeds = [v for v in model.variables if id(v) not in weights | metrics]
         self.optimizers: list[DistributedOptimizer] = []
         self.changed: list[keras.Variable] = []
@@ -60,7 +65,7 @@ class FunctionalStep:
 
     def __call__(
         self,
-        values: Sequence[tf.Tensor],
+        values: Sequence[tf.Tensor | None],
         seeds: Sequence[tf.Tensor],
         batch: Structure,
         running: replica.ReplicaStep,
@@ -68,13 +73,13 @@ class FunctionalStep:
         """Traces one step.
 
         Args:
-            values: the values of the attribute `parts`.
+            values: the values of the attribute `parts`; None for those that are not `copied`.
             seeds: the values of the attribute `seeds`.
             batch: the data.
             running: the batch's place among the batches of the update.
         """
-        remaining = iter(values)
-        parts = {id(v): [next(remaining) for _ in partitions.parts_of(v)] for v in self.variables}
+        read = (p.value if value is None else value for p, value in zip(self.parts, values))
+        parts = {id(v): [next(read) for _ in partitions.parts_of(v)] for v in self.variables}
         devices = {id(v): [p.value.device for p in partitions.parts_of(v)] for v in self.variables}
         others = [(v, tf.zeros(v.shape, v.dtype)) for v in self._metrics if is_summed(v)]
         others += zip(self.seeds, seeds)

@@ -136,14 +136,20 @@ class StepOnWorker:
         share = Share(part.fraction / self._micro_batches, part.nonempty)
         return replica.ReplicaStep(part.index, self._parts, share, own_loop=False, exchanges=False)
 
-    def _unpacked(self, values: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+    def _unpacked(self, values: Mapping[str, tf.Tensor]) -> list[tf.Tensor | None]:
         by_place = unpack(values, self._step.parts)
-        return [by_place[str(place)] for place in range(len(by_place))]
+        return [by_place.get(str(place)) for place in range(len(self._step.parts))]
 
-    def _started(self, values: Sequence[tf.Tensor], before: Outcome | None) -> list[tf.Tensor]:
+    def _started(
+        self, values: Sequence[tf.Tensor | None], before: Outcome | None
+    ) -> list[tf.Tensor | None]:
         """The values, after the changes by earlier batches of the same work item."""
         if before is None:
             return list(values)
         changes = {id(self._step.changed[int(k)]): c for k, c in before.changes.items()}
-        pairs = zip(self._step.parts, values)
-        return [value + changes[id(v)] if id(v) in changes else value for v, value in pairs]
+        started: list[tf.Tensor | None] = []
+        for part, value in zip(self._step.parts, values):
+            if id(part) in changes:
+                value = changes[id(part)] + (part.value if value is None else value)
+            started.append(value)
+        return started

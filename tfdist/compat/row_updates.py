@@ -1,0 +1,133 @@
+"""An optimizer's update of a large part of a variable, some rows at a time.
+
+Keras' optimizers compute with whole variables, even where a gradient has few rows: Adam needs about
+fifteen times the memory of the variable for what it computes in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+
+PIECE_BYTES = 32 * 1024 * 1024
+"""A larger part is updated in pieces of about so many bytes, one after the other."""
+
+class RowsOfVariable:
+    """Some rows of a variable, in place of the variable in an optimizer's update.
+
+    Args:
+        variable: a part of a partitioned variable.
+        start: int64 scalar, the first row.
+        size: int64 scalar, the number of rows.
+
+    Attributes:
+        variable: the variable.
+    """
+
+    def __init__(self, variable: tf.Variable, start: tf.Tensor, size: tf.Tensor):
+        self.dtype = variable.dtype
+        self.name = variable.name
+        self.device = variable.device
+        self.shape = tf.TensorShape([None, *variable.shape[1:]])
+        self.variable = variable
+        self._start = start
+        self._numbers = tf.range(start, start + size)
+
+    def read_value(self) -> tf.Tensor:
+        """The values of these rows."""
+        return tf.raw_ops.ResourceGather(
+            resource=self.variable.handle, indices=self._numbers, dtype=self.dtype
+        )
+
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
+        del name
+        return self.read_value() if dtype is None else tf.cast(self.read_value(), dtype)
+
+    def __mul__(self, factor: Any) -> tf.Tensor:
+        return self.read_value() * factor
+
+    def assign(self, value: Any) -> None:
+        """Replaces the rows."""
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=self.variable.handle,
+            indices=self._numbers,
+            updates=tf.convert_to_tensor(value, self.dtype),
+        )
+
+    def assign_add(self, value: Any) -> None:
+        """Adds to the rows."""
+        self.assign(self.read_value() + value)
+
+    def assign_sub(self, value: Any) -> None:
+        """Subtracts from the rows."""
+        self.assign(self.read_value() - value)
+
+    def scatter_add(self, value: tf.IndexedSlices) -> None:
+        """Adds to some of the rows."""
+        self._scatter(tf.raw_ops.ResourceScatterAdd, value)
+
+    def scatter_sub(self, value: tf.IndexedSlices) -> None:
+        """Subtracts from some of the rows."""
+        self._scatter(tf.raw_ops.ResourceScatterSub, value)
+
+    def scatter_update(self, value: tf.IndexedSlices) -> None:
+        """Replaces some of the rows."""
+        self._scatter(tf.raw_ops.ResourceScatterUpdate, value)
+
+    def _scatter(self, operation: Callable, value: tf.IndexedSlices) -> None:
+        indices = value.indices + tf.cast(self._start, value.indices.dtype)
+        operation(resource=self.variable.handle, indices=indices, updates=value.values)
+
+
+Piece = Callable[[tf.Tensor, tf.Tensor], AbstractContextManager]
+"""Called with the first row and the number of rows of a piece: the context of the piece's update."""
+
+
+def in_pieces(update: Callable, context_of: Piece) -> Callable:
+    """A function that updates a part of a variable as `update` does, in pieces where it is large.
+
+    Args:
+        update: changes each element of the variable by itself. Takes the variable and further
+            arguments: scalars, and gradients, which are divided as the variable is.
+        context_of: see `Piece`.
+    """
+
+    def update_pieces(variable: tf.Variable, *args: Any, **kwargs: Any) -> Any:
+        rows, row_bytes = variable.shape[0], math.prod(variable.shape[1:]) * variable.dtype.size
+        if rows * row_bytes <= PIECE_BYTES:
+            return update(variable, *args, **kwargs)
+        most = max(1, PIECE_BYTES // row_bytes)
+
+        def one(start: tf.Tensor) -> tf.Tensor:
+            with tf.device(variable.device):
+                size = tf.minimum(tf.constant(most, tf.int64), rows - start)
+                piece = RowsOfVariable(variable, start, size)
+                given = [_rows_of(argument, variable, start, size) for argument in args]
+                with context_of(start, size):
+                    update(piece, *given, **kwargs)
+                return start + most
+
+        first = [tf.constant(0, tf.int64)]
+        # One after the other: each needs memory for what it computes in between.
+        tf.while_loop(lambda start: start < rows, one, first, parallel_iterations=1)
+        return None
+
+    return update_pieces
+
+
+def _rows_of(argument: Any, variable: tf.Variable, start: tf.Tensor, size: tf.Tensor) -> Any:
+    """The rows of a gradient; any other argument as it is."""
+    if isinstance(argument, tf.IndexedSlices):
+        first = tf.cast(start, argument.indices.dtype)
+        indices = argument.indices - first
+        mine = (indices >= 0) & (indices < tf.cast(size, indices.dtype))
+        shape = tf.concat([[size], tf.constant([*variable.shape[1:]], tf.int64)], axis=0)
+        values = tf.boolean_mask(argument.values, mine)
+        return tf.IndexedSlices(values, tf.boolean_mask(indices, mine), shape)
+    if isinstance(argument, tf.Tensor) and argument.shape.rank != 0:
+        return tf.ensure_shape(argument, variable.shape)[start : start + size]
+    return argument
