@@ -1,8 +1,8 @@
 """Memory and traffic of an embedding that is divided among parameter servers.
 
 A chief, workers and parameter servers on this machine train an embedding and a small layer. The
-processes' peak memory is read from the kernel, phase by phase, and so is what crosses their loopback
-device, in a network of their own. So this needs root.
+processes' peak memory is read from the kernel, phase by phase. So is what crosses their loopback
+device, in a network of their own, which needs root.
 
 - tfdist: `fit`, `evaluate`, `predict`, and the files of Keras;
 - TensorFlow: its own strategy with the same partitioner, in the loop of its tutorial, with SGD, and
@@ -36,7 +36,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="for files")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()), help="for files"
+    )
     pages.add_output_options(parser, PAGE)
     return parser.parse_args()
 
@@ -55,10 +57,10 @@ def table(measured: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     """A table for each run, in Markdown."""
     lines = [
         f"A table of rows of {arguments.width} float32 on {arguments.servers} parameter servers, "
-        f"{arguments.workers} worker(s), batches of {arguments.batch} samples with 8 ids each, over "
-        "loopback. Memory is the peak of a process, and for servers that of the largest; a process "
-        'that does nothing yet has what is in the row "start". What is sent and how long it takes '
-        "are for a step, or for a whole file. "
+        f"{arguments.workers} worker(s), batches of {arguments.batch} samples with 8 ids each, "
+        "over loopback. Memory is the peak of a process; of several servers, the largest. In the row "
+        '"start" the processes do nothing yet. What is sent and how long it takes are for a step, '
+        "or for a whole file. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make benchmark-embeddings`."
     ]
     head = ["phase", "chief, MB", "worker, MB", "server, MB", "sent, MB", "seconds"]

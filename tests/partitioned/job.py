@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tfdist.compat import row_updates, stored_rows
+from tfdist.parameter_server import partitions
 
 ROWS, WIDTH = 9001, 4
 _partitioners = tf.distribute.experimental.partitioners
@@ -177,6 +179,96 @@ def files(resolver, folder):
 @contextlib.contextmanager
 def _no_scope():
     yield
+
+
+@contextlib.contextmanager
+def _as_a_large_table():
+    """Lets the table count as large. Yields the sizes of what was read and written of variables."""
+    sizes = []
+    limits = [(stored_rows, "CHUNK_BYTES", 4096), (row_updates, "PIECE_BYTES", 20_000)]
+    limits += [(partitions, "_COPIED_BYTES", 1)]
+
+    def counted(function):
+        def call(part, start, rest):
+            result = function(part, start, rest)
+            sizes.append((rest if result is None else result).nbytes)
+            return result
+
+        return call
+
+    limits += [(stored_rows, name, counted(getattr(stored_rows, name))) for name in _IN_CHUNKS]
+    before = [(module, name, getattr(module, name)) for module, name, _ in limits]
+    try:
+        for module, name, value in limits:
+            setattr(module, name, value)
+        yield sizes
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+_IN_CHUNKS = ("_read", "_write")
+
+
+def large(resolver, folder):
+    """Equality and files of a table that counts as large; the sizes of what the chief had of it."""
+    (folder / "large").mkdir()
+    with _as_a_large_table() as sizes:
+        found = {"equality": _equality(resolver, ["sgd", "adamw"], dense=False)}
+        found["files"] = files(resolver, folder / "large")
+    return {**found, "sizes": [len(sizes), max(sizes)]}
+
+
+def large_equality(resolver, folder):
+    """All optimizers, with sparse and with dense gradients of a table that counts as large."""
+    with _as_a_large_table():
+        return [_equality(resolver, OPTIMIZERS, dense) for dense in (False, True)]
+
+
+def initial(resolver, folder):
+    """Whether the parts of a variable begin with the values of the whole one, by initializer."""
+    of = keras.initializers
+    makers = {
+        "uniform": lambda: of.RandomUniform(-1, 3, seed=6),
+        "normal": lambda: of.RandomNormal(1, 2, seed=9),
+        "truncated": lambda: of.TruncatedNormal(seed=1),
+        "glorot": lambda: of.GlorotUniform(seed=2),
+        "he": lambda: of.HeNormal(seed=3),
+        "untruncated": lambda: of.VarianceScaling(distribution="untruncated_normal", seed=4),
+        "generator": lambda: of.RandomUniform(seed=keras.random.SeedGenerator(4)),
+        "zeros": of.Zeros,
+        "constant": lambda: of.Constant(2.5),
+        "array": lambda: of.Constant(np.arange(7.0)),
+        "orthogonal": lambda: of.Orthogonal(seed=3),
+        "function": lambda: _numbered,
+        "own": lambda: _ByPart(),
+    }
+    strategy = tfdist.ParameterServerStrategy(resolver, _partitioners.FixedShardsPartitioner(3))
+    found = {}
+    for name, make in makers.items():
+        kinds = ["float32"] if name == "orthogonal" else ["float32", "float16", "float64"]
+        for dtype in [*kinds, *["bfloat16"][: len(kinds) - 1]]:
+            one = keras.Variable(make(), shape=(1001, 7), dtype=dtype)
+            with strategy.scope():
+                parts = keras.Variable(make(), shape=(1001, 7), dtype=dtype)
+            same = bool(np.array_equal(one.numpy(), parts.numpy()))
+            found[f"{name}, {dtype}"] = [same, len(parts.value.variables)]
+    return found
+
+
+def _numbered(shape, dtype=None):
+    return tf.cast(tf.reshape(tf.range(shape[0] * shape[1]), shape), dtype)
+
+
+class _ByPart:
+    """Computes the rows that it is asked for; the whole variable only without parts."""
+
+    def __call__(self, shape, dtype=None, partition_shape=None, partition_offset=None):
+        if partition_shape is None:
+            return _numbered(shape, dtype)
+        first = partition_offset[0] * shape[1]
+        numbers = tf.range(first, first + partition_shape[0] * shape[1])
+        return tf.cast(tf.reshape(numbers, partition_shape), dtype)
 
 
 def refusal(resolver, folder):

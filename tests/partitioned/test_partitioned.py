@@ -40,7 +40,7 @@ def _run(folder, *names, alone=False):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    names = ["equality", "files", "refusal"]
+    names = ["equality", "files", "refusal", "initial", "large"]
     alone = _can_be_alone()
     return _run(
         tmp_path_factory.mktemp("partitioned"), *names, *["traffic"][: int(alone)], alone=alone
@@ -82,6 +82,30 @@ def test_what_was_saved_is_loaded_with_any_partitioner(results, name, parts):
     assert loaded["predict"] <= 1e-6
 
 
+def test_parts_begin_with_the_values_of_one_device(results):
+    assert len(results["initial"]) == 12 * 4 + 1
+    assert all(parts == 3 for _, parts in results["initial"].values())
+    assert [name for name, (same, _) in results["initial"].items() if not same] == []
+
+
+def test_a_large_table_equals_one_device(results):
+    assert set(results["large"]["equality"]) == {"sgd", "adamw"}
+    _check_equality(results["large"]["equality"])
+
+
+def test_a_large_table_is_saved_and_loaded_in_chunks(results):
+    number, largest = results["large"]["sizes"]
+    # The table and two slots, read for four files and written for as many loads.
+    assert number > 3 * 4 * (9001 * 4 * 4 // 4096)
+    assert largest <= 4096
+    for name in ("fixed", "whole", "none"):
+        loaded = results["large"]["files"]["loaded"][name]
+        assert loaded["weights"] == [0.0, 0.0, 0.0], name
+        assert loaded["state"] == [0.0, 0.0], name
+        assert max(loaded["evaluate"], loaded["predict"]) <= 1e-6, name
+    assert results["large"]["files"]["resumed_updates"] == 12
+
+
 def test_training_resumes_with_another_partitioner(results):
     assert results["files"]["resumed"] == 1
     assert results["files"]["resumed_updates"] == 12
@@ -105,6 +129,14 @@ def test_only_the_rows_of_a_batch_travel(results):
 @pytest.mark.parametrize("check", ["sparse_equality", "dense_equality"])
 def test_all_optimizers_equal_one_device(tmp_path, check):
     _check_equality(_run(tmp_path, check)[check])
+
+
+@pytest.mark.full
+def test_all_optimizers_of_a_large_table_equal_one_device(tmp_path):
+    sparse, dense = _run(tmp_path, "large_equality")["large_equality"]
+    assert len(sparse) == len(dense) == 12
+    _check_equality(sparse)
+    _check_equality(dense)
 
 
 @pytest.mark.full

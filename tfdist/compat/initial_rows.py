@@ -37,7 +37,9 @@ _ROWS: dict[str, str] = {
     "versions": KERAS,
     "instead": "initializers that compute some rows of a variable",
 }
-_UNIFORM = touch(_MODULE, "uniform", REPLACED, "shape", "minval", "maxval", "dtype", "seed", **_ROWS)
+_UNIFORM = touch(
+    _MODULE, "uniform", REPLACED, "shape", "minval", "maxval", "dtype", "seed", **_ROWS
+)
 _NORMAL, _TRUNCATED = (
     touch(_MODULE, name, REPLACED, "shape", "mean", "stddev", "dtype", "seed", **_ROWS)
     for name in ("normal", "truncated_normal")
@@ -73,7 +75,7 @@ class InitialValue:
         dtype: of the variable.
     """
 
-    def __init__(self, initializer: Callable, shape: tf.TensorShape, dtype: tf.DType):
+    def __init__(self, initializer: Any, shape: tf.TensorShape, dtype: tf.DType):
         self.shape = shape
         self.dtype = dtype
         self._initializer = initializer

@@ -16,6 +16,7 @@ import tensorflow as tf
 PIECE_BYTES = 32 * 1024 * 1024
 """A larger part is updated in pieces of about so many bytes, one after the other."""
 
+
 class RowsOfVariable:
     """Some rows of a variable, in place of the variable in an optimizer's update.
 
@@ -84,7 +85,7 @@ class RowsOfVariable:
 
 
 Piece = Callable[[tf.Tensor, tf.Tensor], AbstractContextManager]
-"""Called with the first row and the number of rows of a piece: the context of the piece's update."""
+"""Called with the first row and the number of rows of a piece. The context of its update."""
 
 
 def in_pieces(update: Callable, context_of: Piece) -> Callable:

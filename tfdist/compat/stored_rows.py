@@ -25,7 +25,7 @@ from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariabl
 from tfdist.compat.registry import KERAS, READ, REPLACED, touch
 from tfdist.compat.variables import stateless_scope
 
-CHUNK_BYTES = 16 * 1024 * 1024
+CHUNK_BYTES = 8 * 1024 * 1024
 """At most so many bytes of a variable are in the chief at a time, while a file is written or read.
 Smaller variables are written and read whole."""
 
@@ -96,8 +96,11 @@ def _parts(variable: Any) -> list[tf.Variable]:
 
 
 def _pieces(parts: list[tf.Variable]) -> Iterator[tuple[tf.Variable, int, int, int]]:
-    """The pieces that fit into a chunk: the part, the first row and the end in the part, and the
-    number of the first row in the whole variable."""
+    """The pieces that fit into a chunk.
+
+    Yields:
+        The part, the first row and the end in the part, and the first row's number in the variable.
+    """
     before = 0
     for part in parts:
         rows, row_bytes = part.shape[0], math.prod(part.shape[1:]) * part.dtype.size

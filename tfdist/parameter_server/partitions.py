@@ -18,8 +18,8 @@ from tfdist.structures import Gradient
 # A smaller table is read whole: its bytes cost less than asking for single rows.
 _SMALL_BYTES = 64 * 1024
 
-# A larger table is never copied: after an update of some rows, TensorFlow copies a variable whenever
-# it is read, and each worker would hold a copy.
+# A larger table is never copied. Once some of its rows were updated, TensorFlow copies a variable
+# whenever it is read, and each worker would hold such a copy.
 _COPIED_BYTES = 64 * 1024 * 1024
 
 

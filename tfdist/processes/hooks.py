@@ -56,8 +56,8 @@ def install(strategy_class: type) -> None:
 
         def write_whole() -> Any:
             # An archive of large variables is made from a temporary file of the same size.
-            files = 2 if any(map(compat.is_large, model.variables)) else 1
-            with whole_file(path, files * _size(model)) as partial:
+            twice = str(path).endswith(".keras") and any(map(compat.is_large, model.variables))
+            with whole_file(path, _size(model) * (2 if twice else 1)) as partial:
                 return write(partial)
 
         return _save(strategy, model, write_whole) if strategy.is_multi_process else write_whole()

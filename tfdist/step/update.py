@@ -14,6 +14,8 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.options import Options
 
+_Optimizer = keras.optimizers.Optimizer
+
 
 class Update(Protocol):
     """How the user's Keras optimizer updates variables, and how its state is kept.
@@ -86,8 +88,8 @@ class WholeVariables(Update):
 
     def save_own_variables(self, store: dict) -> None:
         """Lets the optimizer write. Keras' own method would first read each variable whole."""
-        own = type(self._given).save_own_variables
-        if own is not keras.optimizers.Optimizer.save_own_variables or not compat.writes_rows(store):
+        is_own = type(self._given).save_own_variables is not _Optimizer.save_own_variables
+        if is_own or not compat.writes_rows(store):
             self._given.save_own_variables(store)
             return
         for place, variable in enumerate(self._given.variables):
