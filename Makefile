@@ -48,7 +48,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-safety-nets peers bench bench-full docs test-oldest clean
-.PHONY: benchmark-parameter-server benchmark-revisions test-next test-python310 test-on-python310
+.PHONY: benchmark-parameter-server benchmark-embeddings benchmark-revisions
+.PHONY: test-next test-python310 test-on-python310
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -117,6 +118,9 @@ benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
 
 benchmark-parameter-server: $(INSTALLED) ## updates per second, beside TensorFlow's own loop
 	$(BIN)/python -m benchmarks.parameter_server --update
+
+benchmark-embeddings: $(INSTALLED) ## memory of a large embedding on parameter servers; needs root
+	$(BIN)/python -m benchmarks.large_embeddings --update
 
 benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
 	$(BIN)/python -m benchmarks.safety_nets --update

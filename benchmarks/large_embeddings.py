@@ -58,9 +58,9 @@ def table(measured: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     lines = [
         f"A table of rows of {arguments.width} float32 on {arguments.servers} parameter servers, "
         f"{arguments.workers} worker(s), batches of {arguments.batch} samples with 8 ids each, "
-        "over loopback. Memory is the peak of a process; of several servers, the largest. In the row "
-        '"start" the processes do nothing yet. What is sent and how long it takes are for a step, '
-        "or for a whole file. "
+        "over loopback. Memory is the peak of a process; of several servers, the largest. In the "
+        'row "start" the processes do nothing yet. What is sent and how long it takes are for a '
+        "step, or for a whole file. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make benchmark-embeddings`."
     ]
     head = ["phase", "chief, MB", "worker, MB", "server, MB", "sent, MB", "seconds"]
