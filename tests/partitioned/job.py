@@ -186,7 +186,7 @@ def _as_a_large_table():
     """Lets the table count as large. Yields the sizes of what was read and written of variables."""
     sizes = []
     limits = [(stored_rows, "CHUNK_BYTES", 4096), (row_updates, "PIECE_BYTES", 20_000)]
-    limits += [(partitions, "_COPIED_BYTES", 1)]
+    limits += [(row_updates, "LARGE_BYTES", 20_000), (partitions, "_COPIED_BYTES", 1)]
 
     def counted(function):
         def call(part, start, rest):

@@ -62,5 +62,5 @@ def test_only_servers_need_memory_for_a_table(tmp_path):
 
 @pytest.mark.full
 def test_only_servers_need_memory_for_the_state_of_adam(tmp_path):
-    # Half of the table and of two slots; the update computes with pieces of 32 MiB.
-    _check(_growth(tmp_path, "adam"), 3 * 0.5 + 1.5)
+    # Half of the table and of two slots, and what the update computes with.
+    _check(_growth(tmp_path, "adam"), 3 * 0.5 + 0.75)

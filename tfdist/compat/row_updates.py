@@ -13,8 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-PIECE_BYTES = 32 * 1024 * 1024
-"""A larger part is updated in pieces of about so many bytes, one after the other."""
+LARGE_BYTES = 32 * 1024 * 1024
+"""A larger part is updated in pieces, one after the other."""
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""The bytes of a piece. With pieces of 32 MiB a server needed 0.8 GB for the update of 0.1 GB, as the
+C library keeps what was freed; with 4 MiB 0.1 GB, and the update was no slower."""
 
 
 class RowsOfVariable:
@@ -99,7 +103,7 @@ def in_pieces(update: Callable, context_of: Piece) -> Callable:
 
     def update_pieces(variable: tf.Variable, *args: Any, **kwargs: Any) -> Any:
         rows, row_bytes = variable.shape[0], math.prod(variable.shape[1:]) * variable.dtype.size
-        if rows * row_bytes <= PIECE_BYTES:
+        if rows * row_bytes <= LARGE_BYTES:
             return update(variable, *args, **kwargs)
         most = max(1, PIECE_BYTES // row_bytes)
 
