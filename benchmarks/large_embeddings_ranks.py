@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -52,6 +53,7 @@ class Watch:
             peaks[kind] = max(peaks.get(kind, 0), _peak(identity))
         sent = (_sent() - before) / steps
         self.phases[name] = {"peak": peaks, "sent": sent, "seconds": seconds / steps}
+        print(name, self.phases[name], file=sys.stderr, flush=True)
         return result
 
 
