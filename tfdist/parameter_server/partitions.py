@@ -16,7 +16,7 @@ from tfdist import compat
 from tfdist.structures import Gradient
 
 # A smaller table is read whole: its bytes cost less than asking for single rows.
-_SMALL_BYTES = 64 * 1024
+SMALL_BYTES = 64 * 1024
 
 
 class VariablePart(keras.Variable):
@@ -65,7 +65,7 @@ def whole(values: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def is_small(variable: keras.Variable) -> bool:
     """Whether reading all rows costs no more than reading some."""
-    return variable.shape.num_elements() * tf.as_dtype(variable.dtype).size <= _SMALL_BYTES
+    return variable.shape.num_elements() * tf.as_dtype(variable.dtype).size <= SMALL_BYTES
 
 
 def lookup(values: Sequence[tf.Tensor], devices: Sequence[str], ids: tf.Tensor) -> tf.Tensor:
