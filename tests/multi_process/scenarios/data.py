@@ -174,7 +174,7 @@ def sizes_that_divide_evenly_or_not(here):
     model, strategy = here.model(), here.strategy
     model.fit(X[:64], Y[:64], 16, shuffle=False, verbose=0)
 
-    @tf.function
+    @tf.function(autograph=False)
     def count(x):
         return strategy.reduce("SUM", strategy.run(_weighted_count, args=(x,)), axis=None)
 
