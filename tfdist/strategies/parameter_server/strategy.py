@@ -293,3 +293,4 @@ class ParameterServerStrategy(
 
 
 keras_hooks.install(ParameterServerStrategy)
+compat.hook_additions(lambda strategy: isinstance(strategy, ParameterServerStrategy))
