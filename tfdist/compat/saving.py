@@ -94,7 +94,7 @@ _OBJECTS = touch(
 )
 
 
-def not_restored(status: Any, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+def not_restored(status: object, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
     """The variables that `tf.train.Checkpoint.restore`, which returned `status`, did not find."""
     restored = {id(found) for found in _OBJECTS.of(_COORDINATOR.of(status)).values()}
     return [variable for variable in variables if id(variable) not in restored]

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,6 +16,7 @@ from tfdist.cluster import Cluster
 from tfdist.cluster.chief import wait_for_end
 from tfdist.cluster.peers import connect_timeout
 from tfdist.processes.checkpoint_folder import Checkpoint, checkpoints
+from tfdist.structures import Structure
 from tfdist.validation import check_integer
 
 # Seconds between looks into the folder, and until the log says that nothing is there.
@@ -81,7 +81,7 @@ class SidecarEvaluator:
     def __init__(
         self,
         model: keras.Model,
-        data: Any,
+        data: Structure,
         checkpoint_dir: str | os.PathLike,
         steps: int | None = None,
         max_evaluations: int | None = None,

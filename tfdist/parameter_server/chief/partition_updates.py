@@ -34,7 +34,7 @@ class PartitioningExtended(compat.ParameterServerExtended):
         """In this context, partitioned Keras variables stand for their `place`-th parts."""
         return _OnePart(place)
 
-    def divided(self, argument: Any, variable: compat.PartitionedVariable) -> list[Any]:
+    def divided(self, argument: Structure, variable: compat.PartitionedVariable) -> list[Any]:
         """The parts of an `argument` of the variable's shape; else the argument for each part."""
         parts = variable.variables
         if getattr(argument, "shape", None) == variable.shape:
