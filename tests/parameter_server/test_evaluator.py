@@ -24,7 +24,7 @@ def test_the_evaluator_sees_the_chiefs_weights_until_the_end(tmp_path, kind):
     command += ["--timeout", "280", "-m", "tests.parameter_server.beside", str(tmp_path), kind]
     finished = subprocess.run(
         command,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TFDIST_CONNECT_TIMEOUT": "200"},
         cwd=ROOT,
         capture_output=True,
         text=True,

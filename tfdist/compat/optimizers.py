@@ -68,6 +68,8 @@ def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any, Any], Any]) -> N
             grads: Structure,
             trainable_variables: Structure = None,
         ) -> Any:
+            if trainable_variables is not None:
+                trainable_variables = list(trainable_variables)
             if not getattr(_applying, "active", False):
                 grads = hook(self, grads, trainable_variables)
             return apply(self, grads, trainable_variables)

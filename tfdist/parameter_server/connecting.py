@@ -67,8 +67,9 @@ def connect(
     if resolver is not None and set(resolver.cluster_spec().jobs) == set(_JOBS):
         return resolver
     jobs = {job: list(cluster.jobs[job]) for job in _JOBS}
+    layer = (resolver and resolver.rpc_layer) or "grpc"
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+        tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer=layer
     )
 
 

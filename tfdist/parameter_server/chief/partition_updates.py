@@ -35,9 +35,10 @@ class PartitioningExtended(compat.ParameterServerExtended):
         return _OnePart(place)
 
     def divided(self, argument: Structure, variable: compat.PartitionedVariable) -> list[Any]:
-        """The parts of an `argument` of the variable's shape; else the argument for each part."""
+        """The parts of a gradient or another `argument` of the variable's shape; else itself."""
         parts = variable.variables
-        if getattr(argument, "shape", None) == variable.shape:
+        is_gradient = isinstance(argument, tf.IndexedSlices)  # whose shape may not be known
+        if is_gradient or getattr(argument, "shape", None) == variable.shape:
             return split(argument, parts)
         return [argument] * len(parts)
 
@@ -116,7 +117,7 @@ def _checked(
     """The gradients for a plain optimizer in a user's own loop; see `compat.hook_apply`."""
     if variables is None and optimizer.built:
         variables = compat.variables_to_build(optimizer)
-    check_elementwise(optimizer, list(variables or ()))
+    check_elementwise(optimizer, variables or ())
     return grads
 
 
