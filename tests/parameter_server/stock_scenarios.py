@@ -18,11 +18,8 @@ OPTIMIZERS = {
     "adam": lambda: _optimizers.Adam(0.05, amsgrad=True),
     "decayed": lambda: _optimizers.AdamW(0.05, weight_decay=0.1),
     "rmsprop": lambda: _optimizers.RMSprop(0.05, centered=True, momentum=0.5),
-    "adagrad": lambda: _optimizers.Adagrad(0.1),
-    "ftrl": lambda: _optimizers.Ftrl(0.1),
     "clipnorm": lambda: _optimizers.SGD(0.3, clipnorm=0.05),
     "global_clipnorm": lambda: _optimizers.SGD(0.3, global_clipnorm=0.05),
-    "clipvalue": lambda: _optimizers.Adam(0.1, clipvalue=0.01),
     "averaged": lambda: _optimizers.SGD(0.3, use_ema=True, ema_momentum=0.5),
 }
 
