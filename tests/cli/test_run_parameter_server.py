@@ -95,7 +95,7 @@ def test_training_does_not_need_the_evaluator(launcher, when):
     finished = launcher.run(body, "--ps", "1", "--evaluator", "--grace-period", "0.5")
     assert finished.returncode == 0
     said = messages(finished)
-    assert said[0].startswith("evaluator 0 ended with exit status 3 after")
+    assert said[0].startswith("tfdist run: evaluator 0 ended with exit status 3 after")
     assert said[0].endswith("s; training does not need it")
 
 
