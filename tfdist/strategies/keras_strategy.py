@@ -17,7 +17,7 @@ from tfdist.options import Options
 from tfdist.parameter_server.partitions import joined
 from tfdist.processes import hooks
 from tfdist.processes.files import CallbackFiles
-from tfdist.step import end_of_data, inside_keras
+from tfdist.step import collection, end_of_data, inside_keras
 from tfdist.strategies import wrapping
 from tfdist.strategies.building import build_by_step
 from tfdist.structures import Structure
@@ -129,6 +129,7 @@ def _refuse_training_in_evaluator(
 compat.install()
 inside_keras.install(check_plain=wrapping.refuse_unwrapped, join=joined)
 compat.hook_reduce_per_replica(_reduce_per_replica)
+compat.hook_additions(lambda strategy: isinstance(strategy, collection.CollectsGradients))
 compat.hook_runs(end_of_data.of_run)
 compat.hook_runs(_refuse_training_in_evaluator)
 compat.hook_reading(_compare_reading)

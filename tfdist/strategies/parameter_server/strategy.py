@@ -293,4 +293,3 @@ class ParameterServerStrategy(
 
 
 keras_hooks.install(ParameterServerStrategy)
-compat.hook_additions(lambda strategy: isinstance(strategy, ParameterServerStrategy))
