@@ -61,7 +61,7 @@ from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariabl
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.registry import check_overrides
-from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving
+from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
 from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.trainer import (
     hook_callbacks,
@@ -74,7 +74,7 @@ from tfdist.compat.trainer import (
     set_backup_epoch,
     set_initial_epoch,
 )
-from tfdist.compat.variables import hook_variables, outside_stateless_scope
+from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
 __all__ = [
     "Coordinator",
@@ -97,6 +97,7 @@ __all__ = [
     "function_graph",
     "gradients_by_value",
     "hook_add",
+    "hook_additions",
     "hook_apply",
     "hook_callbacks",
     "hook_compile",
@@ -127,6 +128,7 @@ __all__ = [
     "masked_weights",
     "model_strategy",
     "number_of_batches",
+    "not_restored",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",
