@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tfdist import callbacks, cluster, compression, staleness, testing
     from tfdist.optimizer.distributed import DistributedOptimizer
     from tfdist.options import Options
+    from tfdist.processes.sidecar_evaluator import SidecarEvaluator
     from tfdist.step.scaling import scale_loss
     from tfdist.strategies.factory import Strategy
     from tfdist.strategies.horovod.strategy import HorovodStrategy
@@ -27,6 +28,7 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "Options",
     "ParameterServerStrategy",
+    "SidecarEvaluator",
     "Strategy",
     "callbacks",
     "cluster",
@@ -45,6 +47,7 @@ _MODULES = {
     "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker.strategy",
     "Options": "tfdist.options",
     "ParameterServerStrategy": "tfdist.strategies.parameter_server.strategy",
+    "SidecarEvaluator": "tfdist.processes.sidecar_evaluator",
     "Strategy": "tfdist.strategies.factory",
     "scale_loss": "tfdist.step.scaling",
 }

@@ -19,8 +19,8 @@ config = json.loads(os.environ.get("TF_CONFIG", "{}"))
 task = config.get("task", {})
 if "HOROVOD_RANK" in os.environ:
     rank = int(os.environ["HOROVOD_RANK"])
-elif task["type"] == "ps":
-    rank = f"ps-{task['index']}"
+elif task["type"] in ("ps", "evaluator"):
+    rank = f"{task['type']}-{task['index']}"
 else:
     rank = task["index"] + (task["type"] == "worker" and "chief" in config["cluster"])
 

@@ -184,6 +184,7 @@ def test_a_server_that_does_not_start_is_a_problem():
     ("environ", "devices", "name", "launcher"),
     [
         (kubeflow("worker", 1, worker=2), {"CPU": 1}, "multi_worker", "TF_CONFIG"),
+        (kubeflow("evaluator", 0, worker=2, chief=1, ps=1), {"CPU": 1}, "mirrored", "TF_CONFIG"),
         (srun(1), {"CPU": 1}, "multi_worker", "Slurm"),
         ({}, {"CPU": 1, "GPU": 4}, "mirrored", "python"),
         ({"TFDIST_DEVICES_PER_WORKER": "3"}, {"CPU": 1}, "mirrored", "python"),
@@ -193,6 +194,7 @@ def test_the_automatic_choice_is_explained(environ, devices, name, launcher):
     tensorflow = {"version": "2.21.0", "devices": devices}
     report = examine(environ, HEALTHY | {"tensorflow": tensorflow})
     assert report.auto["strategy"] == name and report.launch["launcher"] == launcher
+    assert report.problems == []
     if "GPU" in devices:
         assert "4 local devices" in report.auto["reason"]
     if "TFDIST_DEVICES_PER_WORKER" in environ:

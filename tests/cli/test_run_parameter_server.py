@@ -53,6 +53,58 @@ def test_there_is_one_parameter_server_if_nothing_is_said(launcher):
     assert "3 processes, strategy parameter_server, logs in" in messages(finished)[0]
 
 
+def test_an_evaluator_is_started_beside_and_has_time_to_end(launcher):
+    body = """
+    if rank == "evaluator-0":
+        note("environ", json.dumps(dict(os.environ)))
+        wait_for("chief-ends")
+        time.sleep(2.0)  # longer than the others get
+        note("evaluated")
+        print("done")
+    else:
+        wait_for("environ")
+        if rank == 0:
+            note("chief-ends")
+        else:
+            time.sleep(60)
+    """
+    finished = launcher.run(body, "--ps", "1", "--evaluator", "--grace-period", "0.5")
+    assert (finished.returncode, finished.stderr) == (0, b"")
+    assert finished.stdout == b"[evaluator 0] done\n"
+    assert (launcher.directory / "evaluated").exists()
+    environ = json.loads(launcher.note("environ"))
+    cluster = Cluster.from_environment(environ)
+    assert (cluster.task_type, len(cluster.jobs["evaluator"])) == ("evaluator", 1)
+    assert choose_strategy(environ, 1, horovod_installed=True)[0] == "mirrored"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_training_does_not_need_the_evaluator(launcher, when):
+    body = f"""
+    if rank == "evaluator-0":
+        wait_for(*["chief-ends"][:{int(when == "after")}])
+        note("evaluator-ends")
+        sys.exit(3)
+    if rank == 0:
+        note("chief-ends")
+        wait_for("evaluator-ends")
+        time.sleep({1.0 if when == "before" else 0.0})
+    else:
+        time.sleep(60)
+    """
+    finished = launcher.run(body, "--ps", "1", "--evaluator", "--grace-period", "0.5")
+    assert finished.returncode == 0
+    said = messages(finished)
+    assert said[0].startswith("tfdist run: evaluator 0 ended with exit status 3 after")
+    assert said[0].endswith("s; training does not need it")
+
+
+def test_an_evaluator_needs_parameter_servers(launcher):
+    finished = launcher.run("pass", "--evaluator")
+    assert finished.returncode == 2
+    assert b"--evaluator is for jobs with --ps" in finished.stderr
+
+
 def test_the_workers_get_the_gpus():
     environ = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
     with ranks.environments("parameter_server", 3, environ, ps=1) as found:

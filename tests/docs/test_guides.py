@@ -117,3 +117,15 @@ def test_script_for_a_parameter_server_runs(script, tmp_path):
     assert re.findall(r"^(\d+) updates, staleness", output, re.M) == ["60"]
     assert output.count("that was all\n") == 1
     assert keras.saving.load_model(tmp_path / "model.keras").optimizer.iterations == 60
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("parameter_server_processes")
+def test_script_with_an_evaluator_runs(script, tmp_path):
+    path = script("parameter_server.md", "evaluated.py")
+    output = starting.run("parameter_server", "--evaluator", path, count=3, cwd=tmp_path)
+    assert output.count("Epoch 3/3") == 1
+    assert re.search(r"^\[evaluator 0\] 10/10 - .*accuracy: ", output, re.M)
+    assert "[evaluator 0] that was all\n" in output
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3
+    assert list((tmp_path / "log" / "validation").iterdir())

@@ -109,7 +109,7 @@ def _can_start(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in ("horovodrun", "mpirun") else [pytest.mark.full])
+        pytest.param(name, marks=[] if name == "horovodrun" else [pytest.mark.full])
         for name in STRATEGIES
         if name != "python"
     ],

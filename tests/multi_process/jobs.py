@@ -26,13 +26,19 @@ PAIRS = ("multi_worker-2", "horovod-2")
 MULTI_WORKER = ("multi_worker-2",)
 ALL = tuple(JOBS)
 HOROVOD = ("horovod-2", "horovod-3")
-# What is the same code with either engine, the default suite tests with one.
+# What is the same code with either engine, the default suite tests with one. By file, or scenario.
 _USUAL = {
     "compression": ("multi_worker-2",),
     "data": ("horovod-2",),
     "decisions": ("horovod-2",),
     "files": ("multi_worker-2",),
+    "loops.keras_losses": ("multi_worker-2",),
+    "loops.means": ("multi_worker-2",),
+    "loops.built_in_the_first_step": ("horovod-2",),
+    "loops.wrapped_and_built_in_the_first_step": ("horovod-2",),
     "mismatches": ("multi_worker-2",),
+    "mismatches_by_hand.loops": ("multi_worker-2",),
+    "mismatches_by_hand.harmless": ("multi_worker-2",),
 }
 
 
@@ -52,7 +58,7 @@ def scenario(function: Callable, jobs: tuple[str, ...] = PAIRS) -> pytest.MarkDe
         function: one of the folder `scenarios`.
         jobs: names out of `JOBS`.
     """
-    usual = _USUAL.get(module_of(function), PAIRS)
+    usual = _USUAL.get(name_of(function)) or _USUAL.get(module_of(function), PAIRS)
     if not set(usual) & set(jobs):
         usual = jobs[:1]
     parameters = [_param(job, function, job in usual) for job in jobs]

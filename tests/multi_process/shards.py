@@ -77,3 +77,11 @@ SHARDS = {
     "endless": Shards(endless=(0, 1, 2), steps=4),
     "endless and unknown": Shards(endless=(1,), known=False, steps=4),
 }
+# Those that the default suite trains: something of each kind.
+FIRST = (
+    "known lengths",
+    "a rank without data, unknown",
+    "static and other batch sizes",
+    "endless and finite",
+    "endless and unknown",
+)

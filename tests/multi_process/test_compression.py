@@ -71,6 +71,7 @@ def test_momentum_before_the_exchange(found, assert_as_on_devices):
     assert_ranks_agree(found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["saved by all", "saved by the chief in a callback", "backed up"])
 @scenario(compression.resumed)
 def test_a_resumed_training_equals_an_uninterrupted_one(found, way):

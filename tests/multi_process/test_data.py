@@ -7,7 +7,7 @@ from tests.multi_process import checks
 from tests.multi_process.jobs import ALL, scenario
 from tests.multi_process.reference import BATCHES, ROWS, OneDevice, X, Y, in_batches
 from tests.multi_process.scenarios import data
-from tests.multi_process.shards import SHARDS
+from tests.multi_process.shards import FIRST, SHARDS
 
 DEVICES = {"multi_worker-2x2": 2}
 
@@ -60,9 +60,20 @@ def test_a_distributed_data_set_is_trained_as_it_is(found, name):
     trained(of(found, name), OneDevice().train(2))
 
 
-@pytest.mark.parametrize("name", SHARDS)
+@pytest.mark.parametrize("name", FIRST)
 @scenario(data.own_shards, ALL)
 def test_own_shards_are_trained_as_their_union(found, name, devices):
+    trained_as_their_union(found, name, devices)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in SHARDS if name not in FIRST])
+@scenario(data.more_own_shards, ALL)
+def test_own_shards_of_more_kinds_are_trained_as_their_union(found, name, devices):
+    trained_as_their_union(found, name, devices)
+
+
+def trained_as_their_union(found, name, devices):
     expected = OneDevice()
     for steps in SHARDS[name].epochs(len(found), devices):
         expected.epoch(steps)

@@ -41,6 +41,13 @@ def test_runs_that_differ_are_named_before_the_first_step(found, name):
     named(found, name, mismatches.RUNS)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", mismatches.MORE_RUNS)
+@scenario(mismatches.more_runs)
+def test_more_runs_that_differ_are_named_before_the_first_step(found, name):
+    named(found, name, mismatches.MORE_RUNS)
+
+
 @pytest.mark.parametrize("name", mismatches.ENDS)
 @scenario(mismatches.ends)
 def test_data_that_end_in_one_rank_are_named(found, name):
@@ -56,6 +63,13 @@ def test_other_data_in_one_rank_are_named(found, name):
 @pytest.mark.parametrize("name", mismatches.HARMLESS)
 @scenario(mismatches.harmless)
 def test_what_is_harmless_changes_nothing(found, name):
+    checks.trained(found, OneDevice().train(1), state=name)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", mismatches.MORE_HARMLESS)
+@scenario(mismatches.more_harmless)
+def test_more_that_is_harmless_changes_nothing(found, name):
     checks.trained(found, OneDevice().train(1), state=name)
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 SAMPLES = 96
 BATCHES = 24
-_UPDATES = 4096
+_UPDATES = 65536
 
 
 class Recorder(keras.optimizers.SGD):
@@ -18,7 +18,7 @@ class Recorder(keras.optimizers.SGD):
     def build(self, variables):
         if not self.built:
             super().build(variables)
-            for name in ("staleness", "worker"):
+            for name in ("staleness", "worker", "rate"):
                 setattr(self, name, self.add_variable((_UPDATES,), name=name))
 
     def update_step(self, gradient, variable, learning_rate):
@@ -26,7 +26,8 @@ class Recorder(keras.optimizers.SGD):
             read, worker = tf.unstack(gradient)
             now = tf.convert_to_tensor(variable)[0]
             index = tf.cast(now, tf.int32)[None, None]
-            for history, value in ((self.staleness, now - read), (self.worker, worker)):
+            noted = (now - read, worker, tf.cast(learning_rate, tf.float32))
+            for history, value in zip((self.staleness, self.worker, self.rate), noted):
                 before = tf.convert_to_tensor(history.value)
                 history.assign(tf.tensor_scatter_nd_update(before, index, [value]))
             gradient = tf.constant([1.0, 0.0])
@@ -74,6 +75,7 @@ class Counting(keras.Model):
             "seen": np.asarray(self.seen).astype(int).tolist(),
             "staleness": np.asarray(recorder.staleness)[:updates].astype(int).tolist(),
             "workers": np.asarray(recorder.worker)[:updates].astype(int).tolist(),
+            "rates": np.asarray(recorder.rate)[:updates].tolist(),
         }
 
 

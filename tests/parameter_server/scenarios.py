@@ -32,6 +32,8 @@ from tests.parameter_server.steps_scenarios import reading_ahead as reading_ahea
 from tests.parameter_server.steps_scenarios import rescaling as rescaling
 from tests.parameter_server.steps_scenarios import shares as shares
 from tests.parameter_server.steps_scenarios import single_batches as single_batches
+from tests.parameter_server.stock_scenarios import stock_many as stock_many
+from tests.parameter_server.stock_scenarios import stock_partitioned as stock_partitioned
 from tfdist.parameter_server.chief.updates import Updates
 from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.report import StalenessReport

@@ -1,6 +1,5 @@
 """Real processes are killed and stopped; the weights tell what was trained on, and how often."""
 
-import collections
 import json
 import os
 import subprocess
@@ -12,48 +11,11 @@ import pytest
 
 from tests.cli.launching import all_end
 from tests.parameter_server.counting import BATCHES, SAMPLES
-from tfdist.cluster import Cluster
-from tfdist.cluster.addresses import reserved_ports
 from tfdist.replay.log import read
 
 ROOT = Path(__file__).parents[2]
-JOB = "tests.parameter_server.job"
 LOSING = "tests.parameter_server.losing"
 LOST = "tests.parameter_server.lost"
-
-
-@pytest.fixture
-def start(tmp_path):
-    """Starts the processes of a job as on several machines: with TF_CONFIG, and nobody looks on."""
-    started = []
-
-    def start(workers, ps, *arguments, job=JOB, **environ):
-        names = [("chief", 0), *(("worker", i) for i in range(workers))]
-        names += [("ps", i) for i in range(ps)]
-        with reserved_ports(len(names)) as ports:
-            addresses = collections.defaultdict(tuple)
-            for (kind, _), port in zip(names, ports):
-                addresses[kind] += (f"127.0.0.1:{port}",)
-        processes = {}
-        for kind, index in names:
-            config = Cluster(addresses, kind, index).to_tf_config()
-            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-            environ |= {"TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path}
-            with (tmp_path / f"{kind}-{index}.log").open("ab") as log:
-                processes[kind, index] = subprocess.Popen(
-                    [sys.executable, "-m", job, str(tmp_path), *arguments],
-                    env=os.environ | environ,
-                    stdout=log,
-                    stderr=log,
-                    cwd=ROOT,
-                )
-        started.extend(processes.values())
-        return processes, addresses
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
 
 
 def ended(processes, within=60):

@@ -92,6 +92,10 @@ def test_a_run_of_processes_with_a_slow_worker(tmp_path):
     check(job)
 
 
+# One process of pytest-xdist records the run.
+shares_run = pytest.mark.xdist_group("replay")
+
+
 @pytest.fixture(scope="module")
 def with_drops(tmp_path_factory):
     """A run with all of that, in which gradients were dropped.
@@ -106,10 +110,12 @@ def with_drops(tmp_path_factory):
     return job
 
 
+@shares_run
 def test_drops_what_is_kept_parts_and_compression(with_drops):
     check(with_drops)
 
 
+@shares_run
 def test_a_script_that_is_not_the_recorded_one_is_told_what_differs(with_drops):
     with_drops.environ["TFDIST_REPLAY"] = with_drops.options["record"]
     script = ROOT / "tests" / "replay" / "mistakes.py"
@@ -131,6 +137,7 @@ def test_a_script_that_is_not_the_recorded_one_is_told_what_differs(with_drops):
         assert log in errors[name] or name in ("data", "length", "second strategy")
 
 
+@shares_run
 def test_what_a_killed_chief_has_recorded_is_replayed(with_drops, tmp_path):
     log = tmp_path / "cut.log"
     lines = Path(with_drops.options["record"]).read_bytes().splitlines(keepends=True)

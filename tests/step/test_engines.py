@@ -19,7 +19,7 @@ OPERATIONS = [name for name, _ in inspect.getmembers(Engine, inspect.isfunction)
 
 
 def _by_replica(strategy, dtype):
-    function = tf.function(lambda: strategy.run(results, args=(given, dtype)))
+    function = tf.function(lambda: strategy.run(results, args=(given, dtype)), autograph=False)
     found = {n: strategy.experimental_local_results(v) for n, v in function().items()}
     return [
         {name: np.asarray(values[replica]) for name, values in found.items()}

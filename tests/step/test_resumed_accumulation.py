@@ -35,8 +35,15 @@ def _assert_same(model, expected):
         np.testing.assert_array_equal(rows[key], value)
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("way", ["model", "backup"])
+@pytest.mark.parametrize(
+    ("way", "replicas"),
+    [
+        ("model", 3),
+        ("backup", 2),
+        pytest.param("model", 2, marks=pytest.mark.full),
+        pytest.param("backup", 3, marks=pytest.mark.full),
+    ],
+)
 def test_a_resumed_training_equals_an_uninterrupted_one(way, replicas, tmp_path):
     whole = _fit(_model(replicas))
     if way == "model":
@@ -51,6 +58,10 @@ def test_a_resumed_training_equals_an_uninterrupted_one(way, replicas, tmp_path)
         _fit(_model(replicas), last=2, callbacks=(backup,))
         resumed = _fit(_model(replicas), callbacks=(backup,))
     _assert_same(resumed, whole)
+
+
+# One process of pytest-xdist trains the model.
+shares_model = pytest.mark.xdist_group("resumed accumulation")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +89,7 @@ def _waiting(model):
     return rows
 
 
+@shares_model
 @pytest.mark.parametrize("bucket_bytes", [1000, 2**22])
 def test_each_replica_gets_its_own_part_back(saved, bucket_bytes):
     model, path = saved
@@ -88,6 +100,7 @@ def test_each_replica_gets_its_own_part_back(saved, bucket_bytes):
         np.testing.assert_array_equal(_waiting(loaded)[key], rows)
 
 
+@shares_model
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_other_replicas_get_equal_parts_of_the_sum(saved, replicas):
     model, path = saved
@@ -99,6 +112,7 @@ def test_other_replicas_get_equal_parts_of_the_sum(saved, replicas):
         np.testing.assert_allclose(parts.sum(0), rows.sum(0), atol=1e-6)
 
 
+@shares_model
 def test_one_device_without_tfdist_reads_the_weights(saved):
     model, path = saved
     loaded = keras.models.load_model(path)
@@ -127,6 +141,7 @@ def test_without_compression_a_file_has_the_sum_and_only_while_something_waits()
     assert _store(model).keys() == {"micro_step"}
 
 
+@shares_model
 def test_a_file_of_sums_is_divided_equally_as_before(saved):
     """The layout of files that were written before each replica's part was saved."""
     model, path = saved
@@ -143,6 +158,7 @@ def test_a_file_of_sums_is_divided_equally_as_before(saved):
         np.testing.assert_array_equal(rows, residuals[key])
 
 
+@shares_model
 def test_a_file_in_which_nothing_waits_leaves_nothing_of_before(saved):
     _, path = saved
     for store in ({}, {"micro_step": np.int64(0)}):
@@ -152,6 +168,7 @@ def test_a_file_in_which_nothing_waits_leaves_nothing_of_before(saved):
         assert not any(rows.any() for rows in _waiting(loaded).values())
 
 
+@shares_model
 def test_gradients_of_another_model_are_refused(saved):
     _, path = saved
     loaded = _load(path, 2)

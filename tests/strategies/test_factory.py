@@ -2,6 +2,8 @@
 
 import json
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -74,3 +76,36 @@ def test_auto_refuses_a_broken_tf_config(text, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(ValueError, match="TF_CONFIG .*Received"):
         tfdist.Strategy("auto")
+
+
+@pytest.fixture
+def evaluator(monkeypatch):
+    """Makes this process the evaluator of a cluster that does not name it."""
+    cluster = {"chief": ["a:1"], "worker": ["a:2"], "ps": ["a:3"]}
+    task = {"type": "evaluator", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+
+
+@pytest.mark.parametrize("name", ["auto", "parameter_server", "multi_worker"])
+def test_an_evaluator_waits_for_nobody_and_does_not_train(evaluator, name):
+    strategy = tfdist.Strategy(name, staleness=tfdist.staleness.InverseLR(), input="dynamic")
+    assert type(strategy) is tfdist.MirroredStrategy
+    assert strategy.is_evaluator
+    assert not strategy.is_chief
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = np.ones((8, 2)), np.ones((8, 1))
+    assert np.isfinite(model.evaluate(x, y, verbose=0))
+    with pytest.raises(ValueError, match=r"SidecarEvaluator.*Received: a call of fit in the task"):
+        model.fit(x, y, verbose=0)
+
+
+def test_a_strategy_of_this_machine_trains_as_ever_in_an_evaluator(evaluator):
+    strategy = tfdist.Strategy("mirrored", accumulation_steps=2)
+    assert (strategy.is_evaluator, strategy.options.accumulation_steps) == (False, 2)
+
+
+def test_the_class_for_parameter_servers_says_what_to_make_in_an_evaluator(evaluator):
+    with pytest.raises(ValueError, match=r"tfdist\.Strategy\(.*Received: task=evaluator 0"):
+        tfdist.ParameterServerStrategy()

@@ -76,6 +76,11 @@ Example:
     "parameter_server, with which it is 1 if not given.",
 )
 @click.option(
+    "--evaluator",
+    is_flag=True,
+    help="Starts an evaluator too, which evaluates checkpoints beside training; with --ps.",
+)
+@click.option(
     "--devices-per-worker",
     type=_NUMBER,
     metavar="D",
@@ -134,6 +139,7 @@ def run(
     count: int,
     strategy: str | None,
     ps: int | None,
+    evaluator: bool,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -154,6 +160,8 @@ def run(
     killed it. With parameter servers, training goes on when a worker fails; it ends with the chief.
     """
     strategy, ps = _choose(context, strategy, ps, count)
+    if evaluator and not ps:
+        context.fail(f"--evaluator is for jobs with --ps. Received: --strategy {strategy}")
     program = [sys.executable, *(["-m"] if module else []), *command]
     if not module and not os.path.exists(command[0]):
         context.fail(f"there is no such script. Received: {command[0]!r}")
@@ -171,11 +179,12 @@ def run(
             strategy,
             count,
             ps=ps,
+            evaluator=evaluator,
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
         ) as environments:
             directory = _directory(log_dir)
-            started = members(count, ps)
+            started = members(count, ps, evaluator)
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in started]
             if verbose:
                 _say(f"{len(started)} processes, strategy {strategy}, logs in {directory}")

@@ -128,6 +128,8 @@ def choose_strategy(
             )
         launch = clustered or Launch("python", 0, 1, {})
     if launch.cluster is not None:
+        if launch.cluster.task_type == "evaluator":
+            return "mirrored", f"{launch.launcher} names this process an evaluator"
         if launch.cluster.jobs.get("ps"):
             return "parameter_server", f"{launch.launcher} has a `ps` job"
         if launch.size > 1:

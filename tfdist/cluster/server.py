@@ -54,6 +54,8 @@ def serve(cluster: Cluster) -> None:
     config = tf.compat.v1.ConfigProto(
         inter_op_parallelism_threads=_threads(len(cluster.jobs["worker"]))
     )
+    # A thread that spins takes time from the computation of another process on the same cores.
+    config.experimental.disable_thread_spinning = True
     server = tf.distribute.Server(
         {job: list(addresses) for job, addresses in cluster.jobs.items()},
         job_name=cluster.task_type,

@@ -73,7 +73,7 @@ from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.registry import check_overrides
 from tfdist.compat.row_updates import RowsOfVariable
-from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving
+from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
 from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
 from tfdist.compat.trainer import (
@@ -87,7 +87,7 @@ from tfdist.compat.trainer import (
     set_backup_epoch,
     set_initial_epoch,
 )
-from tfdist.compat.variables import hook_variables, outside_stateless_scope
+from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
 __all__ = [
     "CHIEF",
@@ -112,6 +112,7 @@ __all__ = [
     "function_graph",
     "gradients_by_value",
     "hook_add",
+    "hook_additions",
     "hook_apply",
     "hook_callbacks",
     "hook_compile",
@@ -143,6 +144,7 @@ __all__ = [
     "masked_weights",
     "model_strategy",
     "number_of_batches",
+    "not_restored",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",

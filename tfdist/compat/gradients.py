@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.compat.graphs import resource_of
+from tfdist.compat.partitions import PartitionedVariable
 from tfdist.compat.registry import BOTH, READ, REPLACED, TENSORFLOW, touch
 from tfdist.structures import Structure, Variable
 
@@ -49,7 +51,6 @@ _STOP = touch("tensorflow.python.eager.record", "stop_recording", READ, **_RECOR
 
 class _State(threading.local):
     values: Mapping[int, list[tf.Tensor | tf.Variable]] | None = None
-    join: Callable[[list], Any]
     in_jacobian = False
 
 
@@ -57,32 +58,33 @@ _state = _State()
 
 
 @contextlib.contextmanager
-def gradients_by_value(
-    values: Mapping[int, list[tf.Tensor | tf.Variable]], join: Callable[[list], Any]
-) -> Iterator[None]:
+def gradients_by_value(values: Mapping[int, list[tf.Tensor | tf.Variable]]) -> Iterator[None]:
     """In this thread, tapes differentiate by `values` in place of the Keras variables.
 
     Args:
         values: for the id of each Keras variable, the values of its parts, or its parts.
-        join: makes the gradient of a variable from the gradients of its parts.
     """
     previous = _state.values
-    _state.values, _state.join = values, join
+    _state.values = values
     try:
         yield
     finally:
         _state.values = previous
 
 
-def hook_gradients(hook: Callable[..., Any]) -> None:
+def hook_gradients(hook: Callable[..., Any], join: Callable[[list], Any]) -> None:
     """Makes `tape.gradient(...)` call `hook(gradient, tape, target, sources, ...)` instead.
 
     `gradient` is the original and takes the same arguments. The last two are `output_gradients` and
-    `unconnected_gradients`.
+    `unconnected_gradients`. The original differentiates by the parts of partitioned variables.
+
+    Args:
+        hook: called instead.
+        join: makes the gradient of a variable from the gradients of its parts.
     """
 
     def make(original: Callable) -> Callable:
-        by_value = functools.partial(_by_value, original)
+        by_value = functools.partial(_by_value, original, join)
 
         @functools.wraps(original)
         def gradient(
@@ -101,20 +103,28 @@ def hook_gradients(hook: Callable[..., Any]) -> None:
 
 def _by_value(
     gradient: Callable,
+    join: Callable[[list], Any],
     tape: tf.GradientTape,
     target: Structure,
     sources: Structure,
     output_gradients: Structure,
     unconnected_gradients: tf.UnconnectedGradients,
 ) -> Any:
-    if not _state.values:
+    values = _state.values or {}
+    by_value = [values.get(id(source)) or _by_part(source) for source in tf.nest.flatten(sources)]
+    if not values and not any(isinstance(source, list) for source in by_value):
         return gradient(tape, target, sources, output_gradients, unconnected_gradients)
-    by_value = [_state.values.get(id(source), source) for source in tf.nest.flatten(sources)]
     found = [
-        _state.join(one) if isinstance(one, list) else one
+        join(one) if isinstance(one, list) else one
         for one in gradient(tape, target, by_value, output_gradients, unconnected_gradients)
     ]
     return tf.nest.pack_sequence_as(sources, found)
+
+
+def _by_part(source: Any) -> Any:
+    """The parts of a partitioned variable in a list; any other source itself."""
+    value = source.value if isinstance(source, keras.Variable) else source
+    return list(value.variables) if isinstance(value, PartitionedVariable) else source
 
 
 def resources_of(variable: Variable) -> list:

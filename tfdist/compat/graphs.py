@@ -77,6 +77,40 @@ def resource_of(variable: Variable) -> Any:
     return getattr(value, _HANDLE.name, value)
 
 
+def change_of(value: tf.Tensor, variable: tf.Variable) -> tuple[str, tf.Tensor] | None:
+    """What `value`, in the graph of a function, adds to `variable` or subtracts from it.
+
+    Returns:
+        "+" or "-" and the change, of the dtype of the variable; None where `value` is no sum or
+        difference of the variable and something else.
+    """
+    operation = _source(value).op
+    if operation.type not in ("Add", "AddV2", "Sub") or value.dtype != variable.dtype:
+        return None
+    first, second = operation.inputs
+    if _reads(first, variable):
+        return "-" if operation.type == "Sub" else "+", second
+    if operation.type != "Sub" and _reads(second, variable):
+        return "+", first
+    return None
+
+
+def _reads(tensor: tf.Tensor, variable: tf.Variable) -> bool:
+    operation = _source(tensor).op
+    if operation.type != "ReadVariableOp":
+        return False
+    handle, own = operation.inputs[0], resource_of(variable)
+    while handle is not own and tf.is_symbolic_tensor(handle):
+        handle = captured_tensor(handle)
+    return handle is own
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
 def function_graph(graph: tf.Graph, name: str) -> Any:
     """The graph of the function called `name` in `graph`, None if there is no such function."""
     return getattr(_GET_FUNCTION.of(graph)(name), "graph", None)

@@ -26,7 +26,7 @@ _REDUCED: dict[str, str] = {
     "versions": KERAS,
     "instead": "Keras 2's argument `skip_gradients_aggregation`",
 }
-_APPLY = touch(_BASE, "apply", REPLACED, "self", "grads", **_REDUCED)
+_APPLY = touch(_BASE, "apply", REPLACED, "self", "grads", "trainable_variables", **_REDUCED)
 _REDUCE = touch(
     *(_TENSORFLOW, "_all_reduce_sum_gradients", REPLACED, "self", "grads_and_vars"), **_REDUCED
 )
@@ -52,10 +52,11 @@ def applying_reduced_gradients() -> Iterator[None]:
         _applying.active = False
 
 
-def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any], Any]) -> None:
-    """Makes optimizers apply `hook(optimizer, gradients)` instead of `gradients`.
+def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any, Any], Any]) -> None:
+    """Makes optimizers apply `hook(optimizer, gradients, variables)` instead of `gradients`.
 
-    Inside `applying_reduced_gradients` the hook is not called.
+    `variables` is None for those that the optimizer was built for. Inside
+    `applying_reduced_gradients` the hook is not called.
     """
 
     def make(apply: Callable) -> Callable:
@@ -63,11 +64,15 @@ def hook_apply(hook: Callable[[keras.optimizers.Optimizer, Any], Any]) -> None:
         # Keras' own code would fail in other ways before it.
         @functools.wraps(apply)
         def apply_with_hook(
-            self: keras.optimizers.Optimizer, grads: Structure, *args: Any, **kwargs: Any
+            self: keras.optimizers.Optimizer,
+            grads: Structure,
+            trainable_variables: Structure = None,
         ) -> Any:
+            if trainable_variables is not None:
+                trainable_variables = list(trainable_variables)
             if not getattr(_applying, "active", False):
-                grads = hook(self, grads)
-            return apply(self, grads, *args, **kwargs)
+                grads = hook(self, grads, trainable_variables)
+            return apply(self, grads, trainable_variables)
 
         return apply_with_hook
 

@@ -133,6 +133,10 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         """
         raise NotImplementedError
 
+    def divided(self, argument: Structure, variable: PartitionedVariable) -> list[Any]:
+        """What the update of each part of `variable` gets for an argument of the whole update."""
+        raise NotImplementedError
+
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
         create = super()._create_variable
         reference = kwargs.get("colocate_with")
@@ -169,7 +173,11 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
 
     def _update(self, var: Structure, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
         if isinstance(var, PartitionedVariable):
-            return [self._update(part, fn, args, kwargs, group) for part in var.variables]
+            own = [self.divided(argument, var) for argument in args]
+            return [
+                self._update(part, fn, tuple(parts[place] for parts in own), kwargs, group)
+                for place, part in enumerate(var.variables)
+            ]
         place = place_of_part(var)
         if place is None:
             return super()._update(var, fn, args, kwargs, group)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras.src.saving.keras_saveable import KerasSaveable
 
-from tfdist.compat.registry import KERAS, REPLACED, overrides, touch
+from tfdist.compat.registry import KERAS, READ, REPLACED, TENSORFLOW, overrides, touch
 
 
 @overrides(
@@ -79,3 +79,22 @@ def hook_load_weights(hook: Callable[[keras.Model, Callable[[], None]], None]) -
         return load_weights
 
     _LOAD.replace(make)
+
+
+_CHECKPOINT = "tensorflow.python.checkpoint.checkpoint"
+_RESTORED: dict[str, str] = {
+    "why": "a model that is evaluated must have all of its weights from the checkpoint. The public "
+    "checks also ask for metrics and the optimizer's state, which training need not have",
+    "versions": TENSORFLOW,
+    "instead": "a public list of the objects that were restored",
+}
+_COORDINATOR = touch(f"{_CHECKPOINT}:CheckpointLoadStatus", "_checkpoint", READ, **_RESTORED)
+_OBJECTS = touch(
+    f"{_CHECKPOINT}:_CheckpointRestoreCoordinator", "object_by_proto_id", READ, **_RESTORED
+)
+
+
+def not_restored(status: object, variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+    """The variables that `tf.train.Checkpoint.restore`, which returned `status`, did not find."""
+    restored = {id(found) for found in _OBJECTS.of(_COORDINATOR.of(status)).values()}
+    return [variable for variable in variables if id(variable) not in restored]

@@ -51,6 +51,7 @@ _PREDICT = touch(_TRAINER, "make_predict_function", READ, "self", **_STEP)
 _PREDICT_STEP = "one_step_on_data"  # what `make_predict_function` hands to `Strategy.run`
 
 
+@tf.autograph.experimental.do_not_convert
 def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
     """The model and the step's name, if `fn` is what Keras' trainer passes to `Strategy.run`.
 

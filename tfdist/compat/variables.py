@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.graphs import change_of
 from tfdist.compat.registry import ADDED, BOTH, KERAS, READ, REPLACED, TENSORFLOW, touch
 from tfdist.structures import Structure, Variable
 
@@ -56,6 +57,42 @@ def _constant(variable: Variable, value: Structure) -> Any:
             f"`strategy.scope()`. Received: {variable.path} with the initial value {value}"
         )
     return number
+
+
+_DIRECT_ASSIGN = touch(
+    *("keras.src.backend.tensorflow.core:Variable", "_direct_assign", REPLACED, "self", "value"),
+    why="workers that do not wait for each other count with the same variables. Keras reads a "
+    "counter and assigns the sum, which loses what others have added in between",
+    versions=BOTH,
+    instead="a Keras that adds with `assign_add`, which is one operation",
+)
+
+
+def hook_additions(is_shared: Callable[[tf.distribute.Strategy], bool]) -> None:
+    """Makes functions add to a Keras variable where they would assign its value plus a change.
+
+    Only under strategies for which `is_shared` returns True, and only where the graph shows that
+    the assigned value is such a sum or difference.
+    """
+
+    def make(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def _direct_assign(self: keras.Variable, value: tf.Tensor) -> None:
+            if tf.executing_eagerly() or not is_shared(tf.distribute.get_strategy()):
+                original(self, value)
+                return
+            variable = self.value
+            found = change_of(value, variable) if isinstance(variable, tf.Variable) else None
+            if found is None:
+                original(self, value)
+                return
+            kind, change = found
+            add = variable.assign_add if kind == "+" else variable.assign_sub
+            add(tf.broadcast_to(change, variable.shape))
+
+        return _direct_assign
+
+    _DIRECT_ASSIGN.replace(make)
 
 
 _SCOPE: dict[str, str] = {

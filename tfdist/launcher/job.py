@@ -192,20 +192,24 @@ class Job:
 
     def _look_for_deaths(self, now: float) -> None:
         # First look at all ranks: what the end of one rank means depends on the others.
-        for rank in [rank for rank in self._ranks if rank.look(now)]:
+        dead = [rank for rank in self._ranks if rank.look(now)]
+        for rank in dead:
             if rank.code:
                 self._take_failure(rank, rank.code, now)
-            elif rank.member.role.leads:
-                self._end(None, now + self._limits.grace, signal.SIGTERM)
+        led = any(rank.member.role.leads and rank.code == 0 for rank in self._ranks)
+        beside = any(rank.member.role.beside and rank.code is None for rank in self._ranks)
+        if dead and led and not beside:
+            self._end(None, now + self._limits.grace, signal.SIGTERM)
 
     def _take_failure(self, failed: Rank, code: int, now: float) -> None:
         role = failed.member.role
         stopped = [rank for rank in self._ranks if rank.member.role.stalls and rank.is_stopped]
         others = [rank for rank in self._ranks if rank.member.role is role and rank.code is None]
-        if role.spare and others and not self._ending:
+        if (role.beside or (role.spare and others)) and not self._ending:
             failed.spared = True
             after = f"{ending(code)} after {now - self._started:.1f} s"
-            self._to_say.append(f"{failed.name} {after}; training goes on without it")
+            then = "training does not need it" if role.beside else "training goes on without it"
+            self._to_say.append(f"{failed.name} {after}; {then}")
         elif stopped and not self._ending:  # the stopped rank made the others give up
             then = f", and {failed.name} then {ending(code)}"
             self._end(outcome.stopped(stopped[0], then), now, signal.SIGTERM)

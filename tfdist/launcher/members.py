@@ -14,12 +14,15 @@ class Role:
         leads: the job is done when the process ends with status 0.
         spare: the job goes on without the process while another process of the same role runs.
         stalls: the job ends when the process is stopped for too long.
+        beside: the process has no part in training. Without it the job goes on, and once training
+            has ended well, the job waits for its end.
     """
 
     settle: float = 1.0
     leads: bool = False
     spare: bool = False
     stalls: bool = True
+    beside: bool = False
 
 
 PEER = Role()
@@ -27,6 +30,7 @@ CHIEF = Role(leads=True)
 # The chief notices that it has lost a process that it needs, and says so, but not at once.
 WORKER = Role(settle=60.0, spare=True, stalls=False)
 PS = Role(settle=60.0)
+EVALUATOR = Role(stalls=False, beside=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Member:
     """A process of a job, before it is started.
 
     Attributes:
-        kind: "rank", or "ps" for a parameter server.
+        kind: "rank", "ps" for a parameter server, or "evaluator".
         number: its place among the processes of its kind.
         role: what the end of the process means.
         task: its job and index in TF_CONFIG.
@@ -68,13 +72,14 @@ class Member:
         return f"{self.kind}-{self.number}.log"
 
 
-def members(count: int, ps: int = 0) -> list[Member]:
+def members(count: int, ps: int = 0, evaluator: bool = False) -> list[Member]:
     """The processes of a job, in the order in which they are started.
 
     Args:
         count: the number of ranks. With parameter servers, rank 0 is the chief and the others are
             the workers.
         ps: the number of parameter servers; with 0 all ranks are equal.
+        evaluator: whether there is an evaluator; only with parameter servers.
 
     Example:
 
@@ -88,6 +93,7 @@ def members(count: int, ps: int = 0) -> list[Member]:
         Member("rank", 0, CHIEF, ("chief", 0)),
         *(Member("rank", rank, WORKER, ("worker", rank - 1)) for rank in range(1, count)),
         *(Member("ps", index, PS, ("ps", index)) for index in range(ps)),
+        *(Member("evaluator", 0, EVALUATOR, ("evaluator", 0)) for _ in range(evaluator)),
     ]
 
 
@@ -101,7 +107,7 @@ def named(some: list[Member]) -> str:
     'ranks 0, 1, 2 and ps 0, 1'
     """
     phrases = []
-    for kind, plural in (("rank", "ranks"), ("ps", "ps")):
+    for kind, plural in (("rank", "ranks"), ("ps", "ps"), ("evaluator", "evaluators")):
         numbers = [str(member.number) for member in some if member.kind == kind]
         if numbers:
             phrases.append(f"{plural if len(numbers) > 1 else kind} {', '.join(numbers)}")

@@ -30,6 +30,7 @@ def environments(
     environ: Mapping[str, str] = os.environ,
     *,
     ps: int = 0,
+    evaluator: bool = False,
     devices_per_worker: int | None = None,
     connect_timeout: float | None = None,
 ) -> Iterator[list[dict[str, str]]]:
@@ -43,11 +44,12 @@ def environments(
         count: the number of ranks.
         environ: the environment to start from.
         ps: the number of parameter servers: at least 1 for "parameter_server", else 0.
+        evaluator: whether there is an evaluator; only with parameter servers.
         devices_per_worker: the number of virtual CPU devices of each rank.
         connect_timeout: seconds that a rank waits for the other ranks.
 
     Yields:
-        The environments, in the order of `members(count, ps)`.
+        The environments, in the order of `members(count, ps, evaluator)`.
 
     Raises:
         ImportError: in one line, for "horovod" where Horovod is not installed.
@@ -70,10 +72,10 @@ def environments(
     common.setdefault("PYTHONUNBUFFERED", "1")
     sharing, waiting = count, devices_per_worker or 1
     if ps:  # the chief only hands out the work
-        sharing, waiting = count - 1 + ps, enough_threads(count - 1)
+        sharing, waiting = count - 1 + ps + evaluator, enough_threads(count - 1)
     for name, value in {**threads(sharing, waiting), **ALLOCATOR}.items():
         common.setdefault(name, value)
-    tasks = [member.task for member in members(count, ps)]
+    tasks = [member.task for member in members(count, ps, evaluator)]
     with LAUNCHED[strategy].environments(tasks, common) as own:
         yield [{**common, **variables} for variables in own]
 

@@ -9,14 +9,18 @@ import os
 import tensorflow as tf
 
 from tfdist.cluster import Cluster
-from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster.addresses import reserved_ports, without_proxy
 from tfdist.cluster.local import local_cluster
 from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
+from tfdist.cluster.places import LOOPBACK
 from tfdist.cluster.server import serve
 
 # Where this process already serves as a chief. Another strategy of the same cluster waits for
 # nobody.
 _served: set[str | None] = set()
+
+# Those that TensorFlow connects to. It would wait for an evaluator too, for ever.
+_JOBS = ("chief", "worker", "ps")
 
 
 def connect(
@@ -31,7 +35,8 @@ def connect(
         The resolver of the chief.
 
     Raises:
-        ValueError: when there is no cluster, or a cluster without chief, worker or ps.
+        ValueError: when there is no cluster, a cluster without chief, worker or ps, and in an
+            evaluator.
         TimeoutError: when some processes cannot be reached; the message names them.
         SystemExit: in workers and parameter servers, when the chief has ended.
     """
@@ -44,6 +49,12 @@ def connect(
             "Received: no TF_CONFIG"
         )
 
+    if cluster.task_type == "evaluator":
+        raise ValueError(
+            "An evaluator is not part of the cluster that trains. Make the strategy with "
+            '`tfdist.Strategy("parameter_server")`, which means this machine\'s devices there, or '
+            "none at all, and evaluate with `tfdist.SidecarEvaluator`. Received: task=evaluator 0"
+        )
     check_parameter_server_cluster(cluster)
     others = [*cluster.jobs["worker"], *cluster.jobs["ps"], *cluster.jobs["chief"]]
     os.environ.update(without_proxy(os.environ, others))
@@ -53,11 +64,12 @@ def connect(
     if cluster.address not in _served:
         wait_for_servers(cluster)
         _served.add(cluster.address)
-    if resolver is not None:
+    if resolver is not None and set(resolver.cluster_spec().jobs) == set(_JOBS):
         return resolver
-    jobs = {job: list(cluster.jobs[job]) for job in ("chief", "worker", "ps")}
+    jobs = {job: list(cluster.jobs[job]) for job in _JOBS}
+    layer = (resolver and resolver.rpc_layer) or "grpc"
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer="grpc"
+        tf.train.ClusterSpec(jobs), task_type="chief", task_id=0, rpc_layer=layer
     )
 
 
@@ -76,4 +88,15 @@ def cluster_of_one_process(ps: int) -> tf.distribute.cluster_resolver.ClusterRes
 
 def _cluster_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Cluster:
     jobs = {job: tuple(tasks) for job, tasks in resolver.cluster_spec().as_dict().items()}
+    if "chief" not in jobs and not resolver.task_type:
+        # As in TensorFlow: whoever makes a strategy for servers that run elsewhere is the chief.
+        jobs["chief"] = (_own_address(frozenset(jobs.items())),)
     return Cluster(jobs, resolver.task_type or "chief", resolver.task_id or 0)
+
+
+@functools.cache
+def _own_address(jobs: frozenset) -> str:
+    """An address for this process, the same each time for a cluster of the same `jobs`."""
+    del jobs
+    (port,) = _open.enter_context(reserved_ports(1))
+    return f"{LOOPBACK}:{port}"

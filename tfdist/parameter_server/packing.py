@@ -12,8 +12,8 @@ import keras
 import tensorflow as tf
 
 from tfdist.parameter_server.gradients import added
-from tfdist.parameter_server.partitions import is_small
-from tfdist.structures import Gradient
+from tfdist.parameter_server.partitions import SMALL_BYTES, is_small
+from tfdist.structures import Gradient, Structure
 
 
 def places_of(key: str) -> list[int]:
@@ -99,9 +99,52 @@ def unpack_there(packed: Mapping[str, Gradient], variables: Sequence[keras.Varia
     return values
 
 
+class Sent:
+    """Tensors that travel to a device: small ones of one dtype together, if their shapes are known.
+
+    Args:
+        structure: the tensors.
+        device: the device.
+
+    Attributes:
+        tensors: what has travelled, on the device.
+    """
+
+    def __init__(self, structure: Structure, device: str):
+        self._structure = structure
+        flat = tf.nest.flatten(structure, expand_composites=True)
+        self._shapes = [tensor.shape for tensor in flat]
+        groups: dict[str | int, list[int]] = {}
+        for place, tensor in enumerate(flat):
+            size = tensor.shape.num_elements()
+            small = size is not None and size * tensor.dtype.size <= SMALL_BYTES
+            groups.setdefault(tensor.dtype.name if small else place, []).append(place)
+        self._groups = list(groups.values())
+        together = [joined([flat[place] for place in group]) for group in self._groups]
+        with tf.device(device):
+            self.tensors = [tf.identity(tensor) for tensor in together]
+
+    def unpacked(self, tensors: Sequence[tf.Tensor]) -> Structure:
+        """The structure again.
+
+        Args:
+            tensors: the attribute `tensors`, or what stands for them in another graph.
+        """
+        flat = list(self._shapes)
+        for group, together in zip(self._groups, tensors):
+            for place, part in zip(group, split(together, [self._shapes[at] for at in group])):
+                flat[place] = part
+        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
+
+
+def split(together: Gradient, shapes: Sequence[tf.TensorShape]) -> list[Gradient]:
+    """What `joined` has joined."""
+    if len(shapes) == 1:
+        return [together]
+    parts = tf.split(together, [shape.num_elements() for shape in shapes])
+    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
+
+
 def _divided(key: str, value: Gradient, variables: Sequence[keras.Variable]) -> list[Gradient]:
     shapes = [tf.TensorShape(variables[place].shape) for place in places_of(key)]
-    if len(shapes) == 1:
-        return [value]
-    parts = tf.split(value, [shape.num_elements() for shape in shapes])
-    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
+    return split(value, shapes)

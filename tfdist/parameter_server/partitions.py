@@ -16,7 +16,7 @@ from tfdist import compat
 from tfdist.structures import Gradient
 
 # A smaller table is read whole: its bytes cost less than asking for single rows.
-_SMALL_BYTES = 64 * 1024
+SMALL_BYTES = 64 * 1024
 
 # A larger table is never copied. Once some of its rows were updated, TensorFlow copies a variable
 # whenever it is read, and each worker would hold such a copy.
@@ -70,7 +70,7 @@ def whole(values: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
 
 def is_small(variable: keras.Variable) -> bool:
     """Whether reading all rows costs no more than reading some."""
-    return _bytes_of(variable) <= _SMALL_BYTES
+    return _bytes_of(variable) <= SMALL_BYTES
 
 
 def is_copied(variable: keras.Variable) -> bool:

@@ -12,6 +12,20 @@ from tfdist.parameter_server.data.batch import Batch
 from tfdist.parameter_server.gradients import Outcome, Unsent
 
 
+class Made(NamedTuple):
+    """An update that a worker has made itself.
+
+    Attributes:
+        version: the number of updates, with this one.
+        staleness: the staleness of its gradients.
+        results: the results of the metrics after it.
+    """
+
+    version: int
+    staleness: int
+    results: dict[str, float]
+
+
 class Snapshot(NamedTuple):
     """The weights between two updates.
 
@@ -39,6 +53,8 @@ class WorkItem:
         anew: whether the compressors began anew, because a lost worker took the unsent rest along.
         held_back: whether the finished work item had to wait until others were used.
         released: whether the worker may go on.
+        call: the number of the call in which the worker makes updates itself; None outside of it.
+        made: the updates that the worker has made itself.
     """
 
     worker: int
@@ -51,6 +67,8 @@ class WorkItem:
     anew: bool = False
     held_back: bool = False
     released: bool = False
+    call: int | None = None
+    made: list[Made] = dataclasses.field(default_factory=list)
 
 
 Compute = Callable[[WorkItem, Callable[[WorkItem], None]], None]

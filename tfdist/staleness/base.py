@@ -24,6 +24,20 @@ class StalenessPolicy:
     compensates: ClassVar[bool] = False
     """Whether `compensate` changes gradients."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether `may_start` or `may_update` may say no."""
+        kind = type(self)
+        return (kind.may_start, kind.may_update) != (
+            StalenessPolicy.may_start,
+            StalenessPolicy.may_update,
+        )
+
+    @property
+    def drops(self) -> bool:
+        """Whether `accepts` may say no."""
+        return type(self).accepts != StalenessPolicy.accepts
+
     def may_start(self, ahead: int, under_way: int) -> bool:
         """Whether a worker may start a step.
 
@@ -128,6 +142,16 @@ class Policies(StalenessPolicy):
     def compensates(self) -> bool:  # type: ignore[override]
         """Whether one of them changes gradients."""
         return any(policy.compensates for policy in self.policies)
+
+    @property
+    def waits(self) -> bool:
+        """Whether one of them lets workers wait."""
+        return any(policy.waits for policy in self.policies)
+
+    @property
+    def drops(self) -> bool:
+        """Whether one of them drops gradients."""
+        return any(policy.drops for policy in self.policies)
 
     def may_start(self, ahead: int, under_way: int) -> bool:
         """Whether all agree."""

@@ -42,6 +42,11 @@ class Bounded(StalenessPolicy):
         check_integer("max_staleness", self.max_staleness, 0)
         check_choice("on_exceed", self.on_exceed, ("drop", "wait"))
 
+    @property
+    def waits(self) -> bool:
+        """With "wait"."""
+        return self.on_exceed == "wait"
+
     def may_start(self, ahead: int, under_way: int) -> bool:
         """With "wait": whether the new gradient is in time if all under way are applied first."""
         del ahead

@@ -29,15 +29,18 @@ from tfdist.structures import Structure
 _GOLDEN_RATIO = 0x9E3779B9
 
 
-def install(check_plain: Callable[[keras.optimizers.Optimizer], None]) -> None:
+def install(
+    check_plain: Callable[[keras.optimizers.Optimizer], None], join: Callable[[list], Any]
+) -> None:
     """Installs all changes; to be called once per process.
 
     Args:
         check_plain: raises ValueError for an optimizer that is not wrapped and must not be applied
             in a replica's step.
+        join: makes the gradient of a partitioned variable from the gradients of its parts.
     """
     compat.hook_apply(functools.partial(_plain_gradients, check_plain))
-    compat.hook_gradients(gradients.of_step)
+    compat.hook_gradients(gradients.of_step, join)
     compat.hook_keras_losses(keras_losses.scaled, keras_losses.unscaled, keras_losses.reduced)
     compat.hook_mean_metric(keras_losses.counted)
     compat.hook_loop_losses(loop_losses.average, loop_losses.regularization, loop_losses.of_layers)
@@ -52,8 +55,10 @@ def _plain_gradients(
     check_plain: Callable[[keras.optimizers.Optimizer], None],
     optimizer: keras.optimizers.Optimizer,
     grads: Structure,
+    variables: Structure,
 ) -> Any:
     """The gradients for a plain optimizer, which sums gradients over the replicas by itself."""
+    del variables
     step = replica.current()
     if step is None:
         return grads

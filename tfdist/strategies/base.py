@@ -46,7 +46,7 @@ class SynchronousStrategy(KerasStrategy):
     @property
     def is_chief(self) -> bool:
         """Whether this process writes files and progress: the only process, or rank 0 of many."""
-        return self.processes.is_chief
+        return self.processes.is_chief and not self.is_evaluator
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
         """Callbacks for `model.fit`: they check that the model is in this scope and has data."""

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.arguments import shown
-from tfdist.cluster import choose_strategy
+from tfdist.cluster import Cluster, choose_strategy
 from tfdist.strategies.horovod.backend import is_installed
 from tfdist.strategies.registry import BACKENDS
 
@@ -21,7 +21,9 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
             tfdist chooses: Horovod if horovodrun or MPI started the process; a parameter server if
             `TF_CONFIG` has a `ps`; several workers if `TF_CONFIG` or Slurm names them; else
             mirrored on the local devices. "auto" logs its choice and the reason at level INFO;
-            `tfdist doctor` shows both.
+            `tfdist doctor` shows both. In the task `evaluator` of TF_CONFIG all names mean the
+            devices of this process, and only "mirrored" uses `options`; see
+            `tfdist.SidecarEvaluator`.
         **options: the arguments of the strategy's class.
 
     Returns:
@@ -41,7 +43,7 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     >>> tfdist.Strategy("mirrored", accumulation_steps=4).options.accumulation_steps
     4
     """
-    requested = f"name={shown(name)}"
+    requested, several_processes = f"name={shown(name)}", name != "mirrored"
     if not isinstance(name, str) or name not in {"auto", *BACKENDS}:
         raise ValueError(
             f"Unknown strategy. Available: {sorted(BACKENDS)} and 'auto'. Received: {requested}"
@@ -50,6 +52,10 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
         name, reason = _choose()
         requested += f", which means {name!r} here, because {reason}"
         tf.get_logger().info("tfdist: strategy %r, because %s", name, reason)
+    if several_processes and _is_evaluator():
+        alone = BACKENDS["mirrored"].load()()
+        alone.is_evaluator = True
+        return alone
     backend = BACKENDS[name]
     if not backend.is_asynchronous and options.pop("staleness", None) is not None:
         raise ValueError(
@@ -57,6 +63,11 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
             f"stale; leave `staleness` out. Received: staleness for the strategy {requested}"
         )
     return backend.load()(**options)
+
+
+def _is_evaluator() -> bool:
+    cluster = Cluster.from_environment()
+    return cluster is not None and cluster.task_type == "evaluator"
 
 
 def _choose() -> tuple[str, str]:

@@ -14,9 +14,10 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
+from tfdist.parameter_server.partitions import joined
 from tfdist.processes import hooks
 from tfdist.processes.files import CallbackFiles
-from tfdist.step import end_of_data, inside_keras
+from tfdist.step import collection, end_of_data, inside_keras
 from tfdist.strategies import wrapping
 from tfdist.strategies.building import build_by_step
 from tfdist.structures import Structure
@@ -28,8 +29,10 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
     Attributes:
         options: the `tfdist.Options` that the strategy was made with.
         callback_files: the files of the callbacks, for each run that is under way.
+        is_evaluator: whether this process is the evaluator of a cluster: it does not train.
     """
 
+    is_evaluator: bool = False
     options: Options
     callback_files: list[CallbackFiles]
 
@@ -108,10 +111,27 @@ def _reduce_per_replica(strategy: tf.distribute.Strategy, values: Structure, red
     return strategy.reduce_per_replica(values, reduction) if _is_ours(strategy) else None
 
 
+@contextlib.contextmanager
+def _refuse_training_in_evaluator(
+    model: keras.Model, name: str, arguments: object
+) -> Iterator[None]:
+    """Surrounds `fit`, `evaluate` or `predict` of `model`; `name` says which."""
+    if name == "fit" and getattr(model.distribute_strategy, "is_evaluator", False):
+        raise ValueError(
+            "The evaluator of a cluster does not train: it would train alone and write over the "
+            "chief's files. Where `strategy.is_evaluator`, call `tfdist.SidecarEvaluator(model, "
+            "data, checkpoint_dir).start()` instead of `fit`. Received: a call of fit in the task "
+            "evaluator of TF_CONFIG"
+        )
+    yield
+
+
 compat.install()
-inside_keras.install(check_plain=wrapping.refuse_unwrapped)
+inside_keras.install(check_plain=wrapping.refuse_unwrapped, join=joined)
 compat.hook_reduce_per_replica(_reduce_per_replica)
+compat.hook_additions(lambda strategy: isinstance(strategy, collection.CollectsGradients))
 compat.hook_runs(end_of_data.of_run)
+compat.hook_runs(_refuse_training_in_evaluator)
 compat.hook_reading(_compare_reading)
 compat.hook_end_of_data(end_of_data.advance)
 compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))

@@ -84,6 +84,17 @@ VARIATIONS = {
     "two optimizers (GAN): WGAN-GP, two steps of the critic, last batch of 1",
     "diffusion without call, averaged network, last batch of 1",
     "Keras' guide to several devices",
+    "ragged inputs",
+    "sparse inputs",
+    "sparse inputs, indices not in order",
+    "ScheduleFreeAdamW, built before fit",
+    "clipnorm",
+    "MultiOptimizer",
+    "Muon",
+    "Lamb",
+    "tf.data, steps_per_execution=4",
+    "learning-rate schedule",
+    "two optimizers (GAN) without call, last batch of 1",
 }
 # What columns train that the default suite does not run completely: something of every theme, and
 # what is most likely to differ between one number of replicas and another.
@@ -127,12 +138,19 @@ _FIRST = {
     "run_eagerly",
 }
 FIRST_SAMPLE = tuple(name for name in SAMPLE if name in _OF_ENGINES | _FIRST)
-SECOND_SAMPLE = tuple(name for name in SAMPLE if name not in _FIRST)
+# The same code in one process and in several: the default suite has these in one process.
+_SHARED = {
+    "EMA, overwriting every 3 updates",
+    "batches of 1 sample",
+    "loss reduction 'sum', last batch of 1",
+    "validation_data, last batch of 3",
+}
+SECOND_SAMPLE = tuple(name for name in SAMPLE if name not in _FIRST | _SHARED)
 # What one more column may get wrong, though others are right that have a part of it.
 SMALL_SAMPLE = (
     "last batch of 1 sample",
     "predict and evaluate, uneven batches",
 )
-assert {*SMALL_SAMPLE, *_OF_ENGINES, *_FIRST} <= set(SAMPLE)
+assert {*SMALL_SAMPLE, *_OF_ENGINES, *_FIRST, *_SHARED} <= set(SAMPLE)
 assert {*SAMPLE, *VARIATIONS} <= {feature.name for feature in FEATURES}
 assert not VARIATIONS & set(SAMPLE)

@@ -47,20 +47,15 @@ def resumed(here):
     layers.fit(whole)
     found = {"whole": layers.state(whole)}
 
-    path = here.folder / "by_all.keras"
-    model = _model(strategy)
-    layers.fit(model, last=2)
-    model.save(path)
-    here.meet()
-    found["saved by all"] = _go_on(strategy, path)
-
-    path = here.folder / "by_the_chief.keras"
-    layers.fit(_model(strategy), last=2, callbacks=(_SavesInTheChief(strategy, path),))
-    here.meet()
-    found["saved by the chief in a callback"] = _go_on(strategy, path)
-
+    # One training is interrupted, and saved in every way.
+    by_all, by_the_chief = here.folder / "by_all.keras", here.folder / "by_the_chief.keras"
     backup = keras.callbacks.BackupAndRestore(here.folder / "backup", delete_checkpoint=False)
-    layers.fit(_model(strategy), last=2, callbacks=(backup,))
+    model = _model(strategy)
+    layers.fit(model, last=2, callbacks=(_SavesInTheChief(strategy, by_the_chief), backup))
+    model.save(by_all)
+    here.meet()
+    found["saved by all"] = _go_on(strategy, by_all)
+    found["saved by the chief in a callback"] = _go_on(strategy, by_the_chief)
     model = _model(strategy)
     layers.fit(model, callbacks=(backup,))
     found["backed up"] = layers.state(model)
@@ -82,15 +77,14 @@ def accumulated(here):
     layers.fit(whole, batch=6)
     found = {"replicas": strategy.num_replicas_in_sync, "whole": layers.state(whole)}
 
+    backup = keras.callbacks.BackupAndRestore(here.folder / "backup", delete_checkpoint=False)
     first = model()
-    layers.fit(first, last=2, batch=6)
+    layers.fit(first, last=2, batch=6, callbacks=(backup,))
     first.save(here.folder / "model.keras")
     here.meet()
     with strategy.scope():
         found["saved by all"] = go_on(keras.models.load_model(here.folder / "model.keras"))
 
-    backup = keras.callbacks.BackupAndRestore(here.folder / "backup", delete_checkpoint=False)
-    layers.fit(model(), last=2, batch=6, callbacks=(backup,))
     again = model()
     layers.fit(again, batch=6, callbacks=(backup,))
     found["backed up"] = layers.state(again)

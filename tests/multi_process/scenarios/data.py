@@ -9,7 +9,7 @@ import tensorflow as tf
 import tfdist
 from tests.multi_process.reference import BATCH, BATCHES, ROWS, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, floats, linear, restart, state
-from tests.multi_process.shards import SHARDS
+from tests.multi_process.shards import FIRST, SHARDS
 from tfdist.step import replica
 
 
@@ -140,8 +140,18 @@ def _distributed(here, shards):
 
 def own_shards(here):
     """Two epochs of data that the ranks divide themselves, in many ways."""
+    return _trained_on_own(here, *FIRST)
+
+
+def more_own_shards(here):
+    """The other ways."""
+    return _trained_on_own(here, *(name for name in SHARDS if name not in FIRST))
+
+
+def _trained_on_own(here, *names):
     found = {}
-    for name, shards in SHARDS.items():
+    for name in names:
+        shards = SHARDS[name]
         model = here.model(**{} if shards.known else _OTHER)
         options = dict(epochs=2, steps_per_epoch=shards.steps, verbose=0)
         history = floats(model.fit(_distributed(here, shards), **options).history)
@@ -174,7 +184,7 @@ def sizes_that_divide_evenly_or_not(here):
     model, strategy = here.model(), here.strategy
     model.fit(X[:64], Y[:64], 16, shuffle=False, verbose=0)
 
-    @tf.function
+    @tf.function(autograph=False)
     def count(x):
         return strategy.reduce("SUM", strategy.run(_weighted_count, args=(x,)), axis=None)
 

@@ -12,7 +12,9 @@ def all_operations(here):
     expected = {d: of_replicas(strategy.num_replicas_in_sync, d) for d in DTYPES}
     found = {}
     for dtype in DTYPES:
-        function = tf.function(lambda dtype=dtype: strategy.run(results, args=(given, dtype)))
+        function = tf.function(
+            lambda dtype=dtype: strategy.run(results, args=(given, dtype)), autograph=False
+        )
         parts = {
             name: [np.asarray(v) for v in strategy.experimental_local_results(value)]
             for name, value in function().items()

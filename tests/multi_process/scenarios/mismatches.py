@@ -326,21 +326,46 @@ RUNS = {
         lambda on: on.trains(x=X[: on.of(67, 66)], y=Y[: on.of(67, 66)]),
         "data.x: 'array of shape (67, 4)' in rank 0, 'array of shape (66, 4)' in rank 1",
     ),
-    "kind of data": (
-        lambda on: on.reads(on.of(batches_of(on), iter([(X, Y)]))),
-        "data.x: 'data set' in rank 0, 'generator' in rank 1",
-    ),
     "length of a data set": (
         lambda on: on.reads(batches_of(on, rows=on.of(67, 48))),
         "batches: 5 in rank 0, 3 in rank 1",
     ),
-    "data set without end": (
-        lambda on: on.reads(on.of(batches_of(on), batches_of(on).repeat()), steps_per_epoch=2),
-        "batches: 5 in rank 0, 'without end' in rank 1",
-    ),
     "type of a data set": (
         lambda on: on.reads(batches_of(on, y=Y.astype(on.of("float32", "float64")))),
         "types: ",
+    ),
+    "epochs": (
+        lambda on: on.trains(epochs=on.of(1, 2)),
+        "arguments.epochs: 1 in rank 0, 2 in rank 1",
+    ),
+    "class weights": (
+        lambda on: on.trains(class_weight=on.of(None, {0: 1.0})),
+        "arguments.class_weight: None in rank 0, {'0': '1.0'} in rank 1",
+    ),
+    "validation data": (
+        lambda on: on.trains(**on.of({}, _VALIDATION)),
+        "data.validation_data: nothing in rank 0, ",
+    ),
+    "callback that sets the learning rate": (
+        lambda on: on.trains(callbacks=on.of([], [_WARMUP(1)])),
+        "arguments.tfdist's callbacks: [] in rank 0, ['LearningRateWarmup'] in rank 1",
+    ),
+    "method": (_method, "rank 0 begins `fit`; rank 1 begins `evaluate`"),
+    "loading weights": (_loads_weights, "rank 0 loads weights; rank 1 begins `predict`"),
+    "batch size of predict": (
+        lambda on: on.here.model().predict(X, on.of(16, 17), verbose=0),
+        "arguments.batch_size: 16 in rank 0, 17 in rank 1",
+    ),
+}
+# More arguments and data, of which the same code tells the ranks.
+MORE_RUNS = {
+    "kind of data": (
+        lambda on: on.reads(on.of(batches_of(on), iter([(X, Y)]))),
+        "data.x: 'data set' in rank 0, 'generator' in rank 1",
+    ),
+    "data set without end": (
+        lambda on: on.reads(on.of(batches_of(on), batches_of(on).repeat()), steps_per_epoch=2),
+        "batches: 5 in rank 0, 'without end' in rank 1",
     ),
     "batches of static size": (
         lambda on: on.reads(batches_of(on, rows=64, drop_remainder=on.of(False, True))),
@@ -349,10 +374,6 @@ RUNS = {
     "batch size": (
         lambda on: on.trains(batch_size=on.of(16, 17)),
         "arguments.batch_size: 16 in rank 0, 17 in rank 1",
-    ),
-    "epochs": (
-        lambda on: on.trains(epochs=on.of(1, 2)),
-        "arguments.epochs: 1 in rank 0, 2 in rank 1",
     ),
     "initial epoch": (
         lambda on: on.trains(initial_epoch=on.of(0, 1), epochs=2),
@@ -366,35 +387,17 @@ RUNS = {
         lambda on: on.trains(shuffle=on.of(False, True)),
         "arguments.shuffle: False in rank 0, True in rank 1",
     ),
-    "class weights": (
-        lambda on: on.trains(class_weight=on.of(None, {0: 1.0})),
-        "arguments.class_weight: None in rank 0, {'0': '1.0'} in rank 1",
-    ),
     "sample weights": (
         lambda on: on.trains(**on.of({}, {"sample_weight": np.ones(len(X))})),
         "data.sample_weight: nothing in rank 0, 'array of shape (67,)' in rank 1",
-    ),
-    "validation data": (
-        lambda on: on.trains(**on.of({}, _VALIDATION)),
-        "data.validation_data: nothing in rank 0, ",
     ),
     "validation frequency": (
         lambda on: on.trains(validation_freq=on.of(1, 2), **_VALIDATION),
         "arguments.validation_freq: 1 in rank 0, 2 in rank 1",
     ),
-    "callback that sets the learning rate": (
-        lambda on: on.trains(callbacks=on.of([], [_WARMUP(1)])),
-        "arguments.tfdist's callbacks: [] in rank 0, ['LearningRateWarmup'] in rank 1",
-    ),
-    "method": (_method, "rank 0 begins `fit`; rank 1 begins `evaluate`"),
-    "loading weights": (_loads_weights, "rank 0 loads weights; rank 1 begins `predict`"),
     "steps of evaluate": (
         lambda on: on.here.model().evaluate(X, Y, BATCH, steps=on.of(2, 3), verbose=0),
         "arguments.steps: 2 in rank 0, 3 in rank 1",
-    ),
-    "batch size of predict": (
-        lambda on: on.here.model().predict(X, on.of(16, 17), verbose=0),
-        "arguments.batch_size: 16 in rank 0, 17 in rank 1",
     ),
 }
 
@@ -428,6 +431,11 @@ def strategies(here):
 def runs(here):
     """The ranks do different things, or with different arguments."""
     return errors(here, RUNS)
+
+
+def more_runs(here):
+    """More of that."""
+    return errors(here, MORE_RUNS)
 
 
 def generated(on, lengths, rows=BATCH, endless=False):
@@ -614,22 +622,33 @@ class _Nothing(keras.callbacks.Callback):
 
 HARMLESS = {
     "names that Keras counts": _names,
-    "callbacks": _with(callbacks=([], [_Nothing(), keras.callbacks.History()])),
-    "progress": _with(verbose=(0, 2)),
     "progress of all ranks": _progress,
-    "seeds of NumPy and Python": _numpy_seeds,
     "tensors and arrays": _tensors,
     "names that users chose": _random_names,
-    "paths of files": _described(lambda on: f"/tmp/rank-{on.here.rank}/words.txt"),
     "addresses of objects": _described(lambda on: repr([object() for _ in range(9)][-1])),
-    "keys without a name": _described(lambda on: {object(): 1}),
     "initializers": _initializers,
+}
+MORE_HARMLESS = {
+    "callbacks": _with(callbacks=([], [_Nothing(), keras.callbacks.History()])),
+    "progress": _with(verbose=(0, 2)),
+    "seeds of NumPy and Python": _numpy_seeds,
+    "paths of files": _described(lambda on: f"/tmp/rank-{on.here.rank}/words.txt"),
+    "keys without a name": _described(lambda on: {object(): 1}),
 }
 
 
 def harmless(here):
     """What the ranks come to in spite of each difference."""
-    return {name: state(differs(Differing(here))) for name, differs in HARMLESS.items()}
+    return _states(here, HARMLESS)
+
+
+def more_harmless(here):
+    """More of that."""
+    return _states(here, MORE_HARMLESS)
+
+
+def _states(here, differences):
+    return {name: state(differs(Differing(here))) for name, differs in differences.items()}
 
 
 def one_pass_after_the_other(here):

@@ -27,7 +27,7 @@ def _loops(on, data, steps=None):
         variables = model.trainable_variables
         model.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(batch):
         on.strategy.run(train, args=batch)
 

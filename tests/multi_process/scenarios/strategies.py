@@ -47,7 +47,7 @@ def loop_with_changing_sizes(here):
         model.optimizer.apply(tape.gradient(value, variables), variables)
         return value
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def train(x, y):
         return here.strategy.reduce("SUM", here.strategy.run(step, args=(x, y)), axis=None)
 
@@ -126,7 +126,7 @@ def sums_of_half_precision(here):
     first, *others = map(tf.constant, halves(here.rank))
     values = [first, tf.constant([here.rank], tf.float32), *others]
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(values):
         return here.strategy.run(all_reduce, args=(values,))
 
@@ -169,6 +169,7 @@ def orders_of_operations(here):
     def exchange_many():
         return all_reduce([tf.ones([2]) for _ in range(3 * compat.OPERATIONS_UNDER_WAY)])
 
-    graph = tf.function(lambda: here.strategy.run(exchange_many)).get_concrete_function().graph
+    function = tf.function(lambda: here.strategy.run(exchange_many), autograph=False)
+    graph = function.get_concrete_function().graph
     operations = [op for op in graph.get_operations() if op.type == "CollectiveReduceV2"]
     return {"operations": len(operations), "orders": len({op.inputs[-1].name for op in operations})}

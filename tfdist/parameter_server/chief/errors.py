@@ -27,6 +27,22 @@ def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> 
 
 
 @contextlib.contextmanager
+def within_data() -> Iterator[None]:
+    """In this context, a step may not read beyond the end of the data.
+
+    Keras would take the error for the end of the data.
+    """
+    try:
+        yield
+    except tf.errors.OutOfRangeError as error:
+        raise RuntimeError(
+            "The step read beyond the end of a data set. If that is the data set given to `fit`, "
+            "its `cardinality()` is not its number of batches: correct it with "
+            f"`tf.data.experimental.assert_cardinality`. The error was: {error.message}"
+        ) from error
+
+
+@contextlib.contextmanager
 def explaining(addresses: Mapping[str, Sequence[str]], timeout: float) -> Iterator[None]:
     """In this context, errors are replaced by what `explained` returns for them."""
     try:

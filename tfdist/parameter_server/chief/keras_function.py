@@ -82,24 +82,29 @@ class KerasFunction:
         """
         self.strategy.activate(self)
         self._prepare()
-        self.values = self.updates.values()
         self._metrics = self._metrics or list(self.model.get_metrics_result())
         self._seeds = [seed.numpy() for seed in self.step.seeds]
         spec = iterator.element_spec
         if source.gives_iterators:
             spec = tf.data.IteratorSpec(spec)
-        self._on_worker.prepare(self.values, self._seeds, spec)
+        self._trace(source, spec)
         check_applied(self.step.optimizers, self.strategy.options)
         self._prepare_push()
         self._iterator = iterator
 
         def make(compute: Compute) -> Scheduler:
             workers = len(self.strategy.addresses["worker"])
-            lost = self.strategy.lost
-            return Scheduler(workers, source, compute, limits, lost, self._note, on_wait)
+            hooks = (self._note, on_wait, self._settle)
+            return Scheduler(workers, source, compute, limits, self.strategy.lost, *hooks)
 
         self.schedule = self._scheduled(source, make)
         self.schedule.start(self.strategy.coordinator, self._snapshot())
+
+    def _trace(self, source: Source, spec: Structure) -> None:
+        """Traces what the workers run for batches of the type `spec`, or iterators over them."""
+        del source
+        self.values = self.updates.values()
+        self._on_worker.prepare(self.values, self._seeds, spec)
 
     def _scheduled(self, source: Source, make: Callable[[Compute], Scheduler]) -> Schedule:
         """The schedule of a run; `make` makes a schedule of work items that workers do."""
@@ -124,6 +129,9 @@ class KerasFunction:
     def _note(self, worker: int, error: Exception | None) -> None:
         """Called with the error when a worker is lost, and with None when the worker is back."""
         errors.log_change(self.strategy.addresses["worker"], worker, error)
+
+    def _settle(self, items: Sequence[WorkItem], close: bool) -> None:
+        """Called with work items that end early; `close` says whether the run ends."""
 
     def close(self) -> None:
         """Ends what the workers do."""
@@ -154,15 +162,8 @@ class KerasFunction:
         for index, batch in enumerate(item.batches):
             seeds = self._seeds_of(item.number + index if batch.part is None else batch.number)
             last = index == len(item.batches) - 1
-            try:
+            with errors.within_data():
                 outcome = self._on_worker(item.values, seeds, batch, outcome, last)
-            except tf.errors.OutOfRangeError as error:
-                # Keras would take this error for the end of the data.
-                raise RuntimeError(
-                    "The step read beyond the end of a data set. If that is the data set given to "
-                    "`fit`, its `cardinality()` is not its number of batches: correct it with "
-                    f"`tf.data.experimental.assert_cardinality`. The error was: {error.message}"
-                ) from error
         if outcome is not None:
             item.outcome = self._fetched(self._sent(item, outcome))
 

@@ -12,9 +12,10 @@ from tfdist.parameter_server.chief.keras_function import KerasFunction
 from tfdist.parameter_server.chief.predicting import PredictFunction
 from tfdist.parameter_server.chief.training import TrainFunction
 from tfdist.parameter_server.contracts import ChiefStrategy
+from tfdist.parameter_server.own_updates.train_function import LeavingTrainFunction
 
 _FUNCTIONS: dict[str, tuple[str, type[TrainFunction | TestFunction | PredictFunction]]] = {
-    "fit": ("train_function", TrainFunction),
+    "fit": ("train_function", LeavingTrainFunction),
     "evaluate": ("test_function", TestFunction),
     "predict": ("predict_function", PredictFunction),
 }
@@ -34,11 +35,23 @@ def function_for(strategy: ChiefStrategy, model: keras.Model, name: str) -> Kera
 
 
 class Epochs(keras.callbacks.Callback):
-    """Tells the train function which epoch it is, how many batches it has, and when it ends."""
+    """Tells the train function which epoch it is, how many batches it has, and when it ends.
+
+    Args:
+        callbacks: the callbacks of the `fit`.
+    """
+
+    def __init__(self, callbacks: keras.callbacks.CallbackList):
+        super().__init__()
+        self._callbacks = callbacks
 
     @property
     def _function(self) -> TrainFunction:
         return self.model.train_function
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Shows the train function the callbacks."""
+        self._function.begin_fit([c for c in self._callbacks.callbacks if c is not self])
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Begins the data anew."""
@@ -65,7 +78,7 @@ def install(strategy_class: type[ChiefStrategy]) -> None:
     def before_callbacks(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> bool:
         training = strategy_of(model) and isinstance(model.train_function, TrainFunction)
         if training and not any(isinstance(c, Epochs) for c in callbacks.callbacks):
-            callbacks.callbacks.insert(0, Epochs())
+            callbacks.callbacks.insert(0, Epochs(callbacks))
         return bool(training)
 
     compat.hook_runs(around_run)

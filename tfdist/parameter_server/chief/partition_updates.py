@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.partitions import parts_of
+from tfdist.parameter_server.partitions import parts_of, split
+from tfdist.structures import Structure
 
 _optimizers = keras.optimizers
 _ELEMENTWISE = (
@@ -39,6 +41,14 @@ class PartitioningExtended(compat.ParameterServerExtended):
             size: the number of rows.
         """
         return _OnePart(place, start, size)
+
+    def divided(self, argument: Structure, variable: compat.PartitionedVariable) -> list[Any]:
+        """The parts of a gradient or another `argument` of the variable's shape; else itself."""
+        parts = variable.variables
+        is_gradient = isinstance(argument, tf.IndexedSlices)  # whose shape may not be known
+        if is_gradient or getattr(argument, "shape", None) == variable.shape:
+            return split(argument, parts)
+        return [argument] * len(parts)
 
 
 class _OnePart(keras.StatelessScope):
@@ -77,23 +87,55 @@ def constrain(variables: Sequence[keras.Variable]) -> None:
 def check_optimizer(
     optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
 ) -> None:
-    """Raises ValueError for an optimizer that cannot update variables part by part."""
-    partitioned = [variable.path for variable in variables if len(parts_of(variable)) > 1]
+    """Raises ValueError for an optimizer that `fit` cannot let update variables part by part."""
+    check_elementwise(optimizer, variables)
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if not partitioned:
-        return
+    partitioned = _partitioned(variables)
+    if partitioned and optimizer.clipnorm is not None:
+        raise ValueError(
+            "`clipnorm` needs the norm of a whole gradient, of which a parameter server has a part "
+            "only. Use `global_clipnorm` or `clipvalue`, or no `variable_partitioner`. "
+            f"Received: {type(optimizer).__name__} with clipnorm={optimizer.clipnorm}, "
+            f"partitioned {partitioned}"
+        )
+
+
+def check_elementwise(
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+) -> None:
+    """Raises ValueError if the update of an element may depend on others, in other parts."""
+    partitioned = _partitioned(variables)
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     update_steps = {optimizer_class.update_step for optimizer_class in _ELEMENTWISE}
-    name = type(optimizer).__name__
-    if type(optimizer).update_step not in update_steps:
+    if partitioned and type(optimizer).update_step not in update_steps:
         known = ", ".join(optimizer_class.__name__ for optimizer_class in _ELEMENTWISE)
         raise ValueError(
             "Partitioned variables are updated part by part, for which the update of an element "
             f"must not depend on others. Use one of the optimizers {known}, or no "
-            f"`variable_partitioner`. Received: optimizer {name}, partitioned {partitioned}"
+            f"`variable_partitioner`. Received: optimizer {type(optimizer).__name__}, "
+            f"partitioned {partitioned}"
         )
-    if optimizer.clipnorm is not None:
-        raise ValueError(
-            "`clipnorm` needs the norm of a whole gradient, of which a parameter server has a part "
-            "only. Use `global_clipnorm` or `clipvalue`, or no `variable_partitioner`. "
-            f"Received: {name} with clipnorm={optimizer.clipnorm}, partitioned {partitioned}"
-        )
+
+
+def _partitioned(variables: Sequence[keras.Variable]) -> list[str]:
+    """The paths of the variables that have several parts."""
+    with compat.outside_stateless_scope():
+        values = [getattr(variable, "value", variable) for variable in variables]
+    return [
+        variable.path
+        for variable, value in zip(variables, values)
+        if isinstance(value, compat.PartitionedVariable) and len(value.variables) > 1
+    ]
+
+
+def _checked(
+    optimizer: keras.optimizers.Optimizer, grads: Structure, variables: Structure
+) -> Structure:
+    """The gradients for a plain optimizer in a user's own loop; see `compat.hook_apply`."""
+    if variables is None and optimizer.built:
+        variables = compat.variables_to_build(optimizer)
+    check_elementwise(optimizer, variables or ())
+    return grads
+
+
+compat.hook_apply(_checked)

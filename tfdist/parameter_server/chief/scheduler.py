@@ -8,6 +8,7 @@ the main thread.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ class Scheduler:
             index and None when the worker is back.
         on_wait: called with a worker's index when the worker has to wait before it begins, and when
             its gradients are held back.
+        settle: called with work items that end early, and whether the run ends: takes away those of
+            their batches that were used.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Scheduler:
         lost: set[int],
         on_change: Callable[[int, Exception | None], None],
         on_wait: Callable[[int], None],
+        settle: Callable[[Sequence[WorkItem], bool], None] = lambda items, close: None,
     ):
         self._current = Snapshot(0, {})
         self._workers = workers
@@ -59,6 +63,7 @@ class Scheduler:
         self._turns = Turns(workers, limits, lost)
         self._on_change = on_change
         self._on_wait = on_wait
+        self._settle = settle
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
         self._updating = False
@@ -136,7 +141,7 @@ class Scheduler:
             self._updating = False
             self._turns.finish(item.worker)
             self._losses[item.worker] = 0
-            self._running.pop(item.worker, None)
+            self._forget(item)
             item.released = True
             self._changed.notify_all()
 
@@ -150,11 +155,17 @@ class Scheduler:
         self._source.close()
         with self._changed:
             self._closed = True
-            unused = [batch for item in self._running.values() for batch in item.batches]
+            unfinished = [*self._running.values()]
+            unfinished += [item for item in self._ready if item not in unfinished]
             self._running.clear()
             self._changed.notify_all()
-        for batch in reversed(unused):
+        self._settle(unfinished, True)
+        for batch in reversed([batch for item in unfinished for batch in item.batches]):
             self._source.give_back(batch)
+
+    def _forget(self, item: WorkItem) -> None:
+        if self._running.get(item.worker) is item:
+            del self._running[item.worker]
 
     # --- in the workers' threads ------------------------------------------------------------------
 
@@ -239,13 +250,19 @@ class Scheduler:
         """Notes the error. Returns whether TensorFlow must see it, to wait for a lost worker."""
         is_lost = compat.is_lost_worker(error)
         with self._changed:
-            self._running.pop(worker, None)
-            unused = [] if self._closed or item is None else item.batches
+            if item is not None:
+                self._forget(item)
+            early = [] if self._closed or item is None else [item]
         if is_lost:
+            self._settle(early, False)
+            unused = [batch for item in early for batch in item.batches]
             self._return(unused, len(unused))
             self._source.leave(worker)
         with self._changed:
-            self._turns.drop()
+            if item is not None and item.made:
+                self._ready.append(dataclasses.replace(item, batches=[]))
+            else:
+                self._turns.drop()
             self._losses[worker] += 1
             if is_lost and self._losses[worker] <= _MOST_LOSSES:
                 self._turns.lose(worker)

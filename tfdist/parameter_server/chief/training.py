@@ -70,6 +70,9 @@ class TrainFunction(KerasFunction):
             raise StopIteration
         return self._logs
 
+    def begin_fit(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Called when `fit` begins, with its callbacks."""
+
     def begin_epoch(self, epoch: int, batches: int | None) -> None:
         """Begins the data anew.
 
@@ -85,17 +88,19 @@ class TrainFunction(KerasFunction):
         self._source = iterator.training_source(
             self.epoch, self.batches, gives_iterators=not self.strategy.journal.reads_batches
         )
-        left = None if self.batches is None else self.batches - self._uncounted
         self._collected = []
+        self.begin(iterator, self._source, self._limits(), self._note_wait)
+
+    def _limits(self) -> Limits:
+        left = None if self.batches is None else self.batches - self._uncounted
         kept = self._accumulation.batches
-        limits = Limits(
+        return Limits(
             may_start=self.strategy.policies.may_start,
             budget=None if left is None else left * max(self._parts, 1),
             per_item=1 if self._parts else self._accumulates,
             first_item=1 if self._parts else self._accumulates - kept,
             max_pending=self.strategy.max_pending,
         )
-        self.begin(iterator, self._source, limits, self._note_wait)
 
     def _note_wait(self, worker: int) -> None:
         """Counts that a worker has to wait: before it begins, or before its gradient is used."""
@@ -133,13 +138,17 @@ class TrainFunction(KerasFunction):
         while self._uncounted == 0:
             item = self.next(self._may_use)
             if item is None:
-                self.strategy.journal.exhausted()
-                if self._parts:
-                    self._count_as_one_device()
-                self.close()
+                self._exhausted()
                 return False
             self._take(item)
         return True
+
+    def _exhausted(self) -> None:
+        """Ends the run: the data have ended."""
+        self.strategy.journal.exhausted()
+        if self._parts:
+            self._count_as_one_device()
+        self.close()
 
     def _count_as_one_device(self) -> None:
         """Counts the last step of Keras, which finds that data of unknown length have ended.

@@ -171,6 +171,26 @@ class Updates:
         factor: tf.Tensor,
         read: dict[str, tf.Tensor],
     ) -> Updated:
+        results, applied = self.in_graph(gradients, changes, assigned, factor, read)
+        return Updated(results, applied, self._read(self._keys.get(self._home, [])))
+
+    def values_in_graph(self) -> dict[str, tf.Tensor]:
+        """As `values`, on the present device of the graph that is being traced."""
+        return self._read([key for keys in self._keys.values() for key in keys])
+
+    def in_graph(
+        self,
+        gradients: Gradients,
+        changes: Changes,
+        assigned: Changes,
+        factor: tf.Tensor,
+        read: dict[str, tf.Tensor],
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
+        """Makes an update in the graph that is being traced. Returns results, and if it was made.
+
+        See `update` for the arguments, and `Updated` for what is returned.
+        """
+
         def in_replica() -> list[tf.Tensor]:
             finite = []
             with tf.compat.v1.device(where_the_largest_input_is):
@@ -194,8 +214,7 @@ class Updates:
 
         finite = self._strategy.run(in_replica)
         applied = None if None in finite else tf.reduce_any(finite)
-        here = self._keys.get(self._home, [])
-        return Updated(self._step.model.get_metrics_result(), applied, self._read(here))
+        return self._step.model.get_metrics_result(), applied
 
     def _changed(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
         self._strategy.run(self._change, args=(changes, assigned))

@@ -91,7 +91,7 @@ class FunctionalStep:
         with (
             collection.collect() as collected,
             replica.publish(running),
-            compat.gradients_by_value(sources, partitions.joined),
+            compat.gradients_by_value(sources),
             StepScope(others, parts, devices, collected) as scope,
         ):
             logs = self._step(_without_optionals(batch))

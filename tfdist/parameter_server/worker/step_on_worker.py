@@ -56,6 +56,12 @@ class StepOnWorker:
         """Computes on the worker of the present device; see `_compute`."""
         return self._function(values, seeds, batch.data, batch.part, before, push)
 
+    def in_graph(
+        self, values: Mapping[str, tf.Tensor], seeds: Sequence[tf.Tensor], batch: Structure
+    ) -> Outcome:
+        """Computes in the graph that is being traced."""
+        return self._compute(values, seeds, batch, None, None, push=False)
+
     def _compute(
         self,
         values: Mapping[str, tf.Tensor],

@@ -1,0 +1,208 @@
+"""What the parameter server keeps about updates that workers make themselves.
+
+A worker may be lost in the middle of a call. Then only the parameter server knows which updates of
+the call were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.parameter_server.own_updates.lock import Lock, operations
+from tfdist.parameter_server.work_item import Made
+
+MOST = 64
+"""How many updates a call may have at most."""
+
+# The columns of a worker's row: the number of the call, the updates that were begun and that were
+# made in it, and of each of these the version and the staleness.
+_CALL, _BEGUN, _MADE, _UPDATES = range(4)
+_PER_UPDATE = 2
+
+
+class Entry(NamedTuple):
+    """What a worker does in an update.
+
+    Attributes:
+        worker: int64 scalar, the index of the worker.
+        call: int64 scalar, the number of the call.
+        read: int64 scalar, the version of the weights that the gradients were computed from.
+    """
+
+    worker: tf.Tensor
+    call: tf.Tensor
+    read: tf.Tensor
+
+
+class Rows(NamedTuple):
+    """What the ledger has of a worker.
+
+    Attributes:
+        counts: int64 vector, by the columns above.
+        results: float64 vector, the results of the metrics after each update.
+    """
+
+    counts: tf.Tensor
+    results: tf.Tensor
+
+
+class Ledger:
+    """Counts updates on the parameter server, under a lock.
+
+    Args:
+        device: the parameter server.
+        workers: the number of workers.
+        metrics: the names of the metrics' results.
+
+    Attributes:
+        device: the parameter server.
+        lock: the lock, for whatever reads or changes weights or this ledger.
+    """
+
+    def __init__(self, device: str, workers: int, metrics: Sequence[str]):
+        self.device = device
+        self._metrics = list(metrics)
+        self.lock = Lock(f"tfdist updates {uuid.uuid4().hex}")
+        self._calls = itertools.count(1)
+        self._chief = threading.Lock()
+        self._closed = False
+        with tf.device(device):
+            self._version = tf.Variable(0, dtype=tf.int64, trainable=False)
+            counts = tf.zeros([workers, _UPDATES + _PER_UPDATE * MOST], tf.int64)
+            self._counts = tf.Variable(counts, trainable=False)
+            results = tf.zeros([workers, len(self._metrics) * MOST], tf.float64)
+            self._results = tf.Variable(results, trainable=False)
+        self._ended = tf.function(self._end, autograph=False)
+
+    # --- in the chief ---------------------------------------------------------------------------
+
+    def open(self, version: int) -> None:
+        """Lets workers make updates; `version` have been made so far."""
+        with tf.device(self.device):
+            self._version.assign(version)
+        self._closed = False
+
+    def call(self) -> int | None:
+        """The number of a new call; None when no more are allowed."""
+        with self._chief:
+            return None if self._closed else next(self._calls)
+
+    def end(self, calls: Mapping[int, int], close: bool) -> dict[int, list[Made]]:
+        """Ends calls. Whatever they have not done by now, they cannot do any more.
+
+        Args:
+            calls: the numbers of the calls by worker.
+            close: whether to allow no more calls.
+
+        Returns:
+            For each of the workers, the updates that its call has made.
+
+        Raises:
+            RuntimeError: when one of the updates was made in part only.
+        """
+        with self._chief:
+            self._closed = self._closed or close
+            later = next(self._calls)
+        if not calls:
+            return {}
+        workers = sorted(calls)
+        with tf.device(self.device):
+            rows = self._ended(tf.constant(workers, tf.int64), tf.constant(later, tf.int64))
+        found = zip(workers, *(row.numpy() for row in rows))
+        return {worker: self.made(calls[worker], *row) for worker, *row in found}
+
+    def made(self, call: int, counts: np.ndarray, results: np.ndarray) -> list[Made]:
+        """The updates that a call has made, by its worker's rows.
+
+        Raises:
+            RuntimeError: when one of the updates was made in part only.
+        """
+        if counts[_CALL] != call:
+            return []
+        if counts[_BEGUN] != counts[_MADE]:
+            raise RuntimeError(
+                "A worker was lost in the middle of an update, of which the parameter server has "
+                "made a part. Start the job again from a backup."
+            )
+        updates = counts[_UPDATES:].reshape(MOST, _PER_UPDATE).tolist()
+        values = results.reshape(MOST, len(self._metrics)).tolist()
+        return [
+            Made(version, staleness, dict(zip(self._metrics, row)))
+            for (version, staleness), row in zip(updates[: counts[_MADE]], values)
+        ]
+
+    def _end(self, workers: tf.Tensor, later: tf.Tensor) -> Rows:
+        with self.lock.held() as held:
+            rows = self.rows(workers)
+            places = tf.stack([workers, tf.fill(tf.shape(workers), tf.constant(0, tf.int64))], 1)
+            with tf.control_dependencies(rows):
+                ended = self._counts.scatter_nd_update(places, tf.fill(tf.shape(workers), later))
+            held.until = [rows, ended]
+        return held.after(rows)
+
+    # --- in a worker's function, on the parameter server ------------------------------------------
+
+    def version(self) -> tf.Tensor:
+        """The number of updates so far; under the lock."""
+        return self._version.read_value()
+
+    def rows(self, workers: tf.Tensor) -> Rows:
+        """The rows of a worker, or of several."""
+        return Rows(tf.gather(self._counts, workers), tf.gather(self._results, workers))
+
+    def begin(self, entry: Entry) -> tuple[tf.Tensor, tf.Tensor]:
+        """Begins an update; under the lock.
+
+        Returns:
+            Its staleness, and how many updates of this call were made before. The update must come
+            after both. If the call was ended, an operation fails instead.
+        """
+        row = tf.gather(self._counts, entry.worker)
+        version = self._version.read_value()
+        is_open = tf.debugging.Assert(row[_CALL] <= entry.call, ["This call was ended."])
+        is_first = row[_CALL] < entry.call
+        with tf.control_dependencies([is_open]):
+            made = tf.where(is_first, tf.zeros_like(row[_MADE]), row[_MADE])
+            columns = [_CALL, _BEGUN, _MADE]
+            begun = _write(self._counts, entry.worker, columns, [entry.call, made + 1, made])
+        with tf.control_dependencies([begun]):
+            return tf.identity(version - entry.read), tf.identity(made)
+
+    def finish(
+        self, entry: Entry, staleness: tf.Tensor, made: tf.Tensor, results: Sequence[tf.Tensor]
+    ) -> tf.Tensor:
+        """Counts an update; under the lock. Returns the number of updates so far.
+
+        Args:
+            entry: as for `begin`.
+            staleness: what `begin` returned.
+            made: what `begin` returned.
+            results: the results of the metrics after the update, which has been made by then.
+        """
+        with tf.control_dependencies(operations(results)):
+            version = self._version.assign_add(1, read_value=True)
+        columns = [made * len(results) + place for place in range(len(results))]
+        noted = [_write(self._results, entry.worker, columns, results)] if results else []
+        place = _UPDATES + _PER_UPDATE * made
+        with tf.control_dependencies(noted):
+            columns, values = [_MADE, place, place + 1], [made + 1, version, staleness]
+            counted = _write(self._counts, entry.worker, columns, values)
+        with tf.control_dependencies([counted]):
+            return tf.identity(version)
+
+
+def _write(
+    variable: tf.Variable, row: tf.Tensor, columns: Sequence, values: Sequence[tf.Tensor]
+) -> tf.Operation:
+    columns = tf.stack([tf.cast(column, tf.int64) for column in columns])
+    places = tf.stack([tf.fill(tf.shape(columns), row), columns], axis=1)
+    return tf.raw_ops.ResourceScatterNdUpdate(
+        ref=variable.handle, indices=places, updates=tf.stack(values)
+    )

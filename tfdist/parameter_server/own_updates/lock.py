@@ -1,0 +1,63 @@
+"""A lock on a parameter server, which functions of several workers take in turn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from tfdist.structures import Structure
+
+
+class Lock:
+    """A lock that operations of a graph hold.
+
+    When a function ends early, such as after the loss of a worker, TensorFlow lets go its lock.
+
+    Args:
+        name: the name of the lock on its device.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+
+    @contextlib.contextmanager
+    def held(self, after: Structure = ()) -> Iterator[Held]:
+        """In this context, operations are made that run while the lock is held.
+
+        Args:
+            after: what must be there before the lock is taken: nobody else should wait for it.
+        """
+        with tf.control_dependencies(operations(after)):
+            mutex = tf.raw_ops.MutexV2(shared_name=self._name, container="")
+            lock = tf.raw_ops.MutexLock(mutex=mutex)
+        held = Held()
+        with tf.control_dependencies([lock]):
+            yield held
+        with tf.control_dependencies([lock, *operations(held.until)]):
+            released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        held.released = released
+
+
+class Held:
+    """A lock that is held.
+
+    Attributes:
+        until: what must be there before others may take the lock.
+        released: the operation that lets it go; None inside of the context.
+    """
+
+    def __init__(self) -> None:
+        self.until: Structure = ()
+        self.released: tf.Operation | None = None
+
+    def after(self, value: Structure) -> Structure:
+        """`value` once the lock has been let go."""
+        with tf.control_dependencies([self.released]):
+            return tf.nest.map_structure(tf.identity, value)
+
+
+def operations(value: Structure) -> Sequence[tf.Tensor | tf.Operation]:
+    """The tensors and operations in a structure."""
+    return [leaf for leaf in tf.nest.flatten(value, expand_composites=True) if leaf is not None]

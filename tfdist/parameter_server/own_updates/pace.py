@@ -1,0 +1,35 @@
+"""How many updates a worker should make in one call."""
+
+from __future__ import annotations
+
+import threading
+
+from tfdist.parameter_server.own_updates.ledger import MOST
+
+# Longer calls save nothing, and let the progress bar and a short epoch's last worker wait.
+_SECONDS = 0.25
+
+
+class Pace:
+    """Chooses so many updates that a call takes a quarter of a second.
+
+    Args:
+        workers: the number of workers.
+    """
+
+    def __init__(self, workers: int):
+        self._workers = workers
+        self._seconds = _SECONDS
+        self._lock = threading.Lock()
+
+    def note(self, updates: int, seconds: float) -> None:
+        """Notes how long a call took."""
+        with self._lock:
+            self._seconds += (seconds / updates - self._seconds) / 4
+
+    def size(self, left: int | None) -> int:
+        """How many updates the next call should have, when `left` batches are left."""
+        wanted = max(1, min(MOST, int(_SECONDS / self._seconds)))
+        if left is None:
+            return wanted
+        return max(1, min(wanted, left // (2 * self._workers)))

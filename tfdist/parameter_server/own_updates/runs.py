@@ -1,0 +1,98 @@
+"""The runs of a `fit` in which workers make their updates themselves."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfdist.parameter_server.contracts import ChiefStrategy
+from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
+from tfdist.parameter_server.own_updates.ledger import Ledger
+from tfdist.parameter_server.own_updates.pace import Pace
+from tfdist.parameter_server.work_item import Made, WorkItem
+from tfdist.structures import Structure
+
+
+class OwnUpdates:
+    """What the chief does: it hands out batches, and counts updates in their order.
+
+    Args:
+        strategy: the strategy.
+        function: what workers run.
+        ledger: counts the updates on the parameter server.
+    """
+
+    def __init__(self, strategy: ChiefStrategy, function: OwnUpdatesFunction, ledger: Ledger):
+        self.pace = Pace(strategy.num_workers)
+        self._strategy = strategy
+        self._function = function
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self._arrived: dict[int, tuple[Made, int]] = {}
+
+    def prepare(self, spec: Structure) -> None:
+        """Traces what workers run; see `OwnUpdatesFunction.prepare`."""
+        self._function.prepare(spec)
+
+    def begin(self) -> None:
+        """Begins a run."""
+        self._arrived = {}
+        self._ledger.open(self._strategy.version)
+
+    # --- in the main thread ---------------------------------------------------------------------
+
+    def add(self, item: WorkItem) -> None:
+        """Takes what a worker has made."""
+        self._arrived.update((made.version, (made, item.worker)) for made in item.made)
+
+    def next(self) -> tuple[Made, int] | None:
+        """The next update and its worker; None if it has not arrived yet."""
+        return self._arrived.pop(self._strategy.version + 1, None)
+
+    # --- in any thread --------------------------------------------------------------------------
+
+    def compute(self, item: WorkItem, seeds: Sequence[np.ndarray]) -> None:
+        """Lets the worker of the present device do a work item.
+
+        Args:
+            item: the work item.
+            seeds: the states of random number generators at the beginning of the run.
+        """
+        for _, same in itertools.groupby(tuple(item.batches), key=lambda batch: id(batch.data)):
+            batches = list(same)
+            with self._lock:
+                call = item.call = self._ledger.call()
+                first = item.number + len(item.made)
+            if call is None:
+                return
+            start = time.perf_counter()
+            data = batches[0].data
+            made = self._function(call, item.worker, first, len(batches), seeds, data)
+            self.pace.note(len(batches), time.perf_counter() - start)
+            with self._lock:
+                if item.call is None:
+                    return
+                item.made += made
+                item.call = None
+
+    def settle(self, items: Sequence[WorkItem], close: bool) -> None:
+        """Ends work items early: notes what they have made, and leaves them the other batches.
+
+        Args:
+            items: the work items.
+            close: whether the run ends.
+        """
+        with self._lock:
+            calls = {item.worker: item.call for item in items if item.call is not None}
+            made = self._ledger.end(calls, close)
+            for item in items:
+                item.made += made.get(item.worker, [])
+                item.call = None
+                item.batches = item.batches[len(item.made) :]
+        if close:
+            for item in items:
+                self.add(item)

@@ -1,0 +1,128 @@
+"""Keras' train function, where workers may make the updates themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.parameter_server.chief import errors
+from tfdist.parameter_server.chief.training import TrainFunction
+from tfdist.parameter_server.chief.turns import Limits
+from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.own_updates import needs_chief
+from tfdist.parameter_server.own_updates.factors import Factors
+from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
+from tfdist.parameter_server.own_updates.ledger import Ledger
+from tfdist.parameter_server.own_updates.runs import OwnUpdates
+from tfdist.parameter_server.work_item import Made, WorkItem
+from tfdist.structures import Structure
+
+
+class LeavingTrainFunction(TrainFunction):
+    """Leaves updates to the workers wherever the chief need not make them itself.
+
+    Attributes:
+        why_chief: why the chief makes the updates; None where workers do.
+    """
+
+    why_chief: str | None = None
+    _acting: keras.callbacks.Callback | None = None
+    _function: OwnUpdatesFunction | None = None
+    _kept: OwnUpdates | None = None
+    _own: OwnUpdates | None = None
+
+    def begin_fit(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Notes whether a callback acts between two batches."""
+        self._acting = next(filter(needs_chief.acts_in_batches, callbacks), None)
+
+    def _trace(self, source: Source, spec: Structure) -> None:
+        self._own = None
+        try:
+            if self._acting is not None:
+                raise needs_chief.NeedsChief(f"{type(self._acting).__name__} acts in each batch")
+            needs_chief.check(self.strategy, source)
+            kept = self._kept = self._kept or self._make()
+            kept.prepare(spec)
+        except needs_chief.NeedsChief as reason:
+            self.why_chief = str(reason)
+            super()._trace(source, spec)
+            return
+        self.why_chief = None
+        kept.begin()
+        self._own = kept
+
+    def _make(self) -> OwnUpdates:
+        strategy = self.strategy
+        (device,) = strategy.ps_devices
+        ledger = Ledger(device, len(strategy.addresses["worker"]), self._metrics)
+        function = OwnUpdatesFunction(
+            self.step,
+            self._on_worker,
+            self.updates,
+            ledger,
+            Factors(strategy.policies, device),
+            self._metrics,
+        )
+        return OwnUpdates(strategy, function, ledger)
+
+    def _limits(self) -> Limits:
+        limits = super()._limits()
+        if limits.per_item > 1 or self._parts:
+            return limits
+        return dataclasses.replace(limits, size=self._size)
+
+    def _size(self, left: int | None) -> int:
+        """How many batches the next work item should have."""
+        return 1 if self._own is None else self._own.pace.size(left)
+
+    def _compute(self, item: WorkItem, read: Callable[[WorkItem], None]) -> None:
+        if self._own is None:
+            super()._compute(item, read)
+            return
+        with errors.within_data():
+            self._own.compute(item, self._seeds)
+
+    def _settle(self, items: Sequence[WorkItem], close: bool) -> None:
+        if self._own is None:
+            return
+        try:
+            self._own.settle(items, close)
+        except tf.errors.OpError as error:
+            if not (close and compat.is_lost_ps(error)):  # else the weights are lost anyway
+                raise
+
+    def _advance(self) -> bool:
+        if self._own is None:
+            return super()._advance()
+        while self._uncounted == 0:
+            update = self._own.next()
+            if update is not None:
+                self._count(*update)
+                continue
+            item = self.next()
+            if item is None:
+                self._exhausted()
+                return False
+            self._own.add(item)
+            self.release(item)
+        return True
+
+    def _count(self, made: Made, worker: int) -> None:
+        """Counts an update that a worker has made."""
+        strategy = self.strategy
+        strategy.version = made.version
+        factor = strategy.policies.learning_rate_factor(made.staleness)
+        strategy.report.add(worker, made.staleness, factor)
+        self._logs = made.results
+        self._uncounted += 1
+
+    def close(self) -> None:
+        """Ends what the workers do, and counts what they have done meanwhile."""
+        super().close()
+        own, self._own = self._own, None
+        while own is not None and (update := own.next()) is not None:
+            self._count(*update)
