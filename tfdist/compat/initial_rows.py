@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.registry import KERAS, READ, REPLACED, touch
+from tfdist.structures import Structure
 
 _INITIALIZE = touch(
     "keras.src.backend.tensorflow.core:Variable",
@@ -70,12 +71,14 @@ class InitialValue:
     """The first value of a variable, for TensorFlow, which may ask for a part.
 
     Args:
-        initializer: of the variable.
+        initializer: of the variable; or a function that is called as one.
         shape: of the whole variable.
         dtype: of the variable.
     """
 
-    def __init__(self, initializer: Any, shape: tf.TensorShape, dtype: tf.DType):
+    def __init__(
+        self, initializer: keras.initializers.Initializer, shape: tf.TensorShape, dtype: tf.DType
+    ):
         self.shape = shape
         self.dtype = dtype
         self._initializer = initializer
@@ -109,7 +112,7 @@ class InitialValue:
                 self._whole = tf.convert_to_tensor(self._made(self.shape), self.dtype)
         return tf.identity(self._whole[start : start + shape[0]])
 
-    def _made(self, shape: tf.TensorShape, **asked: Any) -> tf.Tensor:
+    def _made(self, shape: tf.TensorShape, **asked: tuple[int, ...]) -> tf.Tensor:
         return self._initializer(tuple(shape), dtype=self.dtype.name, **asked)
 
     def _drawn(self, shape: tf.TensorShape, start: int) -> tf.Tensor:
@@ -178,7 +181,7 @@ class _State(threading.local):
 _state = _State()
 
 
-def initial_value(value: Any, dtype: tf.DType | str | None) -> Any:
+def initial_value(value: Structure | Callable, dtype: tf.DType | str | None) -> Any:
     """The first value of a variable that this thread creates, so that it can be made in parts.
 
     Args:
@@ -226,11 +229,11 @@ def _with_rows(operation: Callable, reserved: int, finish: Callable) -> Callable
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def draw(shape: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
+        def draw(*args: Structure, **kwargs: Structure) -> tf.Tensor:
             rows = _state.rows
             if rows is None:
-                return original(shape, *args, **kwargs)
-            given = inspect.signature(original).bind(shape, *args, **kwargs)
+                return original(*args, **kwargs)
+            given = inspect.signature(original).bind(*args, **kwargs)
             given.apply_defaults()
             _, one, other, dtype, _ = given.args
             dtype = tf.as_dtype(dtype or keras.config.floatx())
@@ -246,11 +249,11 @@ def install() -> None:
     """Lets the parts of a variable be initialized one by one."""
     ops = tf.raw_ops
 
-    def spread(drawn: tf.Tensor, low: Any, high: Any) -> tf.Tensor:
+    def spread(drawn: tf.Tensor, low: float, high: float) -> tf.Tensor:
         low, high = tf.cast(low, drawn.dtype), tf.cast(high, drawn.dtype)  # as Keras does it
         return drawn * (high - low) + low
 
-    def scaled(drawn: tf.Tensor, mean: Any, stddev: Any) -> tf.Tensor:
+    def scaled(drawn: tf.Tensor, mean: float, stddev: float) -> tf.Tensor:
         return drawn * stddev + mean
 
     _INITIALIZE.replace(_noted)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import tensorflow as tf
+
+from tfdist.structures import Structure
 
 LARGE_BYTES = 32 * 1024 * 1024
 """A larger part is updated in pieces, one after the other."""
@@ -52,10 +53,10 @@ class RowsOfVariable:
         del name
         return self.read_value() if dtype is None else tf.cast(self.read_value(), dtype)
 
-    def __mul__(self, factor: Any) -> tf.Tensor:
+    def __mul__(self, factor: tf.Tensor | float) -> tf.Tensor:
         return self.read_value() * factor
 
-    def assign(self, value: Any) -> None:
+    def assign(self, value: tf.Tensor | float) -> None:
         """Replaces the rows."""
         tf.raw_ops.ResourceScatterUpdate(
             resource=self.variable.handle,
@@ -63,11 +64,11 @@ class RowsOfVariable:
             updates=tf.convert_to_tensor(value, self.dtype),
         )
 
-    def assign_add(self, value: Any) -> None:
+    def assign_add(self, value: tf.Tensor | float) -> None:
         """Adds to the rows."""
         self.assign(self.read_value() + value)
 
-    def assign_sub(self, value: Any) -> None:
+    def assign_sub(self, value: tf.Tensor | float) -> None:
         """Subtracts from the rows."""
         self.assign(self.read_value() - value)
 
@@ -101,10 +102,11 @@ def in_pieces(update: Callable, context_of: Piece) -> Callable:
         context_of: see `Piece`.
     """
 
-    def update_pieces(variable: tf.Variable, *args: Any, **kwargs: Any) -> Any:
+    def update_pieces(variable: tf.Variable, *args: Structure, **kwargs: Structure) -> None:
         rows, row_bytes = variable.shape[0], math.prod(variable.shape[1:]) * variable.dtype.size
         if rows * row_bytes <= LARGE_BYTES:
-            return update(variable, *args, **kwargs)
+            update(variable, *args, **kwargs)
+            return
         most = max(1, PIECE_BYTES // row_bytes)
 
         def one(start: tf.Tensor) -> tf.Tensor:
@@ -119,12 +121,13 @@ def in_pieces(update: Callable, context_of: Piece) -> Callable:
         first = [tf.constant(0, tf.int64)]
         # One after the other: each needs memory for what it computes in between.
         tf.while_loop(lambda start: start < rows, one, first, parallel_iterations=1)
-        return None
 
     return update_pieces
 
 
-def _rows_of(argument: Any, variable: tf.Variable, start: tf.Tensor, size: tf.Tensor) -> Any:
+def _rows_of(
+    argument: Structure, variable: tf.Variable, start: tf.Tensor, size: tf.Tensor
+) -> Structure:
     """The rows of a gradient; any other argument as it is."""
     if isinstance(argument, tf.IndexedSlices):
         first = tf.cast(start, argument.indices.dtype)

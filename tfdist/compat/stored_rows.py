@@ -13,7 +13,7 @@ import math
 import mmap
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol
 
 import h5py
 import keras
@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariable
 from tfdist.compat.registry import KERAS, READ, REPLACED, touch
 from tfdist.compat.variables import stateless_scope
+from tfdist.structures import Structure
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """At most so many bytes of a variable are in the chief at a time, while a file is written or read.
@@ -55,6 +56,16 @@ _IN_MEMORY = touch(
 )
 
 
+class _Store(Protocol):
+    """Keras' `H5IOStore`."""
+
+    def __delitem__(self, key: str) -> None: ...
+
+
+class _OnDisk(np.memmap):
+    """A large array in a file that Keras reads."""
+
+
 class _State(threading.local):
     reading = False
 
@@ -77,12 +88,12 @@ def is_large(variable: keras.Variable) -> bool:
     return bool(_parts(variable))
 
 
-def writes_rows(store: Any) -> bool:
+def writes_rows(store: object) -> bool:
     """Whether a store of Keras' saving takes a large variable some rows at a time."""
     return isinstance(store, _SHARDED.get().__mro__[1]) and not isinstance(store, _SHARDED.get())
 
 
-def _parts(variable: Any) -> list[tf.Variable]:
+def _parts(variable: Structure) -> list[tf.Variable]:
     """The parts of a large variable, one after the other; empty for other values."""
     value = variable.value if isinstance(variable, keras.Variable) else None
     if isinstance(value, PartitionedVariable):
@@ -127,7 +138,7 @@ def _write(part: tf.Variable, start: int, values: np.ndarray) -> None:
 
 def _set_rows(original: Callable) -> Callable:
     @functools.wraps(original)
-    def __setitem__(self: Any, key: str, value: Any) -> None:
+    def __setitem__(self: _Store, key: str, value: keras.Variable | np.ndarray) -> None:
         parts = _parts(value) if writes_rows(self) else []
         if not parts:
             original(self, key, value)
@@ -147,7 +158,7 @@ def _set_rows(original: Callable) -> Callable:
 
 def _get_rows(original: Callable) -> Callable:
     @functools.wraps(original)
-    def __getitem__(self: Any, key: str) -> Any:
+    def __getitem__(self: _Store, key: str) -> h5py.Dataset | np.ndarray:
         extended = getattr(tf.distribute.get_strategy(), "extended", None)
         if not (_state.reading or isinstance(extended, ParameterServerExtended)):
             return original(self, key)
@@ -158,7 +169,7 @@ def _get_rows(original: Callable) -> Callable:
     return __getitem__
 
 
-def _on_disk(stored: h5py.Dataset) -> np.memmap | None:
+def _on_disk(stored: h5py.Dataset) -> _OnDisk | None:
     """A large array without its bytes in memory; None if it is small, or not in one piece."""
     offset = stored.id.get_offset()
     in_file = stored.file.driver not in ("fileobj", "core") and offset is not None
@@ -166,13 +177,13 @@ def _on_disk(stored: h5py.Dataset) -> np.memmap | None:
         return None
     is_bfloat16 = stored.attrs.get("dtype") == "bfloat16"
     dtype = np.dtype(ml_dtypes.bfloat16) if is_bfloat16 else stored.dtype
-    return np.memmap(stored.file.filename, dtype, "r", offset, stored.shape)
+    return _OnDisk(stored.file.filename, dtype, "r", offset, stored.shape)
 
 
 def _assign_rows(original: Callable) -> Callable:
     @functools.wraps(original)
-    def assign(self: keras.Variable, value: Any) -> Any:
-        from_disk = isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap)
+    def assign(self: keras.Variable, value: Structure) -> Structure:
+        from_disk = isinstance(value, _OnDisk) and isinstance(value.base, mmap.mmap)
         parts = _parts(self) if from_disk and stateless_scope() is None else []
         if not parts or tuple(value.shape) != tuple(self.shape):
             return original(self, value)
