@@ -104,7 +104,7 @@ class InitialValue:
             asked = {"partition_shape": tuple(shape), "partition_offset": tuple(partition_offset)}
             return self._made(self.shape, **asked)
         if _calls(initializer, _EQUAL) and np.ndim(getattr(initializer, "value", 0)) == 0:
-            return tf.function(functools.partial(self._made, shape), autograph=False)()
+            return _in_one(functools.partial(self._made, shape))
         if _calls(initializer, _RANDOM) and self.dtype in _PER_COUNT:
             return self._drawn(shape, start)
         if self._whole is None:
@@ -124,8 +124,15 @@ class InitialValue:
             with _drawing(rows):
                 return self._made(self.shape)
 
-        # As one function, so that its steps do not need memory one after the other.
-        return tf.function(draw, autograph=False)()
+        return _in_one(draw)
+
+
+def _in_one(make: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Calls a function as one of TensorFlow, whose steps need memory once and not each for itself.
+
+    Another function for each part is what is wanted: TensorFlow is not to warn of it.
+    """
+    return tf.function(make, autograph=False).get_concrete_function()()
 
 
 def _calls(initializer: Callable, kinds: Sequence[type]) -> bool:

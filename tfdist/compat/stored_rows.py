@@ -41,7 +41,6 @@ _BY_ROWS: dict[str, str] = {
 _SET = touch(_STORE, "__setitem__", REPLACED, "self", "key", "value", **_BY_ROWS)
 _GET = touch(_STORE, "__getitem__", REPLACED, "self", "key", **_BY_ROWS)
 _GROUP = touch(_STORE, "_h5_entry_group", READ, **_BY_ROWS)
-_DATASET = touch(_LIBRARY, "safe_get_h5_dataset", READ, "group", "name", **_BY_ROWS)
 _SHARDED = touch(_LIBRARY, "ShardedH5IOStore", READ, **_BY_ROWS)
 _ASSIGN = touch(
     *("keras.src.backend.common.variables:Variable", "assign", REPLACED, "self", "value"),
@@ -162,15 +161,19 @@ def _get_rows(original: Callable) -> Callable:
         extended = getattr(tf.distribute.get_strategy(), "extended", None)
         if not (_state.reading or isinstance(extended, ParameterServerExtended)):
             return original(self, key)
-        stored = _DATASET.get()(_GROUP.of(self), key)
-        array = _on_disk(stored)
+        array = _on_disk(_GROUP.of(self), key)
         return original(self, key) if array is None else array
 
     return __getitem__
 
 
-def _on_disk(stored: h5py.Dataset) -> _OnDisk | None:
+def _on_disk(group: h5py.Group | dict, key: str) -> _OnDisk | None:
     """A large array without its bytes in memory; None if it is small, or not in one piece."""
+    # Keras has an empty dict where the file has no group. It refuses links to other files.
+    link = group.get(key, getlink=True) if isinstance(group, h5py.Group) else None
+    stored = group[key] if isinstance(link, h5py.HardLink) else None
+    if not isinstance(stored, h5py.Dataset):
+        return None
     offset = stored.id.get_offset()
     in_file = stored.file.driver not in ("fileobj", "core") and offset is not None
     if not in_file or stored.nbytes <= CHUNK_BYTES or stored.ndim == 0:
