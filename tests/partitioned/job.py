@@ -216,7 +216,27 @@ def large(resolver, folder):
     with _as_a_large_table() as sizes:
         found = {"equality": _equality(resolver, ["sgd", "adamw"], dense=False)}
         found["files"] = files(resolver, folder / "large")
+        found["bfloat16"] = _bfloat16(resolver, folder / "large" / "bfloat16.weights.h5")
     return {**found, "sizes": [len(sizes), max(sizes)]}
+
+
+def _bfloat16(resolver, path):
+    """What differs from a table of bfloat16 after loading its file: without parts, and with."""
+    strategy = tfdist.ParameterServerStrategy(resolver, _partitioners.FixedShardsPartitioner(2))
+
+    def make(seed):
+        rows = keras.initializers.RandomNormal(seed=seed)
+        table = keras.layers.Embedding(ROWS, WIDTH, rows, dtype="bfloat16")
+        return keras.Sequential([keras.Input((3,), dtype="int32"), table])
+
+    with strategy.scope():
+        model, parts = make(1), make(2)
+    one = make(3)
+    model.save_weights(path)
+    for other in (one, parts):
+        other.load_weights(path)
+    whole, *others = (np.float32(m.weights[0].numpy()) for m in (model, one, parts))
+    return [_difference([other], [whole]) for other in others]
 
 
 def large_equality(resolver, folder):

@@ -104,6 +104,7 @@ def test_a_large_table_is_saved_and_loaded_in_chunks(results):
         assert loaded["state"] == [0.0, 0.0], name
         assert max(loaded["evaluate"], loaded["predict"]) <= 1e-6, name
     assert results["large"]["files"]["resumed_updates"] == 12
+    assert results["large"]["bfloat16"] == [0.0, 0.0]
 
 
 def test_training_resumes_with_another_partitioner(results):
