@@ -7,12 +7,14 @@ import json
 import os
 import pathlib
 import sys
+from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tfdist.parameter_server import partitions
 
 ROWS = 52
 _RANDOM = np.random.default_rng(1)
@@ -82,9 +84,9 @@ def _constrained():
     return _dense(keras.layers.Dense(5, kernel_constraint=norm, kernel_regularizer="l2"))
 
 
-def _embedding():
+def _embedding(rows=50):
     ids = keras.Input((3,), dtype="int32")
-    rows = keras.layers.Embedding(50, 4)(ids)
+    rows = keras.layers.Embedding(rows, 4)(ids)
     return keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
 
 
@@ -107,11 +109,13 @@ MODELS = {
     "batch normalization": lambda: _dense(keras.layers.BatchNormalization()),
     "constraint": _constrained,
     "embedding": _embedding,
+    "table": lambda: _embedding(9001),
     "frozen": _frozen,
     "no metrics": NoMetrics,
     "two optimizers": Two,
 }
-OPTIONS = ("staleness", "input", "accumulation_steps")
+OPTIONS = ("staleness", "input", "accumulation_steps", "variable_partitioner")
+_TWO_PARTS = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
 CASES = {
     "dense, sgd": ("dense", "sgd", {}),
     "dense, adam": ("dense", "adam", {}),
@@ -120,6 +124,8 @@ CASES = {
     "batch normalization": ("batch normalization", "sgd", {}),
     "constraint": ("constraint", "adam", {}),
     "embedding": ("embedding", "adam", {}),
+    "large table": ("table", "sgd", {"copied": 0}),
+    "large table in parts": ("table", "sgd", {"copied": 0, "variable_partitioner": _TWO_PARTS}),
     "frozen": ("frozen", "sgd", {}),
     "no metrics": ("no metrics", "sgd", {}),
     "policy": ("dense", "sgd", {"staleness": tfdist.staleness.InverseLR()}),
@@ -134,7 +140,7 @@ CASES = {
 
 
 def _data(model: str, steps: int | None, unknown: bool) -> tf.data.Dataset:
-    x = IDS if model == "embedding" else X
+    x = {"embedding": IDS, "table": IDS * 180}.get(model, X)
     data = tf.data.Dataset.from_tensor_slices((x, Y)).batch(8)
     if steps:
         data = data.repeat()
@@ -171,10 +177,12 @@ def main() -> None:
     with tfdist.cluster.local_cluster(1, 1) as resolver:
         for name, case in CASES.items():
             given = {key: value for key, value in case[2].items() if key in OPTIONS}
-            own, by_chief = (
-                _trained(tfdist.ParameterServerStrategy(resolver, **given), case, callbacks)
-                for callbacks in ([], [AtRest()])
-            )
+            copied = case[2].get("copied", partitions._COPIED_BYTES)
+            with mock.patch.object(partitions, "_COPIED_BYTES", copied):
+                own, by_chief = (
+                    _trained(tfdist.ParameterServerStrategy(resolver, **given), case, callbacks)
+                    for callbacks in ([], [AtRest()])
+                )
             # Keras alone cannot do the first two, and counts the end of the third as a step.
             alone = name not in ("accumulation", "no metrics", "unknown length")
             device = _trained(None, case, []) if alone else by_chief

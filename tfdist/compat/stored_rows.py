@@ -73,9 +73,13 @@ _state = _State()
 
 
 @contextlib.contextmanager
-def reading_rows() -> Iterator[None]:
-    """In this context, a large array of a file is given to variables without being read before."""
-    before, _state.reading = _state.reading, True
+def reading_rows(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """In this context, a large array of a file is given to variables without being read before.
+
+    Args:
+        strategy: of the model. Without parameter servers, the context has no effect.
+    """
+    before, _state.reading = _state.reading, _has_servers(strategy)
     try:
         yield
     finally:
@@ -158,13 +162,16 @@ def _set_rows(original: Callable) -> Callable:
 def _get_rows(original: Callable) -> Callable:
     @functools.wraps(original)
     def __getitem__(self: _Store, key: str) -> h5py.Dataset | np.ndarray:
-        extended = getattr(tf.distribute.get_strategy(), "extended", None)
-        if not (_state.reading or isinstance(extended, ParameterServerExtended)):
+        if not (_state.reading or _has_servers(tf.distribute.get_strategy())):
             return original(self, key)
         array = _on_disk(_GROUP.of(self), key)
         return original(self, key) if array is None else array
 
     return __getitem__
+
+
+def _has_servers(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy.extended, ParameterServerExtended)
 
 
 def _on_disk(group: h5py.Group | dict, key: str) -> _OnDisk | None:

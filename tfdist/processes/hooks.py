@@ -67,7 +67,7 @@ def install(strategy_class: type) -> None:
         if strategy is not None and strategy.is_multi_process:
             _load(strategy, model, read)
         elif strategy is not None:
-            with compat.reading_rows():
+            with compat.reading_rows(strategy):
                 read()
         else:
             read()
