@@ -59,11 +59,12 @@ def table(measured: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
         f"A table of rows of {arguments.width} float32 on {arguments.servers} parameter servers, "
         f"{arguments.workers} worker(s), batches of {arguments.batch} samples with 8 ids each, "
         "over loopback. Memory is the peak of a process; of several servers, the largest. In the "
-        'row "start" the processes do nothing yet. What is sent and how long it takes are for a '
-        "step, or for a whole file. "
+        'row "start" the processes do nothing yet. What is sent is for a step, or for a file: '
+        "TensorFlow's servers write a part of a checkpoint each, Keras' file is one. In brackets: "
+        "memory, divided by that with TensorFlow. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make benchmark-embeddings`."
     ]
-    head = ["phase", "chief, MB", "worker, MB", "server, MB", "sent, MB", "seconds"]
+    head = ["phase", "chief, MB", "worker, MB", "server, MB", "sent, MB"]
     peers = {run["rows"]: run["phases"] for run in measured if run["system"] == "TensorFlow"}
     for run in measured:
         size = run["rows"] * arguments.width * 4 / 1e6
@@ -71,21 +72,18 @@ def table(measured: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
         peer = peers.get(run["rows"], {}) if run["system"] == "tfdist" else {}
         rows = [_row(name, phase, peer.get(name)) for name, phase in run["phases"].items()]
         lines += ["", title, "", *tables.table(head, rows)]
-        if peer and run["optimizer"] == "sgd":
-            lines[-2 - len(rows) - 1] += " In brackets: divided by TensorFlow's."
     return "\n".join(lines)
 
 
 def _row(name: str, phase: dict[str, Any], peer: dict[str, Any] | None) -> list[str]:
     cells = [name]
     for kind in PROCESSES:
-        cells.append(_cell(phase["peak"][kind] / 1e6, peer and peer["peak"][kind] / 1e6, ",.0f"))
-    cells.append(_cell(phase["sent"] / 1e6, peer and peer["sent"] / 1e6, ",.2f"))
-    return [*cells, _cell(phase["seconds"], peer and peer["seconds"], ".3f")]
+        cells.append(_cell(phase["peak"][kind] / 1e6, peer and peer["peak"][kind] / 1e6))
+    return [*cells, f"{phase['sent'] / 1e6:,.2f}"]
 
 
-def _cell(value: float, peer: float | None, style: str) -> str:
-    return f"{value:{style}}" + (f" ({value / peer:.2f})" if peer else "")
+def _cell(value: float, peer: float | None) -> str:
+    return f"{value:,.0f}" + (f" ({value / peer:.2f})" if peer else "")
 
 
 def main() -> None:

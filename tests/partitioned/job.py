@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import sys
+from unittest import mock
 
 import keras
 import numpy as np
@@ -214,7 +215,11 @@ def large(resolver, folder):
     """Equality and files of a table that counts as large; the sizes of what the chief had of it."""
     (folder / "large").mkdir()
     with _as_a_large_table() as sizes:
-        found = {"equality": _equality(resolver, ["sgd", "adamw"], dense=False)}
+        found = {"equality": {}, "divided": {}}
+        for name in ("sgd", "adamw"):
+            with mock.patch.object(row_updates, "_rows_of", wraps=row_updates._rows_of) as divide:
+                found["equality"] |= _equality(resolver, [name], dense=False)
+            found["divided"][name] = divide.called
         found["files"] = files(resolver, folder / "large")
         found["bfloat16"] = _bfloat16(resolver, folder / "large" / "bfloat16.weights.h5")
     return {**found, "sizes": [len(sizes), max(sizes)]}

@@ -93,6 +93,11 @@ def test_a_large_table_equals_one_device(results):
     _check_equality(results["large"]["equality"])
 
 
+def test_plain_sgd_visits_only_the_rows_of_the_gradient(results):
+    # Others update the whole table, piece by piece.
+    assert results["large"]["divided"] == {"sgd": False, "adamw": True}
+
+
 def test_a_large_table_is_saved_and_loaded_in_chunks(results):
     number, largest = results["large"]["sizes"]
     # The table and two slots, read for four files and written for as many loads.

@@ -84,6 +84,8 @@ def change_of(value: tf.Tensor, variable: tf.Variable) -> tuple[str, tf.Tensor] 
         "+" or "-" and the change, of the dtype of the variable; None where `value` is no sum or
         difference of the variable and something else.
     """
+    if not tf.is_symbolic_tensor(value):  # but another variable, such as an average of this one
+        return None
     operation = _source(value).op
     if operation.type not in ("Add", "AddV2", "Sub") or value.dtype != variable.dtype:
         return None

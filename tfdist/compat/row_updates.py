@@ -6,7 +6,9 @@ fifteen times the memory of the variable for what it computes in between.
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -20,6 +22,17 @@ LARGE_BYTES = 32 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 """The bytes of a piece. With pieces of 32 MiB a server needed 0.9 GB for Adam's update of a part of
 0.1 GB, as the C library keeps what was freed; with 4 MiB 0.1 GB, and the update was no slower."""
+
+
+class _ComputesWithRows(Exception):
+    """An update reads or replaces rows that the gradient does not name."""
+
+
+class _State(threading.local):
+    scattered: list[tuple[Callable, tf.Variable, tf.IndexedSlices]] | None = None
+
+
+_state = _State()
 
 
 class RowsOfVariable:
@@ -41,12 +54,17 @@ class RowsOfVariable:
         self.shape = tf.TensorShape([None, *variable.shape[1:]])
         self.variable = variable
         self._start = start
-        self._numbers = tf.range(start, start + size)
+        self._size = size
+
+    def _numbers(self) -> tf.Tensor:
+        if _state.scattered is not None:
+            raise _ComputesWithRows
+        return tf.range(self._start, self._start + self._size)
 
     def read_value(self) -> tf.Tensor:
         """The values of these rows."""
         return tf.raw_ops.ResourceGather(
-            resource=self.variable.handle, indices=self._numbers, dtype=self.dtype
+            resource=self.variable.handle, indices=self._numbers(), dtype=self.dtype
         )
 
     def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
@@ -60,7 +78,7 @@ class RowsOfVariable:
         """Replaces the rows."""
         tf.raw_ops.ResourceScatterUpdate(
             resource=self.variable.handle,
-            indices=self._numbers,
+            indices=self._numbers(),
             updates=tf.convert_to_tensor(value, self.dtype),
         )
 
@@ -86,7 +104,15 @@ class RowsOfVariable:
 
     def _scatter(self, operation: Callable, value: tf.IndexedSlices) -> None:
         indices = value.indices + tf.cast(self._start, value.indices.dtype)
-        operation(resource=self.variable.handle, indices=indices, updates=value.values)
+        moved = tf.IndexedSlices(value.values, indices)
+        if _state.scattered is None:
+            _apply(operation, self.variable, moved)
+        else:
+            _state.scattered.append((operation, self.variable, moved))
+
+
+def _apply(operation: Callable, variable: tf.Variable, value: tf.IndexedSlices) -> None:
+    operation(resource=variable.handle, indices=value.indices, updates=value.values)
 
 
 Piece = Callable[[tf.Tensor, tf.Tensor], AbstractContextManager]
@@ -107,6 +133,14 @@ def in_pieces(update: Callable, context_of: Piece) -> Callable:
         if rows * row_bytes <= LARGE_BYTES:
             update(variable, *args, **kwargs)
             return
+        with tf.device(variable.device):
+            args = tuple(map(_copied, args))
+            first, size = (tf.constant(number, tf.int64) for number in (0, rows))
+            with context_of(first, size):
+                all_rows = RowsOfVariable(variable, first, size)
+                sparse = any(isinstance(argument, tf.IndexedSlices) for argument in args)
+                if sparse and _scatters(functools.partial(update, all_rows, *args, **kwargs)):
+                    return
         most = max(1, PIECE_BYTES // row_bytes)
 
         def one(start: tf.Tensor) -> tf.Tensor:
@@ -118,11 +152,36 @@ def in_pieces(update: Callable, context_of: Piece) -> Callable:
                     update(piece, *given, **kwargs)
                 return start + most
 
-        first = [tf.constant(0, tf.int64)]
-        # One after the other: each needs memory for what it computes in between.
-        tf.while_loop(lambda start: start < rows, one, first, parallel_iterations=1)
+        # On one device, or devices would tell each other of each piece. One after the other: each
+        # needs memory for what it computes in between.
+        with tf.device(variable.device):
+            tf.while_loop(lambda start: start < rows, one, [first], parallel_iterations=1)
 
     return update_pieces
+
+
+def _scatters(update: Callable[[], None]) -> bool:
+    """Makes an update if it only adds to rows that a gradient names. Returns whether it does.
+
+    Plain SGD is such an update. There is no need to visit the other rows.
+    """
+    scattered: list[tuple[Callable, tf.Variable, tf.IndexedSlices]] = []
+    _state.scattered = scattered
+    try:
+        update()
+    except _ComputesWithRows:
+        return False
+    finally:
+        _state.scattered = None
+    for one in scattered:
+        _apply(*one)
+    return True
+
+
+def _copied(argument: Structure) -> Structure:
+    """A tensor or a gradient on the present device."""
+    is_tensor = isinstance(argument, (tf.Tensor, tf.IndexedSlices))
+    return tf.identity(argument) if is_tensor else argument
 
 
 def _rows_of(
