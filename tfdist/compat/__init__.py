@@ -22,7 +22,7 @@ from tfdist.compat.coordinator import (
     is_lost_worker,
     run_on_workers,
 )
-from tfdist.compat.data import number_of_batches
+from tfdist.compat.data import counted_by_keras, number_of_batches
 from tfdist.compat.exchange_of_rows import all_to_all
 from tfdist.compat.gradients import (
     gradients_by_value,
@@ -77,6 +77,7 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
 __all__ = [
+    "counted_by_keras",
     "Coordinator",
     "IndexedOptimizer",
     "MultiWorkerExtended",

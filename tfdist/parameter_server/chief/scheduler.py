@@ -253,8 +253,12 @@ class Scheduler:
             if item is not None:
                 self._forget(item)
             early = [] if self._closed or item is None else [item]
-        if is_lost:
+        try:
             self._settle(early, False)
+        except Exception as problem:  # the parameter server is lost too
+            problem.__cause__ = error
+            error, is_lost = problem, False
+        if is_lost:
             unused = [batch for item in early for batch in item.batches]
             self._return(unused, len(unused))
             self._source.leave(worker)
