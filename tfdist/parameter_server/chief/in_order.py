@@ -35,6 +35,10 @@ class InOrderFunction(KerasFunction):
         self._done: dict[int, WorkItem] = {}
         self._position = 0
 
+    def _forget_traces(self) -> None:
+        super()._forget_traces()
+        self._of_keras = None
+
     def in_order(self, iterator: DataIterator) -> Outcome | None:
         """What a worker gave for the next batch of `iterator`; None when there are no more.
 
