@@ -94,3 +94,25 @@ def test_restarts_without_parameter_servers_are_refused(launcher):
     finished = launcher.run("", "--ps-restarts", "1")
     assert finished.returncode == 2
     assert b"--ps-restarts is for parameter servers" in finished.stderr
+
+
+def test_none_is_started_again_when_the_chief_has_ended(launcher):
+    body = """
+    if rank == 0:
+        wait_for("pid-1", "pid-ps-0", "pid-evaluator-0")
+        sys.exit()
+    if rank == "ps-0":
+        starts()
+        wait_for_end(0)
+        note("failed")
+        sys.exit(1)
+    if rank == "evaluator-0":
+        wait_for("failed")
+        time.sleep(1.0)
+        sys.exit()
+    serve()
+    """
+    finished = launcher.run(COUNTED + script(body), "--ps", "1", "--evaluator")
+    assert finished.returncode == 0
+    assert launcher.note("starts-ps-0") == "x"
+    assert b"started again" not in finished.stderr

@@ -109,9 +109,8 @@ class Job:
 
     def _start(self, watcher: guardian.Guardian) -> None:
         self._watcher = watcher
-        together = output.same_stream(1, 2)
         first = output.Screen(1)
-        self._screens = {1: first, 2: first if together else output.Screen(2)}
+        self._screens = {1: first, 2: first if output.same_stream(1, 2) else output.Screen(2)}
         for place in range(len(self._members)):
             self._ranks.append(self._started_rank(place))
 
@@ -226,7 +225,8 @@ class Job:
         stopped = [rank for rank in self._ranks if rank.member.role.stalls and rank.is_stopped]
         others = [rank for rank in self._ranks if rank.member.role is role and rank.code is None]
         how = f"{ending(code)} after {now - self._started:.1f} s"
-        if role.restarts and failed.restarts < self._limits.restarts and not self._ending:
+        led = any(rank.member.role.leads and rank.code is None for rank in self._ranks)
+        if role.restarts and led and failed.restarts < self._limits.restarts and not self._ending:
             self._start_again(failed, how)
         elif (role.beside or (role.spare and others)) and not self._ending:
             failed.spared = True
