@@ -6,22 +6,31 @@ from tfdist.strategies.parameter_server import checks
 
 
 @pytest.mark.parametrize(
-    ("given", "record", "expected"),
-    [(None, None, None), (None, "run.log", 0), (False, "run.log", 0), (0, None, 0), (7, None, 7)],
+    ("given", "folder", "record", "expected"),
+    [
+        (None, None, None, None),
+        (None, "shared", None, None),
+        (None, None, "run.log", 0),
+        (False, None, "run.log", 0),
+        (0, "shared", "run.log", 0),
+        (0, None, None, 0),
+        (7, None, None, 7),
+    ],
 )
-def test_the_number_of_updates_between_snapshots(given, record, expected):
-    assert checks.updates_of_snapshots(given, record) == expected
+def test_the_number_of_updates_between_snapshots(given, folder, record, expected):
+    assert checks.updates_of_snapshots(given, folder, record) == expected
 
 
 @pytest.mark.parametrize("given", [-1, 1.5, "1"])
 def test_other_values_are_refused(given):
     with pytest.raises((ValueError, TypeError), match="snapshot_every"):
-        checks.updates_of_snapshots(given, None)
+        checks.updates_of_snapshots(given, None, None)
 
 
-def test_a_record_has_no_snapshots():
-    with pytest.raises(ValueError, match="Received: snapshot_every=7, record='run.log'"):
-        checks.updates_of_snapshots(7, "run.log")
+@pytest.mark.parametrize(("given", "folder"), [(7, None), (None, "shared")])
+def test_a_record_has_no_snapshots(given, folder):
+    with pytest.raises(ValueError, match=r"Received: snapshot_every=.*, record='run.log'"):
+        checks.updates_of_snapshots(given, folder, "run.log")
 
 
 def test_the_folder_is_the_same_in_all_processes(tmp_path, monkeypatch):

@@ -28,28 +28,33 @@ def check(
 
 
 def updates_of_snapshots(
-    snapshot_every: int | None, record: str | os.PathLike | None
+    snapshot_every: int | None,
+    snapshot_dir: str | os.PathLike | None,
+    record: str | os.PathLike | None,
 ) -> int | None:
     """After how many updates a snapshot is taken: 0 for never, None for about once a minute.
 
     Args:
         snapshot_every: what the user has chosen.
+        snapshot_dir: the folder for snapshots; None for a temporary one.
         record: the path of the record; None for no record.
 
     Raises:
         ValueError: for a number that is out of range, and for snapshots of a recorded run.
         TypeError: for what is no number.
     """
-    if snapshot_every is None:
-        return None if record is None else 0
-    if snapshot_every is not False:
+    if snapshot_every not in (None, False):
         check_integer("snapshot_every", snapshot_every, 0)
-    if snapshot_every and record is not None:
+    asked = snapshot_dir is not None if snapshot_every is None else bool(snapshot_every)
+    if asked and record is not None:
         raise ValueError(
             "A record cannot tell of training that goes back to a snapshot, so a run that is "
-            "recorded has no snapshots. Leave out `snapshot_every` or `record`. "
-            f"Received: snapshot_every={snapshot_every}, record={shown(record)}"
+            "recorded has no snapshots. Leave out `snapshot_every` and `snapshot_dir`, or "
+            f"`record`. Received: snapshot_every={snapshot_every}, "
+            f"snapshot_dir={shown(snapshot_dir)}, record={shown(record)}"
         )
+    if snapshot_every is None:
+        return None if record is None else 0
     return int(snapshot_every)
 
 

@@ -134,7 +134,7 @@ class ParameterServerStrategy(
         check_resolver(cluster_resolver)
         checks.check(input, max_pending, worker_timeout, record, variable_partitioner)
         snapshot_dir = checks.absolute(snapshot_dir)
-        snapshot_every = checks.updates_of_snapshots(snapshot_every, record)
+        snapshot_every = checks.updates_of_snapshots(snapshot_every, snapshot_dir, record)
         recorded = recorded_cluster()
         resolver = cluster_of_one_process(recorded.ps) if recorded else connect(cluster_resolver)
         super().__init__(resolver, variable_partitioner)
