@@ -56,17 +56,17 @@ class SpiedFiles(SnapshotFiles):
 def spy(strategy):
     """Notes each snapshot, and whether the variables are equal to it once it was restored."""
     snapshots = strategy.snapshots
-    files = snapshots._files = SpiedFiles(snapshots._given is not None)
+    files = snapshots._files = SpiedFiles(snapshots._files._on_servers)
 
-    def take(guard, folder):
-        Snapshots._take(snapshots, guard, folder)
+    def take(*arguments):
+        Snapshots._take(snapshots, *arguments)
         version = snapshots._last.version
         noted["taken"].append(version)
         if SCENARIO == "ahead" and version > strategy.version and not noted["killed"]:
             kill(0, strategy.version)
 
-    def restore(saved, lost):
-        Snapshots._restore(snapshots, saved, lost)
+    def assign(saved, lost):
+        Snapshots._assign(snapshots, saved, lost)
         equal = [
             np.array_equal(ref().numpy(), value)
             for device, refs in saved.variables.items()
@@ -74,7 +74,7 @@ def spy(strategy):
         ]
         noted["restored"].append([saved.version, sorted(lost), len(equal), all(equal)])
 
-    snapshots._take, snapshots._restore = take, restore
+    snapshots._take, snapshots._assign = take, assign
 
 
 class Counts(keras.callbacks.Callback):
@@ -178,6 +178,7 @@ def adam():
     schedule = keras.callbacks.LearningRateScheduler(rate_of)
     callbacks = [schedule, Kills(), *strategy.callbacks()]
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    model.predict_on_batch(x)  # traced with the variables as they are before the losses
     history = model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks, validation_data=(x, y))
     noted["tested"] = callbacks[1].tests
     noted["accuracy"] = model.evaluate(x, y, verbose=0)[1]
@@ -185,6 +186,7 @@ def adam():
     predicted = model.predict(x, verbose=0)
     loaded = keras.models.load_model(FOLDER / "model.keras")
     noted["saved"] = float(np.abs(loaded(x).numpy() - predicted).max())
+    noted["on_batch"] = float(np.abs(model.predict_on_batch(x) - predicted).max())
     noted["left"] = [path.name for path in FOLDER.glob("tfdist-snapshots*")]
     return strategy, model, history
 

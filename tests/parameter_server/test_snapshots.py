@@ -116,7 +116,7 @@ def test_epochs_logs_and_the_learning_rate_are_those_of_the_epoch(adam):
 @pytest.mark.xdist_group("dying-adam")
 def test_the_model_can_be_used_and_saved_afterwards_and_no_snapshot_is_left(adam):
     facts, _ = adam
-    assert facts["saved"] <= 1e-6
+    assert facts["saved"] <= 1e-6 and facts["on_batch"] <= 1e-6
     assert facts["left"] == []
     count, size, seconds = facts["cost"]
     assert count == len(facts["taken"]) and size > 1000 * count and seconds > 0

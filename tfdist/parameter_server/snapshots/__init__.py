@@ -6,6 +6,7 @@ version that is still whole. So all variables on all servers get the values of t
 only those on the server that died. The updates since then are lost, and their number is said.
 
 - `variables`: which variables there are;
+- `folder`: where they are kept;
 - `files`: how their values are written and read;
 - `servers`: which servers are lost, and how the chief connects to them when they are back;
 - `snapshots`: when a snapshot is taken, and how training goes back to it.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import tempfile
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -17,6 +15,7 @@ from tfdist import compat
 from tfdist.parameter_server.chief import errors
 from tfdist.parameter_server.contracts import ChiefStrategy, Guard
 from tfdist.parameter_server.snapshots.files import SnapshotFiles, size_of
+from tfdist.parameter_server.snapshots.folder import Folder, remove
 from tfdist.parameter_server.snapshots.reading import Reader
 from tfdist.parameter_server.snapshots.saved import Saved
 from tfdist.parameter_server.snapshots.servers import Servers
@@ -56,13 +55,12 @@ class Snapshots:
         self._every = every
         self._given = folder
         self._is_asked_for = every is not None or folder is not None
-        self._has_failed = False
         self._files = SnapshotFiles(on_servers=folder is not None)
         self._servers = Servers(strategy.addresses, strategy.ps_devices, strategy.coordinator)
-        self._folder: str | None = None
+        self._folder: Folder | None = None
         self._last: Saved | None = None
         self._reader = Reader()
-        self._epoch = self._taken = self._in_vain = 0
+        self._epoch = self._in_vain = 0
         self._due = self._not_before = 0.0
         self._models: list[keras.Model] = []
         self._rates: list[tuple[keras.Variable, float]] = []
@@ -90,16 +88,12 @@ class Snapshots:
 
     @contextlib.contextmanager
     def _folder_for_all(self) -> Iterator[None]:
-        self._has_failed = False
-        if self._given is None:
-            self._folder = tempfile.mkdtemp(prefix="tfdist-snapshots-")
-        else:
-            self._folder = f"{self._given}/tfdist-snapshots-{uuid.uuid4().hex}"
-            tf.io.gfile.makedirs(self._folder)
+        self._folder = folder = Folder(self._given)
+        self._not_before = 0.0
         try:
             yield
         finally:
-            tf.io.gfile.rmtree(self._folder)
+            folder.close()
             self._folder = self._last = None
             self._reader.forget()
 
@@ -137,32 +131,41 @@ class Snapshots:
         """
         if self._folder is None or not self._is_due():
             return
-        folder = f"{self._folder}/{self._taken}"
+        start = time.monotonic()
         try:
-            self._take(guard, folder)
+            self._take(guard, self._folder)
         except (tf.errors.OpError, OSError) as error:
-            with contextlib.suppress(tf.errors.OpError):
-                tf.io.gfile.rmtree(folder)
-            if self._is_asked_for and self._last is None or self._servers.lost():
+            if self._servers.lost():
                 raise
-            self._note_failure(error)
+            self._note_failure(error, _pause(start))
 
-    def _note_failure(self, error: Exception) -> None:
-        """Says that there is no new snapshot; tries again later, unless there never was one."""
+    def _note_failure(self, error: Exception, pause: float) -> None:
+        """Says that there is no new snapshot, and tries again later.
+
+        Raises:
+            OSError: when there is none at all, although the user has asked for snapshots.
+        """
         last = self._last
-        self._has_failed = last is None
-        self._not_before = time.monotonic() + _SECONDS
+        if last is None and self._is_asked_for:
+            raise OSError(
+                "The first snapshot could not be written, so `fit` could not go on if a parameter "
+                "server died. Make room, give another `snapshot_dir`, or use `snapshot_every=0` "
+                f"for training without snapshots. Received: {error}"
+            ) from error
+        self._not_before = time.monotonic() + pause
         tf.get_logger().warning(
-            "tfdist: a snapshot could not be written; %s. (%s)",
-            "this `fit` has none, and ends if a parameter server dies"
+            "tfdist: a snapshot could not be written; training goes on, and the next attempt is in "
+            "%.0f s. Until then, %s. (%s)",
+            pause,
+            "`fit` ends if a parameter server dies"
             if last is None
-            else f"training goes on, and the last one is of update {last.version}",
+            else f"the last one is of update {last.version}",
             error,
         )
 
     def _is_due(self) -> bool:
         last = self._last
-        if self._has_failed or time.monotonic() < self._not_before:
+        if time.monotonic() < self._not_before:
             return False
         if last is None or last.made != self._variables.number:
             return True
@@ -170,7 +173,7 @@ class Snapshots:
             return time.monotonic() >= self._due
         return self._strategy.version - last.version >= self._every
 
-    def _take(self, guard: Guard | None, folder: str) -> None:
+    def _take(self, guard: Guard | None, parent: Folder) -> None:
         start = time.monotonic()
         made = self._variables.number
         variables = collections.defaultdict(list)
@@ -178,21 +181,25 @@ class Snapshots:
             variables[variable.device].append(variable)
         values, updates = self._reader.read(variables, made, guard)
         version = self._strategy.version if updates is None else updates
-        self._taken += 1
-        tf.io.gfile.makedirs(folder)
-        places = self._files.write(folder, values)
+        size = sum(size_of(value) for some in values.values() for value in some)
+        folder = parent.new(size)
+        try:
+            places = self._files.write(folder, values)
+        except Exception:
+            remove(folder)
+            raise
         before = self._last
         refs = {device: [*map(weakref.ref, some)] for device, some in variables.items()}
         self._last = Saved(version, self._epoch, made, folder, refs, places)
         if before is not None:
-            tf.io.gfile.rmtree(before.folder)
+            remove(before.folder)
         seconds = time.monotonic() - start
-        self._due = time.monotonic() + max(_SECONDS, _TIMES * seconds)
+        self._due = time.monotonic() + _pause(start)
         self._in_vain = 0
         cost = self._strategy.report.snapshots
         cost.count += 1
         cost.seconds += seconds
-        cost.bytes += sum(size_of(value) for some in values.values() for value in some)
+        cost.bytes += size
 
     # --- going back -----------------------------------------------------------------------------
 
@@ -227,10 +234,6 @@ class Snapshots:
         strategy.report.lost_updates += updates
         self.restores += 1
         self._reader.forget()
-        for model in self._models if saved.epoch != self._epoch else ():
-            model.reset_metrics()
-        for variable, rate in self._rates:
-            variable.assign(rate)
         tf.get_logger().warning(
             "tfdist: %s died after update %d and is back; training goes on from the snapshot of "
             "update %d; %d updates are lost.",
@@ -248,6 +251,7 @@ class Snapshots:
             try:
                 self._servers.connect(lost, end)
                 self._assign(saved, lost)
+                self._begin_epoch_again(saved)
                 return
             except TimeoutError as error:
                 raise self._given_up(lost, f"Within {timeout:g} s, {error}.") from error
@@ -279,5 +283,18 @@ class Snapshots:
         with tf.init_scope():
             self._files.read(saved.places, use)
 
+    def _begin_epoch_again(self, saved: Saved) -> None:
+        """Metrics and learning rates are those of the present epoch, not of the snapshot's."""
+        for model in self._models if saved.epoch != self._epoch else ():
+            for metric in model.metrics:
+                metric.reset_state()
+        for variable, rate in self._rates:
+            variable.assign(rate)
+
     def _given_up(self, lost: Iterable[int], why: str) -> ConnectionError:
         return errors.lost_servers(self._servers.names(sorted(lost)), f" {why}")
+
+
+def _pause(start: float) -> float:
+    """Seconds from a snapshot that was begun at `start` to the next one."""
+    return max(_SECONDS, _TIMES * (time.monotonic() - start))
