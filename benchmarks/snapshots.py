@@ -5,7 +5,7 @@ A chief, a worker and parameter servers on this machine train dense layers of 1,
 servers do.
 
     python -m benchmarks.snapshots
-    python -m benchmarks.snapshots --layers 1 --servers 1 --snapshots 3
+    python -m benchmarks.snapshots --layers 1 --servers 1
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
     parser = options.parser(__doc__)
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--servers", type=int, nargs="+", default=[2])
     parser.add_argument("--snapshots", type=int, default=8, help="in each job, after the first")
     pages.add_output_options(parser, pages.PARAMETER_SERVER_PAGE)
     return parser.parse_args()
