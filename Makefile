@@ -47,7 +47,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
-.PHONY: benchmark-async benchmark-safety-nets peers bench bench-full docs test-oldest clean
+.PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets peers bench bench-full docs test-oldest clean
 .PHONY: benchmark-parameter-server benchmark-revisions test-next test-python310 test-on-python310
 
 help: ## list the targets
@@ -117,6 +117,9 @@ benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
 
 benchmark-parameter-server: $(INSTALLED) ## updates per second, beside TensorFlow's own loop
 	$(BIN)/python -m benchmarks.parameter_server --update
+
+benchmark-snapshots: $(INSTALLED) ## what a snapshot of parameter servers costs
+	$(BIN)/python -m benchmarks.snapshots --update
 
 benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
 	$(BIN)/python -m benchmarks.safety_nets --update

@@ -68,9 +68,9 @@ def written(module: str, *options: object, start: Callable[[list[str]], None]) -
         return json.loads(path.read_text())
 
 
-def launched(processes: int, strategy: str) -> Callable[[list[str]], None]:
-    """A function for `written` that starts so many processes with `tfdist run`."""
-    launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes)]
+def launched(processes: int, strategy: str, *options: str) -> Callable[[list[str]], None]:
+    """A function for `written` that starts so many processes with `tfdist run` and its options."""
+    launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes), *options]
 
     def start(command: list[str]) -> None:
         _run([*launcher, "--strategy", strategy, *command[1:]], environment())

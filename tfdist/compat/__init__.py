@@ -60,6 +60,13 @@ from tfdist.compat.optimizers import (
 from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariable, place_of_part
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
+from tfdist.compat.recovery import (
+    connect_again,
+    connect_when,
+    inner_variable,
+    move_to,
+    plain_variable,
+)
 from tfdist.compat.registry import check_overrides
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
 from tfdist.compat.single_batches import hook_single_batches
@@ -68,6 +75,7 @@ from tfdist.compat.trainer import (
     hook_compile,
     hook_end_of_data,
     hook_reduce_per_replica,
+    hook_repeats,
     hook_runs,
     initial_epoch,
     keras_step,
@@ -94,6 +102,8 @@ __all__ = [
     "as_worker",
     "captured_from",
     "captured_tensor",
+    "connect_again",
+    "connect_when",
     "flatten_layers",
     "function_graph",
     "gradients_by_value",
@@ -112,6 +122,7 @@ __all__ = [
     "hook_neighbourhoods",
     "hook_reading",
     "hook_reduce_per_replica",
+    "hook_repeats",
     "hook_runs",
     "hook_saving",
     "hook_seeds",
@@ -120,6 +131,7 @@ __all__ = [
     "hook_variables",
     "in_jacobian",
     "initial_epoch",
+    "inner_variable",
     "install",
     "install_collectives",
     "is_lost_ps",
@@ -128,11 +140,13 @@ __all__ = [
     "keras_step",
     "masked_weights",
     "model_strategy",
+    "move_to",
     "number_of_batches",
     "not_restored",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",
+    "plain_variable",
     "resource_of",
     "run_after",
     "run_on_workers",
