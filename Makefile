@@ -47,8 +47,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
-.PHONY: benchmark-async benchmark-safety-nets peers bench bench-full docs test-oldest clean
-.PHONY: benchmark-parameter-server benchmark-embeddings benchmark-revisions
+.PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets peers bench bench-full docs
+.PHONY: benchmark-parameter-server benchmark-embeddings benchmark-revisions test-oldest clean
 .PHONY: test-next test-python310 test-on-python310
 
 help: ## list the targets
@@ -121,6 +121,9 @@ benchmark-parameter-server: $(INSTALLED) ## updates per second, beside TensorFlo
 
 benchmark-embeddings: $(INSTALLED) ## memory of a large embedding on parameter servers; needs root
 	$(BIN)/python -m benchmarks.large_embeddings --update
+
+benchmark-snapshots: $(INSTALLED) ## what a snapshot of parameter servers costs
+	$(BIN)/python -m benchmarks.snapshots --update
 
 benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
 	$(BIN)/python -m benchmarks.safety_nets --update

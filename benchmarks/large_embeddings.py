@@ -49,7 +49,8 @@ def measure(arguments: argparse.Namespace, system: str, optimizer: str, rows: in
     for name in ("width", "servers", "batch", "steps", "folder"):
         given += [f"--{name}", getattr(arguments, name)]
     processes = 1 + arguments.workers
-    start = runner.launched(processes, "parameter_server", arguments.servers, alone=True)
+    servers = ("--ps", str(arguments.servers))
+    start = runner.launched(processes, "parameter_server", *servers, alone=True)
     return runner.written("large_embeddings_ranks", *given, start=start)
 
 

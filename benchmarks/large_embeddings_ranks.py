@@ -109,7 +109,9 @@ def of_tfdist(arguments: argparse.Namespace) -> dict[str, dict]:
     """All phases with tfdist's `fit`."""
     import tfdist
 
-    strategy = tfdist.Strategy("parameter_server", variable_partitioner=partitioner(arguments))
+    strategy = tfdist.Strategy(
+        "parameter_server", variable_partitioner=partitioner(arguments), snapshot_every=0
+    )
     watch = Watch()
 
     def make() -> keras.Model:

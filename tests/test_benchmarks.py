@@ -139,6 +139,20 @@ def test_updates_of_a_parameter_server_are_counted_beside_tensorflows(tmp_path):
 
 
 @pytest.mark.full
+def test_snapshots_are_measured_by_writer(tmp_path):
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text("before\n<!-- snapshots:begin -->\n<!-- snapshots:end -->\nafter\n")
+    options = ["--layers", "1", "--servers", "2", "--snapshots", "2"]
+    printed = run("snapshots", *options, "--json", str(result), "--update", str(page))
+    measured = json.loads(result.read_text())
+    assert [row["writer"] for row in measured] == ["chief", "servers"]
+    for row in measured:
+        assert row["bytes"] > 3 * 4 * 1024**2
+        assert len(row["seconds"]) == 2 and min(row["seconds"]) > 0
+    assert printed.endswith(between(page, "snapshots"))
+
+
+@pytest.mark.full
 def test_safety_nets_are_measured_by_strategy(tmp_path):
     result = tmp_path / "result.json"
     options = ["--layers", "2", "--width", "20", "--strategies", "multi_worker"]

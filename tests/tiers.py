@@ -44,6 +44,7 @@ _OF_PATH = {
     "parameter_server/test_lost.py": "graph",
     "parameter_server/test_notes.py": "graph",
     "parameter_server/test_pipelines.py": "graph",
+    "parameter_server/test_snapshot_options.py": "graph",
     "parameter_server/test_sources.py": "graph",
     "parameter_server/test_turns.py": "graph",
     "parameter_server/test_scheduler.py": "graph",

@@ -73,19 +73,18 @@ ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
 
 def launched(
-    processes: int, strategy: str, servers: int | None = None, alone: bool = False
+    processes: int, strategy: str, *options: str, alone: bool = False
 ) -> Callable[[list[str]], None]:
     """A function for `written` that starts so many processes with `tfdist run`.
 
     Args:
         processes: the number of processes, without parameter servers.
         strategy: the name of the strategy.
-        servers: the number of parameter servers; None for none, or one where the strategy has some.
+        options: of `tfdist run`.
         alone: whether they have a network of their own, which needs root.
     """
-    launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes)]
+    launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes), *options]
     launcher = [*(ALONE if alone else []), *launcher]
-    launcher += [] if servers is None else ["--ps", str(servers)]
 
     def start(command: list[str]) -> None:
         _run([*launcher, "--strategy", strategy, *command[1:]], environment())

@@ -10,6 +10,8 @@ import pytest
 from tests.cli.launching import all_end, messages
 from tests.cli.serving import pids, script, shortened
 
+NEVER = ("--ps-restarts", "0")
+
 
 def test_the_job_ends_with_its_chief(launcher):
     body = """
@@ -102,7 +104,7 @@ def test_the_chief_has_time_to_say_what_the_loss_of_a_parameter_server_means(lau
         sys.exit("ps 0 was lost")
     time.sleep(600)
     """
-    finished = launcher.run(script(body), "--ps", "2", timeout=40)
+    finished = launcher.run(script(body), "--ps", "2", *NEVER, timeout=40)
     assert finished.returncode == 137
     said = messages(finished)
     assert "ps 0 was killed by SIGKILL" in said[0]
@@ -125,7 +127,7 @@ def test_a_parameter_server_is_told_though_the_chief_fails_before_it_has_ended(l
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)
     """
-    finished = launcher.run(body, "--ps", "1")
+    finished = launcher.run(body, "--ps", "1", *NEVER)
     assert finished.returncode == 137
     assert "ps 0 was killed by SIGKILL" in messages(finished)[0]
     assert "; rank 0 then failed too" in messages(finished)[0]
@@ -138,7 +140,7 @@ def test_time_runs_out_also_while_the_chief_has_time(launcher):
         kill("ps-0", signal.SIGKILL)
     time.sleep(600)
     """
-    finished = launcher.run(script(body), "--ps", "1", "--timeout", "2", timeout=40)
+    finished = launcher.run(script(body), "--ps", "1", *NEVER, "--timeout", "2", timeout=40)
     assert finished.returncode == 137
     assert "ps 0 was killed by SIGKILL" in messages(finished)[0]
 
@@ -154,7 +156,7 @@ def test_a_chief_that_ends_well_has_done_its_job_whatever_the_others_do(launcher
     time.sleep(rank)
     sys.exit(1)
     """
-    finished = launcher.run(script(body), "--ps", "1", count=3)
+    finished = launcher.run(script(body), "--ps", "1", *NEVER, count=3)
     assert finished.returncode == 0
     assert messages(finished)[0] == "tfdist run: training ended well, but without ps 0"
     assert len(messages(finished)) == 2
@@ -212,7 +214,7 @@ def test_ctrl_c_is_passed_on_also_while_the_chief_has_time(launcher):
     note(f"ready-{rank}")
     time.sleep(600)
     """
-    process = launcher.start(body, "--ps", "1", "--grace-period", "20")
+    process = launcher.start(body, "--ps", "1", *NEVER, "--grace-period", "20")
     launcher.wait_for("ready-0", "ready-1", "ready-ps-0")
     (ps,) = pids(launcher, "ps-0")
     os.kill(ps, signal.SIGKILL)

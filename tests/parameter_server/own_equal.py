@@ -171,6 +171,39 @@ def _difference(first, second) -> float:
     return float(max(weights + logs))
 
 
+class Finite(keras.Model):
+    """Fails where a sample is no number."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(tf.debugging.assert_all_finite(x, "a bad sample"))
+
+
+def _failed(resolver) -> dict:
+    """The counts after a step has failed, and after a `fit` that follows."""
+    strategy = tfdist.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        model = Finite()
+        model.compile("sgd", "mse")
+    model.fit(X, Y, batch_size=8, epochs=4, verbose=0)  # calls get longer
+    bad = X.copy()
+    bad[8:16] = np.nan  # the second batch of a call
+    found = {}
+    try:
+        model.fit(bad, Y, batch_size=8, shuffle=False, verbose=0)
+    except tf.errors.InvalidArgumentError as error:
+        found["said"] = "a bad sample" in str(error)
+    found["why chief"] = model.train_function.why_chief
+    for name, fit in (("failed", lambda: None), ("after", lambda: model.fit(X, Y, batch_size=8))):
+        fit()
+        counts = [strategy.version, model.optimizer.iterations.numpy()]
+        found[name] = [*map(int, counts), strategy.staleness_report().updates]
+    return found
+
+
 def main() -> None:
     """Writes, for each case, why the chief made the updates, and how far the results differ."""
     found = {}
@@ -193,6 +226,7 @@ def main() -> None:
                 "to one device's": _difference(own, device),
                 "iterations": [int(one[0].optimizer.iterations.numpy()) for one in (own, by_chief)],
             }
+        found["error"] = _failed(resolver)
     pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
     os._exit(0)  # TensorFlow's servers cannot be stopped
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import subprocess
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.log_messages import log_messages
 from tfdist import compression
 from tfdist.parameter_server.worker.compressed_push import CompressedPush
 
@@ -133,16 +133,10 @@ def push_kept(resolver, folder):
     found["of another sender"], _ = send(0, 1)
     found["on another worker"], states = send(1, 0)
     push.keep(1, 0, states)
-    logged: list[str] = []
-    log = logging.getLogger("tensorflow")
-    handler = logging.Handler()
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
-    log.addHandler(handler)
-    push.forget(0)
-    found["on that worker, which is not lost"], _ = send(1, 0)
-    push.forget(1)
-    log.removeHandler(handler)
-    found["log"] = logged
+    with log_messages() as found["log"]:
+        push.forget(0)
+        found["on that worker, which is not lost"], _ = send(1, 0)
+        push.forget(1)
     begun_anew.clear()
     found["lost"], states = send(0, 0)
     found["lost, and repeated"], states = send(0, 0)

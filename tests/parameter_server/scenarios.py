@@ -19,6 +19,7 @@ from tests.parameter_server.push_scenarios import push_kept as push_kept
 from tests.parameter_server.push_scenarios import push_overflow as push_overflow
 from tests.parameter_server.push_scenarios import push_partitioned as push_partitioned
 from tests.parameter_server.push_scenarios import push_synchronous as push_synchronous
+from tests.parameter_server.snapshot_scenarios import snapshots_fail as snapshots_fail
 from tests.parameter_server.steps_scenarios import assigning as assigning
 from tests.parameter_server.steps_scenarios import logged as logged
 from tests.parameter_server.steps_scenarios import overflow as overflow

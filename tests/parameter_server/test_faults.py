@@ -117,7 +117,8 @@ def test_a_job_that_lost_its_chief_or_a_parameter_server_goes_on_from_its_backup
     last = (tmp_path / "chief-0.log").read_text().splitlines()[-1]
     assert last == (
         f"ConnectionError: ps 0 ({addresses['ps'][0]}) is lost, and with it its part of the "
-        "weights. Start the job again; with a keras.callbacks.BackupAndRestore it goes on from the "
+        f"weights. Within 5 s, ps 0 ({addresses['ps'][0]}: connection refused) could not be "
+        "reached. Start the job again; with a keras.callbacks.BackupAndRestore it goes on from the "
         "last backup."
     )
 

@@ -39,6 +39,16 @@ def test_the_weights_are_those_of_one_device_whoever_makes_the_updates(trained, 
     assert len(set(found["iterations"])) == 1
 
 
+@pytest.mark.xdist_group("own_updates")
+def test_updates_before_a_step_that_fails_are_counted(trained):
+    assert trained["error"] == {
+        "said": True,
+        "why chief": None,
+        "failed": [29, 29, 1],
+        "after": [36, 36, 7],
+    }
+
+
 def run(start, tmp_path, kills, epochs):
     processes, _ = start(3, 1, str(kills), str(epochs), job="tests.parameter_server.own_job")
     assert processes["chief", 0].wait(300) == 0, (tmp_path / "chief-0.log").read_text()

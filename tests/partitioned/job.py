@@ -342,7 +342,10 @@ def traffic(resolver, folder):
     found = {"table": 4 * rows * width}
     for parts in (1, 2):
         strategy = tfdist.ParameterServerStrategy(
-            resolver, _partitioners.FixedShardsPartitioner(parts), input="dynamic"
+            resolver,
+            _partitioners.FixedShardsPartitioner(parts),
+            input="dynamic",
+            snapshot_every=0,  # the first one passes through the chief
         )
         for name in ("sgd", "adam"):
             with strategy.scope():

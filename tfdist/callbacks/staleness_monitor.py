@@ -21,6 +21,7 @@ class StalenessMonitor(keras.callbacks.Callback):
     callbacks. All values are about the updates of the epoch:
 
     - `staleness` and `staleness_max`: mean and maximum of the applied gradients, in updates;
+    - `lost_updates`: the number of updates that were lost with a parameter server;
 
     and where the strategy has a policy:
 
@@ -79,6 +80,7 @@ class StalenessMonitor(keras.callbacks.Callback):
         if logs is not None:
             logs["staleness"] = report.mean_staleness
             logs["staleness_max"] = report.max_staleness
+            logs["lost_updates"] = report.lost_updates
             if self._strategy.policies.policies:
                 rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
                 logs["dropped"] = report.drops

@@ -36,6 +36,7 @@ class _Seconds(click.ParamType):
 
 
 _SECONDS = _Seconds()
+_RESTARTS = 3
 _NUMBER = click.IntRange(1, MOST_DEVICES)
 _EXAMPLE = """\b
 Example:
@@ -79,6 +80,13 @@ Example:
     "--evaluator",
     is_flag=True,
     help="Starts an evaluator too, which evaluates checkpoints beside training; with --ps.",
+)
+@click.option(
+    "--ps-restarts",
+    type=click.IntRange(0, MOST_DEVICES),
+    metavar="R",
+    help="How often each parameter server that fails or is killed is started again (3). Training "
+    "goes on from the last snapshot.",
 )
 @click.option(
     "--devices-per-worker",
@@ -140,6 +148,7 @@ def run(
     strategy: str | None,
     ps: int | None,
     evaluator: bool,
+    ps_restarts: int | None,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -157,11 +166,17 @@ def run(
     ARGS belong to the script. The output of rank 0 is shown as it is. Output of other ranks is
     shown with their rank, as in "[1] ...". When one process fails, the others are ended. The exit
     status is then that of the first process that failed, or 128 plus the number of the signal that
-    killed it. With parameter servers, training goes on when a worker fails; it ends with the chief.
+    killed it. With parameter servers, training goes on when a worker fails, and a parameter server
+    is started again; the job ends with the chief.
     """
     strategy, ps = _choose(context, strategy, ps, count)
     if evaluator and not ps:
         context.fail(f"--evaluator is for jobs with --ps. Received: --strategy {strategy}")
+    if ps_restarts is not None and not ps:
+        context.fail(
+            "--ps-restarts is for parameter servers: leave it out, or give --ps. "
+            f"Received: --ps-restarts {ps_restarts} --strategy {strategy}"
+        )
     program = [sys.executable, *(["-m"] if module else []), *command]
     if not module and not os.path.exists(command[0]):
         context.fail(f"there is no such script. Received: {command[0]!r}")
@@ -188,7 +203,8 @@ def run(
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in started]
             if verbose:
                 _say(f"{len(started)} processes, strategy {strategy}, logs in {directory}")
-            limits = job.Limits(timeout, stall_timeout, grace_period)
+            restarts = _RESTARTS if ps_restarts is None else ps_restarts
+            limits = job.Limits(timeout, stall_timeout, grace_period, restarts)
             outcome = job.Job(program, started, environments, logs, limits).run()
     except (OSError, ImportError) as error:
         outcome = Outcome(2, str(error))

@@ -15,7 +15,7 @@ import time
 
 from tfdist import environment
 from tfdist.cluster.addresses import is_connected_to_itself, split_address
-from tfdist.cluster.peers import reason
+from tfdist.cluster.reaching import reason
 
 # Seconds between attempts to reach the chief, and seconds until an attempt is given up.
 _PAUSE = 0.1

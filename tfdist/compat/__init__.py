@@ -31,7 +31,7 @@ from tfdist.compat.coordinator import (
     is_lost_worker,
     run_on_workers,
 )
-from tfdist.compat.data import number_of_batches
+from tfdist.compat.data import counted_by_keras, number_of_batches
 from tfdist.compat.exchange_of_rows import all_to_all
 from tfdist.compat.gradients import (
     gradients_by_value,
@@ -71,6 +71,13 @@ from tfdist.compat.optimizers import (
 from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariable, place_of_part
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
+from tfdist.compat.recovery import (
+    connect_again,
+    connect_when,
+    inner_variable,
+    move_to,
+    plain_variable,
+)
 from tfdist.compat.registry import check_overrides
 from tfdist.compat.row_updates import RowsOfVariable
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
@@ -81,6 +88,7 @@ from tfdist.compat.trainer import (
     hook_compile,
     hook_end_of_data,
     hook_reduce_per_replica,
+    hook_repeats,
     hook_runs,
     initial_epoch,
     keras_step,
@@ -108,6 +116,9 @@ __all__ = [
     "as_worker",
     "captured_from",
     "captured_tensor",
+    "connect_again",
+    "connect_when",
+    "counted_by_keras",
     "flatten_layers",
     "function_graph",
     "gradients_by_value",
@@ -126,6 +137,7 @@ __all__ = [
     "hook_neighbourhoods",
     "hook_reading",
     "hook_reduce_per_replica",
+    "hook_repeats",
     "hook_runs",
     "hook_saving",
     "hook_seeds",
@@ -134,6 +146,7 @@ __all__ = [
     "hook_variables",
     "in_jacobian",
     "initial_epoch",
+    "inner_variable",
     "install",
     "install_collectives",
     "is_large",
@@ -143,11 +156,13 @@ __all__ = [
     "keras_step",
     "masked_weights",
     "model_strategy",
+    "move_to",
     "number_of_batches",
     "not_restored",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",
+    "plain_variable",
     "reading_rows",
     "resource_of",
     "resources_of",

@@ -33,6 +33,11 @@ _EXECUTOR, _INDEX, _DEVICE = (
 )
 
 
+def cluster_of(coordinator: object) -> Any:
+    """What TensorFlow's coordinator knows of its cluster."""
+    return _CLUSTER.of(coordinator)
+
+
 def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times: int) -> None:
     """Calls `function(index, device)` of a worker `times` times, in the threads of free workers.
 

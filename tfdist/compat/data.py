@@ -36,6 +36,14 @@ def number_of_batches(dataset: tf.data.Dataset) -> int:
     return _lengths.get(dataset, int(dataset.cardinality()))
 
 
+def counted_by_keras(dataset: tf.data.Dataset) -> int:
+    """The number of batches, where Keras made `dataset` of arrays or a `PyDataset` and knows it.
+
+    Otherwise `tf.data.UNKNOWN_CARDINALITY`.
+    """
+    return _lengths.get(dataset, tf.data.UNKNOWN_CARDINALITY)
+
+
 def install() -> None:
     """Makes Keras' adapters note the number of batches of each data set that they make."""
 

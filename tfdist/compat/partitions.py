@@ -137,7 +137,15 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         """What the update of each part of `variable` gets for an argument of the whole update."""
         raise NotImplementedError
 
+    def made(self, variables: list[tf.Variable]) -> None:
+        """Called with the parts of a new variable; a variable without parts is its only part."""
+
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
+        variable = self._created(next_creator, **kwargs)
+        self.made(variable.variables if isinstance(variable, PartitionedVariable) else [variable])
+        return variable
+
+    def _created(self, next_creator: Callable, **kwargs: Structure) -> Structure:
         create = super()._create_variable
         reference = kwargs.get("colocate_with")
         name = kwargs.get("name") or "Variable"

@@ -111,6 +111,32 @@ def hook_runs(context: Callable[..., contextlib.AbstractContextManager]) -> None
         run.replace(functools.partial(make, run.name))
 
 
+def hook_repeats(again: Callable[[keras.Model, str, object, Exception], bool]) -> None:
+    """Begins `evaluate` and `predict` anew after an error if `again` says so.
+
+    `again` is called with the model, the method's name, what the data were given as, and the error.
+    """
+
+    def make(name: str, original: Callable) -> Callable:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def run(self: keras.Model, *args: object, **kwargs: object) -> Structure:
+            data = signature.bind(self, *args, **kwargs).arguments.get("x")
+            while True:
+                try:
+                    return original(self, *args, **kwargs)
+                except Exception as error:
+                    if not again(self, name, data, error):
+                        raise
+
+        return run
+
+    for method in _RUNS:
+        if method.name != "fit":
+            method.replace(functools.partial(make, method.name))
+
+
 _END_OF_DATA = touch(
     *("keras.src.backend.tensorflow.trainer:TFEpochIterator", "catch_stop_iteration"),
     *(REPLACED, "self"),

@@ -27,17 +27,19 @@ _DRAIN = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How long things may take, in seconds.
+    """How long things may take, in seconds, and how often they may fail.
 
     Attributes:
         total: for the whole job; None for no limit.
         stall: for which a rank may be stopped, for example by SIGSTOP.
         grace: for ranks that are told to end.
+        restarts: how often a rank is started again, if its role says so; a number.
     """
 
     total: float | None = None
     stall: float = 60.0
     grace: float = 5.0
+    restarts: int = 0
 
 
 class Job:
@@ -66,7 +68,9 @@ class Job:
         self._limits = limits or Limits()
         self._ranks: list[Rank] = []
         self._selector = selectors.DefaultSelector()
-        self._screens: list[output.Screen] = []
+        # Ranks that have ended and were started again.
+        self._replaced: list[Rank] = []
+        self._screens: dict[int, output.Screen] = {}
         self._terminal: int | None = None
         # The outcome, if it does not follow from how the ranks end.
         self._outcome: Outcome | None = None
@@ -84,7 +88,7 @@ class Job:
     @property
     def pids(self) -> list[int]:
         """The process number of each rank that was started."""
-        return [rank.process.pid for rank in self._ranks]
+        return [rank.process.pid for rank in [*self._replaced, *self._ranks]]
 
     def run(self) -> Outcome:
         """Starts the ranks. Returns when all ranks and all that they started have ended."""
@@ -97,42 +101,57 @@ class Job:
             finally:
                 guardian.kill_sessions(self.pids)
                 self._drain(received)
-                for rank in self._ranks:
+                for rank in [*self._replaced, *self._ranks]:
                     rank.process.wait()
         return self._outcome or outcome.of_ranks(self._ranks, self._told, self._started)
 
     # --- starting -----------------------------------------------------------------------------
 
     def _start(self, watcher: guardian.Guardian) -> None:
-        together = output.same_stream(1, 2)
-        screens = {1: output.Screen(1)}
-        screens[2] = screens[1] if together else output.Screen(2)
-        self._screens = list(screens.values())
-        for member, environment, log in zip(self._members, self._environments, self._logs):
-            first = not self._ranks
-            prefix = None if first else f"[{member.label}] ".encode()
-            writers = {}
-            for fd in (1,) if together else (1, 2):
-                # If the launcher has a terminal, only rank 0 gets one. The output of other ranks is
-                # shown line by line.
-                reader, writers[fd] = output.open_channel(fd) if first else os.pipe()
-                os.set_blocking(reader, False)
-                if first and os.isatty(reader):
-                    self._terminal = reader
-                stream = output.Stream(reader, screens[fd], log, prefix)
-                self._selector.register(reader, selectors.EVENT_READ, stream)
-            try:
-                process = watcher.start(
-                    self._command,
-                    env=environment,
-                    stdin=None if first else subprocess.DEVNULL,
-                    stdout=writers[1],
-                    stderr=subprocess.STDOUT if together else writers[2],
-                )
-            finally:
-                for writer in writers.values():
-                    os.close(writer)
-            self._ranks.append(Rank(member, process, log))
+        self._watcher = watcher
+        first = output.Screen(1)
+        self._screens = {1: first, 2: first if output.same_stream(1, 2) else output.Screen(2)}
+        for place in range(len(self._members)):
+            self._ranks.append(self._started_rank(place))
+
+    def _started_rank(self, place: int) -> Rank:
+        member, log, first = self._members[place], self._logs[place], place == 0
+        prefix = None if first else f"[{member.label}] ".encode()
+        together = self._screens[1] is self._screens[2]
+        writers = {}
+        for fd in (1,) if together else (1, 2):
+            # If the launcher has a terminal, only rank 0 gets one. The output of other ranks is
+            # shown line by line.
+            reader, writers[fd] = output.open_channel(fd) if first else os.pipe()
+            os.set_blocking(reader, False)
+            if first and os.isatty(reader):
+                self._terminal = reader
+            stream = output.Stream(reader, self._screens[fd], log, prefix)
+            self._selector.register(reader, selectors.EVENT_READ, stream)
+        try:
+            process = self._watcher.start(
+                self._command,
+                env=self._environments[place],
+                stdin=None if first else subprocess.DEVNULL,
+                stdout=writers[1],
+                stderr=subprocess.STDOUT if together else writers[2],
+            )
+        finally:
+            for writer in writers.values():
+                os.close(writer)
+        return Rank(member, process, log)
+
+    def _start_again(self, failed: Rank, how: str) -> None:
+        """Starts a rank again, at the same address and with the same log."""
+        failed.restarts += 1
+        again = f"it is started again ({failed.restarts} of {self._limits.restarts})"
+        self._to_say.append(f"{failed.name} {how}; {again}")
+        guardian.kill_sessions([failed.process.pid])  # nothing of it may keep its port
+        self._replaced.append(failed)
+        failed.log.begin_again()
+        place = self._ranks.index(failed)
+        self._ranks[place] = self._started_rank(place)
+        self._ranks[place].restarts = failed.restarts
 
     # --- watching -----------------------------------------------------------------------------
 
@@ -147,11 +166,11 @@ class Job:
             else:
                 self._read(key)
         while self._to_say:
-            self._screens[-1].write_line((output.SAYS + self._to_say.pop(0)).encode())
+            self._screens[2].write_line((output.SAYS + self._to_say.pop(0)).encode())
         if now >= self._next_look:
             self._next_look = now + _LOOK
             self._look_for_stopped_ranks(now)
-        if any(screen.broken for screen in self._screens):
+        if any(screen.broken for screen in self._screens.values()):
             # Nobody reads the output any more. A single program would end in the same way.
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
         total = self._limits.total
@@ -205,11 +224,14 @@ class Job:
         role = failed.member.role
         stopped = [rank for rank in self._ranks if rank.member.role.stalls and rank.is_stopped]
         others = [rank for rank in self._ranks if rank.member.role is role and rank.code is None]
-        if (role.beside or (role.spare and others)) and not self._ending:
+        how = f"{ending(code)} after {now - self._started:.1f} s"
+        led = any(rank.member.role.leads and rank.code is None for rank in self._ranks)
+        if role.restarts and led and failed.restarts < self._limits.restarts and not self._ending:
+            self._start_again(failed, how)
+        elif (role.beside or (role.spare and others)) and not self._ending:
             failed.spared = True
-            after = f"{ending(code)} after {now - self._started:.1f} s"
             then = "training does not need it" if role.beside else "training goes on without it"
-            self._to_say.append(f"{failed.name} {after}; {then}")
+            self._to_say.append(f"{failed.name} {how}; {then}")
         elif stopped and not self._ending:  # the stopped rank made the others give up
             then = f", and {failed.name} then {ending(code)}"
             self._end(outcome.stopped(stopped[0], then), now, signal.SIGTERM)
@@ -274,5 +296,5 @@ class Job:
                 self._read(key)
         for key in list(self._selector.get_map().values()):
             key.data.close()
-        for screen in self._screens:
+        for screen in self._screens.values():
             screen.end_line()

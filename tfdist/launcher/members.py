@@ -16,6 +16,7 @@ class Role:
         stalls: the job ends when the process is stopped for too long.
         beside: the process has no part in training. Without it the job goes on, and once training
             has ended well, the job waits for its end.
+        restarts: the process is started again when it fails, a limited number of times.
     """
 
     settle: float = 1.0
@@ -23,13 +24,14 @@ class Role:
     spare: bool = False
     stalls: bool = True
     beside: bool = False
+    restarts: bool = False
 
 
 PEER = Role()
 CHIEF = Role(leads=True)
 # The chief notices that it has lost a process that it needs, and says so, but not at once.
 WORKER = Role(settle=60.0, spare=True, stalls=False)
-PS = Role(settle=60.0)
+PS = Role(settle=60.0, restarts=True)
 EVALUATOR = Role(stalls=False, beside=True)
 
 

@@ -94,6 +94,11 @@ class Log:
         if line.strip():
             self._last.append(line)
 
+    def begin_again(self) -> None:
+        """Called when the rank is started again: it has not said yet how it ends."""
+        self.traceback_at = None
+        self.lost_a_peer = False
+
     @property
     def last_lines(self) -> list[bytes]:
         """The last lines that are not empty, 15 at most."""

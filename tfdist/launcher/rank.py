@@ -26,6 +26,7 @@ class Rank:
         code: its exit status, negative for a signal; None while it runs.
         ended: when it ended.
         spared: whether it failed, but the job went on without it.
+        restarts: how often it was started again.
         stopped_since: when it was first seen stopped; None while it is not stopped.
     """
 
@@ -35,6 +36,7 @@ class Rank:
     code: int | None = None
     ended: float = 0.0
     spared: bool = False
+    restarts: int = 0
     stopped_since: float | None = None
 
     @property

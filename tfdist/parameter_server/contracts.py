@@ -107,6 +107,45 @@ class Journal(Protocol):
         """Called when a run has no more work items."""
 
 
+class Guard(Protocol):
+    """What keeps workers from making updates themselves while values are read."""
+
+    def reading(self, read: Callable[[], list[tf.Tensor]]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """What `read` returns between two updates, and the number of updates so far."""
+
+
+class Snapshots(Protocol):
+    """The snapshots of a strategy, as functions of Keras use them; see `snapshots.snapshots`.
+
+    Attributes:
+        restores: how often training went back to a snapshot.
+        can_restore: whether there is a snapshot.
+    """
+
+    restores: int
+
+    @property
+    def can_restore(self) -> bool:
+        """Whether there is a snapshot to go back to."""
+
+    def note(self, variables: Sequence[tf.Variable]) -> None:
+        """Adds variables on parameter servers that were made outside of the scope."""
+
+    def begin_epoch(self) -> None:
+        """Called when an epoch begins."""
+
+    def begin_run(
+        self, optimizers: Sequence[keras.optimizers.Optimizer], guard: Guard | None
+    ) -> None:
+        """Called before workers begin."""
+
+    def take_if_due(self, guard: Guard | None) -> None:
+        """Takes a snapshot if it is time for one."""
+
+    def restore(self, error: Exception, lose: Callable[[int], int] = ...) -> None:
+        """Goes back to the last snapshot, or raises an error."""
+
+
 class ChiefStrategy(Protocol):
     """`tfdist.ParameterServerStrategy`, as the chief uses it.
 
@@ -126,6 +165,7 @@ class ChiefStrategy(Protocol):
         nonfinite: a list for gradients that are not finite: the number of the batch, the variable's
             path and the worker. None where nobody asks.
         journal: who listens.
+        snapshots: what training goes back to when a parameter server was lost.
         extended: see `tf.distribute.Strategy`.
     """
 
@@ -143,6 +183,7 @@ class ChiefStrategy(Protocol):
     report: StalenessReport
     nonfinite: list[tuple[int, str, int]] | None
     journal: Journal
+    snapshots: Snapshots
     extended: tf.distribute.StrategyExtended
 
     def scope(self) -> contextlib.AbstractContextManager:

@@ -11,6 +11,11 @@ from tfdist.structures import Structure
 CHIEF = compat.CHIEF
 
 
+def servers(count: int) -> list[str]:
+    """The devices of so many parameter servers."""
+    return [f"/job:ps/replica:0/task:{task}/device:CPU:0" for task in range(count)]
+
+
 def on_its_device(variable: keras.Variable, value: Structure) -> Structure:
     """`value`, a tensor or `tf.IndexedSlices`, on the device of `variable`."""
     with tf.device(variable.value.device):

@@ -26,11 +26,37 @@ class WorkerReport:
 
 
 @dataclasses.dataclass
+class SnapshotReport:
+    """What snapshots have cost.
+
+    Attributes:
+        count: the number of snapshots.
+        bytes: the bytes of all of them together.
+        seconds: the time for which the chief took them; meanwhile it made no updates.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def since(self, earlier: SnapshotReport) -> SnapshotReport:
+        """What was added since an `earlier` copy of this report."""
+        return SnapshotReport(
+            self.count - earlier.count,
+            self.bytes - earlier.bytes,
+            self.seconds - earlier.seconds,
+        )
+
+
+@dataclasses.dataclass
 class StalenessReport:
     """What `strategy.staleness_report()` answers.
 
     Attributes:
         workers: the reports of the workers, by index.
+        lost_updates: the number of updates that were lost with parameter servers. The histograms
+            count them too.
+        snapshots: what snapshots have cost.
 
     Example:
 
@@ -43,6 +69,8 @@ class StalenessReport:
     """
 
     workers: dict[int, WorkerReport] = dataclasses.field(default_factory=dict)
+    lost_updates: int = 0
+    snapshots: SnapshotReport = dataclasses.field(default_factory=SnapshotReport)
 
     def worker(self, index: int) -> WorkerReport:
         """The report of one worker; a new one if there is none yet."""
@@ -74,6 +102,8 @@ class StalenessReport:
                 own.waits - before.waits,
                 own.learning_rate_factors - before.learning_rate_factors,
             )
+        new.lost_updates = self.lost_updates - earlier.lost_updates
+        new.snapshots = self.snapshots.since(earlier.snapshots)
         return new
 
     @property

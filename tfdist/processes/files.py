@@ -183,6 +183,8 @@ class Commit(keras.callbacks.Callback):
         backup: the backups of that callback.
     """
 
+    decides_in_batches = False
+
     def __init__(self, backup: Backup):
         super().__init__()
         self._backup = backup

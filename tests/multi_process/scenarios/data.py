@@ -1,12 +1,11 @@
 """Where batches come from: global ones, and data that the ranks divide themselves."""
 
-import logging
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.log_messages import log_messages
 from tests.multi_process.reference import BATCH, BATCHES, ROWS, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, floats, linear, restart, state
 from tests.multi_process.shards import FIRST, SHARDS
@@ -273,17 +272,11 @@ def different_data(here):
 
     The warning comes once for each strategy.
     """
-    model, messages = linear(here.make()), []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logger = tf.get_logger()
-    logger.addHandler(handler)
-    try:
+    model = linear(here.make())
+    with log_messages() as messages:
         fit(model)
         found = {"same": list(messages)}
         model.fit(X[::-1] if here.rank else X, Y, BATCH, verbose=0, shuffle=False)
-    finally:
-        logger.removeHandler(handler)
     return {**found, "different": messages, "state": state(model)}
 
 

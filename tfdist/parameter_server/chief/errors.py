@@ -77,14 +77,23 @@ def explained(
     if compat.is_lost_ps(error):
         found = _lost_ps(str(error))
         names = ", ".join(f"ps {n} ({addresses['ps'][n]})" for n in found) or "a parameter server"
-        return ConnectionError(
-            f"{names} is lost, and with it its part of the weights. Start the job again; with a "
-            "keras.callbacks.BackupAndRestore it goes on from the last backup."
+        return lost_servers(
+            names,
+            " Training goes back to a snapshot in `fit` only, not with `record` or "
+            "`snapshot_every=0`, and not where a callback or a generator would have to begin anew.",
         )
     worker = error.__dict__.pop("worker", None)
     if worker is not None:
         _add_note(error, f"This happened on worker {worker} ({addresses['worker'][worker]}).")
     return error
+
+
+def lost_servers(names: str, why: str) -> ConnectionError:
+    """The error for parameter servers that are lost for good; `why` is sentences after a space."""
+    return ConnectionError(
+        f"{names} is lost, and with it its part of the weights.{why} Start the job again; with a "
+        "keras.callbacks.BackupAndRestore it goes on from the last backup."
+    )
 
 
 def _add_note(error: Exception, note: str) -> None:

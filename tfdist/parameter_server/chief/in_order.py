@@ -32,6 +32,7 @@ class InOrderFunction(KerasFunction):
         super().__init__(strategy, model, f"{kind}_step")
         self._kind = kind
         self._of_keras: Callable[[Structure], Structure] | None = None
+        self._made_after = 0
         self._done: dict[int, WorkItem] = {}
         self._position = 0
 
@@ -68,7 +69,9 @@ class InOrderFunction(KerasFunction):
 
     def call_keras(self, data: Structure) -> Structure:
         """Calls Keras' own function, for a single batch that the chief computes by itself."""
-        if self._of_keras is None:
+        restores = self.strategy.snapshots.restores
+        if self._of_keras is None or self._made_after != restores:
+            self._made_after = restores
             attribute = f"{self._kind}_function"
             ours = getattr(self.model, attribute)
             getattr(self.model, f"make_{attribute}")(force=True)

@@ -61,6 +61,7 @@ class KerasFunction:
         self._micro_batches = micro_batches
         self._parts = parts
         self._is_prepared = False
+        self._restores = 0
         self._iterator: DataIterator | None = None
         self._seeds: list[np.ndarray] = []
         self._metrics: list[str] = []
@@ -122,6 +123,15 @@ class KerasFunction:
             compresses = self.strategy.options.compression is not None
             self._on_worker = StepOnWorker(self.step, self._micro_batches, self._parts, compresses)
             self._is_prepared = True
+            self._restores = self.strategy.snapshots.restores
+        elif self._restores != self.strategy.snapshots.restores:
+            self._restores = self.strategy.snapshots.restores
+            self._forget_traces()
+
+    def _forget_traces(self) -> None:
+        """Called when variables have moved to a server that has replaced a lost one."""
+        self.updates.forget_traces()
+        self._on_worker.forget_traces()
 
     def _prepare_push(self) -> None:
         """Called at the beginning of a run, when the step has been traced."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 
 import keras
+import tensorflow as tf
 
 from tfdist import compat
 from tfdist.parameter_server.chief.evaluating import TestFunction
 from tfdist.parameter_server.chief.keras_function import KerasFunction
 from tfdist.parameter_server.chief.predicting import PredictFunction
+from tfdist.parameter_server.chief.scheduler import WorkersLostError
 from tfdist.parameter_server.chief.training import TrainFunction
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.own_updates.train_function import LeavingTrainFunction
@@ -81,5 +83,17 @@ def install(strategy_class: type[ChiefStrategy]) -> None:
             callbacks.callbacks.insert(0, Epochs(callbacks))
         return bool(training)
 
+    def again(model: keras.Model, name: str, data: object, error: Exception) -> bool:
+        strategy = strategy_of(model)
+        lost = isinstance(error, (tf.errors.OpError, WorkersLostError))
+        if strategy is None or not lost or not strategy.snapshots.can_restore:
+            return False
+        if hasattr(data, "__next__"):  # the data have no beginning any more
+            return False
+        function_for(strategy, model, name).close()
+        strategy.snapshots.restore(error)
+        return True
+
+    compat.hook_repeats(again)
     compat.hook_runs(around_run)
     compat.hook_callbacks(before_callbacks)

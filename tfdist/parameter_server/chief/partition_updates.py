@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.parameter_server.partitions import parts_of, split
+from tfdist.parameter_server.snapshots.variables import MadeVariables
 from tfdist.structures import Structure
 
 _optimizers = keras.optimizers
@@ -28,7 +29,22 @@ _ELEMENTWISE = (
 
 
 class PartitioningExtended(compat.ParameterServerExtended):
-    """Lets an optimizer update a part of a variable with the same part of its own state."""
+    """Lets an optimizer update a part of a variable with the same part of its own state.
+
+    Args:
+        arguments: as for TensorFlow's class.
+
+    Attributes:
+        variables: the variables that were made.
+    """
+
+    def __init__(self, *arguments: object):
+        self.variables = MadeVariables()
+        super().__init__(*arguments)
+
+    def made(self, variables: list[tf.Variable]) -> None:
+        """Notes new variables or parts."""
+        self.variables.note(variables)
 
     def updating_part(
         self, place: int, start: tf.Tensor | None = None, size: tf.Tensor | None = None

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import tensorflow as tf
+
 from tfdist import compat
 from tfdist.parameter_server.chief.turns import Limits, Turns
 from tfdist.parameter_server.data.batch import Batch
@@ -72,6 +74,7 @@ class Scheduler:
         self._losses: collections.Counter[int] = collections.Counter()
         self._running: dict[int, WorkItem] = {}
         self._ready: list[WorkItem] = []
+        self._unfinished: list[WorkItem] = []
         self._error: Exception | None = None
 
     # --- in the main thread ---------------------------------------------------------------------
@@ -152,16 +155,22 @@ class Scheduler:
 
     def close(self) -> None:
         """Ends the run. Unfinished work items are not used, and their batches are given back."""
-        self._source.close()
-        with self._changed:
-            self._closed = True
-            unfinished = [*self._running.values()]
-            unfinished += [item for item in self._ready if item not in unfinished]
-            self._running.clear()
-            self._changed.notify_all()
+        self.halt()
+        unfinished, self._unfinished = self._unfinished, []
         self._settle(unfinished, True)
         for batch in reversed([batch for item in unfinished for batch in item.batches]):
             self._source.give_back(batch)
+
+    def halt(self) -> None:
+        """Lets the workers begin nothing more; `close` must follow."""
+        self._source.close()
+        with self._changed:
+            self._closed = True
+            unfinished = [*self._unfinished, *self._running.values(), *self._ready]
+            self._unfinished = [*{id(item): item for item in unfinished}.values()]
+            self._running.clear()
+            self._ready.clear()
+            self._changed.notify_all()
 
     def _forget(self, item: WorkItem) -> None:
         if self._running.get(item.worker) is item:
@@ -254,12 +263,19 @@ class Scheduler:
                 self._forget(item)
             early = [] if self._closed or item is None else [item]
         if is_lost:
-            self._settle(early, False)
+            try:
+                self._settle(early, False)
+            except tf.errors.OpError as lost_too:  # the parameter server that knows is lost as well
+                is_lost, error = False, lost_too
+        if not is_lost:
+            with self._changed:
+                self._unfinished += early
+        else:
             unused = [batch for item in early for batch in item.batches]
             self._return(unused, len(unused))
             self._source.leave(worker)
         with self._changed:
-            if item is not None and item.made:
+            if is_lost and item is not None and item.made:
                 self._ready.append(dataclasses.replace(item, batches=[]))
             else:
                 self._turns.drop()

@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 
 from tfdist.parameter_server.chief.kept_gradients import Accumulated, Accumulation
-from tfdist.parameter_server.chief.keras_function import KerasFunction
+from tfdist.parameter_server.chief.recovering import RecoveringFunction
 from tfdist.parameter_server.chief.scheduler import Scheduler
 from tfdist.parameter_server.chief.turns import Limits
-from tfdist.parameter_server.contracts import ChiefStrategy, Schedule
+from tfdist.parameter_server.contracts import ChiefStrategy, Guard, Schedule
 from tfdist.parameter_server.data.distributed_data import DataIterator
 from tfdist.parameter_server.data.parts_source import PartsSource
 from tfdist.parameter_server.data.source import Source
@@ -22,7 +22,7 @@ from tfdist.step.logs import total
 from tfdist.structures import Structure
 
 
-class TrainFunction(KerasFunction):
+class TrainFunction(RecoveringFunction):
     """Each call waits for the next finished work item, and makes an update with it.
 
     Args:
@@ -43,7 +43,6 @@ class TrainFunction(KerasFunction):
         self.batches: int | None = None
         self._source: Source | None = None
         self._uncounted = 0
-        self._logs: Structure = {}
         self._collected: list[WorkItem] = []
         self._push: CompressedPush | None = None
         self._accumulation = Accumulation(strategy, self._accumulates)
@@ -57,18 +56,25 @@ class TrainFunction(KerasFunction):
                 "busy. Received: a call of train_on_batch"
             )
         if iterator is not self._iterator:
+            self.close()
             self._uncounted = 0
-        if iterator is not self._iterator or self.schedule is None:
-            self._start(iterator)
         done = 0
-        while done < self.model.steps_per_execution and self._advance():
+        while done < self.model.steps_per_execution and self.safely(self._advance, iterator):
             self._uncounted -= 1
             done += 1
             if self.batches is not None:
                 self.batches -= 1
         if not done:
             raise StopIteration
+        self.safely(self._fetch_logs)
         return self._logs
+
+    def _forget_traces(self) -> None:
+        super()._forget_traces()
+        self._accumulation = Accumulation(self.strategy, self._accumulates)
+        if self._push is not None:
+            for worker in range(self.strategy.num_workers):
+                self._push.forget(worker)
 
     def begin_fit(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Called when `fit` begins, with its callbacks."""
@@ -81,6 +87,7 @@ class TrainFunction(KerasFunction):
             batches: how many batches the epoch has; None for all that there are.
         """
         self.close()
+        self.strategy.snapshots.begin_epoch()
         self.epoch = epoch
         self.batches = batches
 
@@ -110,11 +117,17 @@ class TrainFunction(KerasFunction):
         return self.strategy.journal.schedule(self, source, self._compute, make)
 
     def _prepare_push(self) -> None:
+        optimizers = [optimizer.unwrap() for optimizer in self.step.optimizers]
+        self.strategy.snapshots.begin_run(optimizers, self._guard())
         if self.strategy.options.compression is None:
             return
         if self._push is None:
             self._push = CompressedPush(self.strategy.options, self.step.optimizers)
         self._push.begin_run(self.strategy.version)
+
+    def _guard(self) -> Guard | None:
+        """What keeps workers from making updates while a snapshot is taken."""
+        return None
 
     def _note(self, worker: int, error: Exception | None) -> None:
         super()._note(worker, error)
@@ -133,14 +146,24 @@ class TrainFunction(KerasFunction):
         """Whose gradient it is: of a worker, or, where global batches are divided, of a part."""
         return item.batches[0].index if self._parts else item.worker
 
-    def _advance(self) -> bool:
+    def _advance(self, iterator: DataIterator) -> bool:
         """Waits for a batch that no call has counted yet; False when the data have ended."""
+        if self.schedule is None:
+            self._start(iterator)
         while self._uncounted == 0:
-            item = self.next(self._may_use)
-            if item is None:
+            if not self._work():
                 self._exhausted()
                 return False
-            self._take(item)
+        return True
+
+    def _work(self) -> bool:
+        """Uses what workers have done; False when there is no more."""
+        item = self.next(self._may_use)
+        if item is None:
+            return False
+        self._take(item)
+        if not (self._collected or self._accumulation.batches):
+            self.strategy.snapshots.take_if_due(None)
         return True
 
     def _exhausted(self) -> None:

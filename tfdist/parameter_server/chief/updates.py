@@ -60,19 +60,20 @@ class Updates:
         self._step = step
         self._policies = policies
         self._states: dict[int, Structure] = {}
-        function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
-        self._readers: dict[str, Callable[[], dict[str, tf.Tensor]]] = {}
         # With one parameter server, a function runs there as a whole: each result of an operation
         # that another process needs is a message of its own.
-        servers = strategy.ps_devices
-        self._home = servers[0] if len(servers) == 1 else CHIEF
+        self._home = CHIEF if len(strategy.ps_devices) > 1 else strategy.ps_devices[0]
+        self.forget_traces()
+
+    def forget_traces(self) -> None:
+        """Lets all functions be traced anew, with other variables behind the model's."""
+        function = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        self._readers: dict[str, Callable[[], dict[str, tf.Tensor]]] = {}
         self._function = function(self._update)
         self._change_only = function(self._changed)
         self._count_only = function(self._counted)
-        self.finite_by_path = function(functools.partial(finite_by_path, step=step))
-        self._finite = function(are_finite)
-        self._scaled = function(scaled)
-        self._add = function(add)
+        self.finite_by_path = function(functools.partial(finite_by_path, step=self._step))
+        self._finite, self._scaled, self._add = map(function, (are_finite, scaled, add))
 
     def values(self) -> dict[str, tf.Tensor]:
         """The values of the step's variables and parts, by the keys of `packing`.
@@ -286,11 +287,10 @@ class Updates:
 
     def _make_states(self, gradients: Gradients) -> None:
         variables = [v for key in gradients for v in self._step.parts_for(key)]
-        extended = self._strategy.extended
         with tf.init_scope(), self._strategy.scope():
             for variable in variables:
                 if id(variable) not in self._states:
-                    with extended.colocate_vars_with(variable.value):
+                    with self._strategy.extended.colocate_vars_with(variable.value):
                         self._states[id(variable)] = self._policies.init(variable.value)
 
 

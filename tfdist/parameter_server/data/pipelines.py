@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.data import seeds
 from tfdist.parameter_server.data.pipeline_graph import PipelineGraph
 from tfdist.structures import Structure
@@ -36,7 +37,7 @@ class SerializedDataset:
         self._spec = dataset.element_spec
         self._graph = PipelineGraph(dataset)
         exactly = self._graph.is_counted_exactly
-        self._batches = int(dataset.cardinality() if exactly else tf.data.UNKNOWN_CARDINALITY)
+        self._batches = int(dataset.cardinality() if exactly else compat.counted_by_keras(dataset))
         self._sent: dict[int, tf.Tensor] = {}
         self._copies = Copies()
 

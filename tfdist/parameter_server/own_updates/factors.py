@@ -16,6 +16,9 @@ class Factors:
     Args:
         policies: policies that drop no gradient.
         device: the parameter server that looks factors up.
+
+    Attributes:
+        variables: what is kept on the parameter server.
     """
 
     def __init__(self, policies: Policies, device: str):
@@ -25,6 +28,7 @@ class Factors:
         with tf.device(device):
             table = np.asarray(factors, np.float32)
             self._table = None if self._is_constant else tf.Variable(table, trainable=False)
+        self.variables = [] if self._table is None else [self._table]
 
     def of(self, staleness: tf.Tensor) -> tf.Tensor:
         """The factor; an operation fails where the staleness is beyond the table."""

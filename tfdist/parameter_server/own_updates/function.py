@@ -54,10 +54,14 @@ class OwnUpdatesFunction:
         self._ledger = ledger
         self._factors = factors
         self._metrics = list(metrics)
+        self.forget_traces()
+
+    def forget_traces(self) -> None:
+        """Lets the function be traced anew, when variables have moved."""
         self._function = Traced(self._call)
         # Not a part of the graph around it: in that graph, the operations of an optimizer would not
         # wait for the lock, as Keras and TensorFlow begin without control dependencies.
-        self._applied = _apart(updates.in_graph)
+        self._applied = _apart(self._updates.in_graph)
         self._read = _apart(self._values)
 
     def prepare(self, spec: Structure) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +64,7 @@ class Ledger:
     Attributes:
         device: the parameter server.
         lock: the lock, for whatever reads or changes weights or this ledger.
+        variables: what it keeps on the parameter server.
     """
 
     def __init__(self, device: str, workers: int, metrics: Sequence[str]):
@@ -79,7 +80,21 @@ class Ledger:
             self._counts = tf.Variable(counts, trainable=False)
             results = tf.zeros([workers, len(self._metrics) * MOST], tf.float64)
             self._results = tf.Variable(results, trainable=False)
+        self.variables = [self._version, self._counts, self._results]
+        self.forget_traces()
+
+    def forget_traces(self) -> None:
+        """Lets functions be traced anew, when the variables have moved."""
         self._ended = tf.function(self._end, autograph=False)
+
+    def reading(self, read: Callable[[], list[tf.Tensor]]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """What `read` returns between two updates, and the number of updates so far.
+
+        In a function that runs on the parameter server.
+        """
+        with self.lock.held() as held:
+            held.until = read(), self._version.read_value()
+        return held.after(held.until)
 
     # --- in the chief ---------------------------------------------------------------------------
 

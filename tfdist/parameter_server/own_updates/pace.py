@@ -7,11 +7,11 @@ import threading
 from tfdist.parameter_server.own_updates.ledger import MOST
 
 # Longer calls save nothing, and let the progress bar and a short epoch's last worker wait.
-_SECONDS = 0.25
+_SECONDS = 0.5
 
 
 class Pace:
-    """Chooses so many updates that a call takes a quarter of a second.
+    """Chooses so many updates that a call takes half a second.
 
     Args:
         workers: the number of workers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -30,9 +31,15 @@ class OwnUpdates:
         self.pace = Pace(strategy.num_workers)
         self._strategy = strategy
         self._function = function
-        self._ledger = ledger
+        self.ledger = ledger
         self._lock = threading.Lock()
         self._arrived: dict[int, tuple[Made, int]] = {}
+        self._most = math.inf
+
+    def forget_traces(self) -> None:
+        """Lets functions be traced anew, when variables have moved."""
+        self._function.forget_traces()
+        self.ledger.forget_traces()
 
     def prepare(self, spec: Structure) -> None:
         """Traces what workers run; see `OwnUpdatesFunction.prepare`."""
@@ -41,7 +48,8 @@ class OwnUpdates:
     def begin(self) -> None:
         """Begins a run."""
         self._arrived = {}
-        self._ledger.open(self._strategy.version)
+        self._most = math.inf
+        self.ledger.open(self._strategy.version)
 
     # --- in the main thread ---------------------------------------------------------------------
 
@@ -52,6 +60,18 @@ class OwnUpdates:
     def next(self) -> tuple[Made, int] | None:
         """The next update and its worker; None if it has not arrived yet."""
         return self._arrived.pop(self._strategy.version + 1, None)
+
+    def lose(self, version: int) -> int:
+        """Loses the updates after update `version`. Returns how many of them had arrived.
+
+        Others are not known in the chief. Their batches will be trained on again.
+        """
+        with self._lock:
+            self._most = version
+        lost = [number for number in self._arrived if number > version]
+        for number in lost:
+            del self._arrived[number]
+        return len(lost)
 
     # --- in any thread --------------------------------------------------------------------------
 
@@ -65,7 +85,7 @@ class OwnUpdates:
         for _, same in itertools.groupby(tuple(item.batches), key=lambda batch: id(batch.data)):
             batches = list(same)
             with self._lock:
-                call = item.call = self._ledger.call()
+                call = item.call = self.ledger.call()
                 first = item.number + len(item.made)
             if call is None:
                 return
@@ -88,9 +108,10 @@ class OwnUpdates:
         """
         with self._lock:
             calls = {item.worker: item.call for item in items if item.call is not None}
-            made = self._ledger.end(calls, close)
+            made = self.ledger.end(calls, close)
             for item in items:
                 item.made += made.get(item.worker, [])
+                item.made[:] = [update for update in item.made if update.version <= self._most]
                 item.call = None
                 item.batches = item.batches[len(item.made) :]
         if close:

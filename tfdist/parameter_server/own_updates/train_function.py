@@ -12,6 +12,7 @@ from tfdist import compat
 from tfdist.parameter_server.chief import errors
 from tfdist.parameter_server.chief.training import TrainFunction
 from tfdist.parameter_server.chief.turns import Limits
+from tfdist.parameter_server.contracts import Guard
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.own_updates import needs_chief
 from tfdist.parameter_server.own_updates.factors import Factors
@@ -59,14 +60,10 @@ class LeavingTrainFunction(TrainFunction):
         strategy = self.strategy
         (device,) = strategy.ps_devices
         ledger = Ledger(device, len(strategy.addresses["worker"]), self._metrics)
-        function = OwnUpdatesFunction(
-            self.step,
-            self._on_worker,
-            self.updates,
-            ledger,
-            Factors(strategy.policies, device),
-            self._metrics,
-        )
+        factors = Factors(strategy.policies, device)
+        strategy.snapshots.note([*ledger.variables, *factors.variables])
+        arguments = (self.step, self._on_worker, self.updates, ledger, factors, self._metrics)
+        function = OwnUpdatesFunction(*arguments)
         return OwnUpdates(strategy, function, ledger)
 
     def _limits(self) -> Limits:
@@ -92,23 +89,40 @@ class LeavingTrainFunction(TrainFunction):
         try:
             self._own.settle(items, close)
         except tf.errors.OpError as error:
-            if not (close and compat.is_lost_ps(error)):  # else the weights are lost anyway
+            if not close:
+                raise
+            if self.strategy.snapshots.can_restore:  # it knows which of them are in the snapshot
+                self._restore(error)
+                self._own.settle(items, close)
+            elif not compat.is_lost_ps(error):  # else the weights are lost anyway
                 raise
 
-    def _advance(self) -> bool:
+    def _lose(self, version: int) -> int:
+        beyond = 0 if self._own is None else self._own.lose(version)
+        self._uncounted += beyond
+        return beyond
+
+    def _forget_traces(self) -> None:
+        super()._forget_traces()
+        if self._kept is not None:
+            self._kept.forget_traces()
+
+    def _guard(self) -> Guard | None:
+        return None if self._own is None else self._own.ledger
+
+    def _work(self) -> bool:
         if self._own is None:
-            return super()._advance()
-        while self._uncounted == 0:
-            update = self._own.next()
-            if update is not None:
-                self._count(*update)
-                continue
-            item = self.next()
-            if item is None:
-                self._exhausted()
-                return False
-            self._own.add(item)
-            self.release(item)
+            return super()._work()
+        update = self._own.next()
+        if update is not None:
+            self._count(*update)
+            return True
+        item = self.next()
+        if item is None:
+            return False
+        self._own.add(item)
+        self.release(item)
+        self.strategy.snapshots.take_if_due(self._guard())
         return True
 
     def _count(self, made: Made, worker: int) -> None:

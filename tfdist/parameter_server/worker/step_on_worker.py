@@ -33,6 +33,10 @@ class StepOnWorker:
         self._micro_batches = micro_batches
         self._parts = parts
         self._compresses = compresses
+        self.forget_traces()
+
+    def forget_traces(self) -> None:
+        """Lets the function be traced anew, with other variables behind the model's."""
         self._function = Traced(self._compute)
 
     def prepare(

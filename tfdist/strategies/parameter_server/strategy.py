@@ -13,11 +13,12 @@ import tensorflow as tf
 from typing_extensions import Unpack
 
 from tfdist import compat
-from tfdist.arguments import check_callable, check_path
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.parameter_server.chief import errors, keras_hooks
+from tfdist.parameter_server.chief.keras_function import KerasFunction
+from tfdist.parameter_server.chief.metrics import metrics_safely
 from tfdist.parameter_server.chief.partition_updates import PartitioningExtended
 from tfdist.parameter_server.chief.predicting import PredictedData, PredictFunction
 from tfdist.parameter_server.chief.refusals import check_momentum
@@ -26,23 +27,23 @@ from tfdist.parameter_server.connecting import cluster_of_one_process, connect
 from tfdist.parameter_server.contracts import Closable
 from tfdist.parameter_server.data.distributed_data import DistributedData, Division
 from tfdist.parameter_server.data.pipelines import OwnPipelines, SerializedDataset
+from tfdist.parameter_server.devices import servers
 from tfdist.parameter_server.report import StalenessReport
+from tfdist.parameter_server.snapshots.snapshots import Snapshots
 from tfdist.replay.journal import open_journal, recorded_cluster
 from tfdist.staleness import Policies, StalenessPolicy
 from tfdist.step import keras_steps
 from tfdist.step.collection import CollectsGradients
 from tfdist.strategies import wrapping
 from tfdist.strategies.keras_strategy import KerasStrategy
+from tfdist.strategies.parameter_server import checks
 from tfdist.structures import Structure
 from tfdist.validation import (
-    check_choice,
-    check_integer,
     check_layers,
     check_model_scope,
     check_no_synchronized_layers,
     check_not_empty,
     check_resolver,
-    check_seconds,
 )
 
 
@@ -67,8 +68,7 @@ class ParameterServerStrategy(
 
     With `accumulation_steps` a worker averages the gradients of this many batches for one update.
     `compression` compresses gradients on the way to the parameter servers, in buckets of
-    `bucket_bytes`; what is left unsent is not saved. Without compression each variable's gradient
-    travels separately.
+    `bucket_bytes`; what is left unsent is not saved.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as from
@@ -81,13 +81,18 @@ class ParameterServerStrategy(
             shuffling gets seeds where you have set none. "dynamic": the chief reads the data, and a
             worker gets the next batch when it is ready, so a slow worker gets fewer batches. With
             `staleness.Synchronous()`, and for `evaluate` and `predict`, the chief always reads.
-        max_pending: the number of steps that may be under way at a time, 1 to 2**31 - 1; None for
-            one per worker. More has no effect, as a worker has one step at a time.
-        worker_timeout: seconds, up to 1,000,000. If all workers are lost for this long, training
-            ends with an error.
+        max_pending: how many steps may be under way at a time, 1 to 2**31 - 1; None, and any larger
+            number, for one per worker.
+        worker_timeout: seconds, up to 1,000,000. If all workers are lost for this long, or a
+            parameter server is, training ends with an error.
         record: the path of a file in which the chief records what each update was made of. Then
             `tfdist replay` can train again in the same order; see the guide "Record and replay".
             None for no record.
+        snapshot_every: after how many updates of a `fit` a snapshot is written, to which training
+            goes back if a parameter server dies and is started again. 0 for never; None for about
+            once a minute, and for never where there is a `record`.
+        snapshot_dir: a folder that the chief and all servers share, in which each server writes its
+            part; None for a temporary folder in which the chief writes all parts.
         **options: the options of all strategies, by keyword; see `tfdist.Options`.
 
     Raises:
@@ -119,33 +124,26 @@ class ParameterServerStrategy(
         max_pending: int | None = None,
         worker_timeout: float = 60.0,
         record: str | os.PathLike | None = None,
+        snapshot_every: int | None = None,
+        snapshot_dir: str | os.PathLike | None = None,
         **options: Unpack[CommonOptions],
     ):
         common = Options(**options)  # type: ignore[arg-type]
         self.policies = Policies.of(staleness)
         check_momentum(common, self.policies)
-        check_choice("input", input, ("static", "dynamic"))
-        check_seconds("worker_timeout", worker_timeout)
-        if max_pending is not None:
-            check_integer("max_pending", max_pending, 1)
-        if record is not None:
-            check_path("record", record)
-        if variable_partitioner is not None:
-            check_callable("variable_partitioner", variable_partitioner)
         check_resolver(cluster_resolver)
+        checks.check(input, max_pending, worker_timeout, record, variable_partitioner)
+        snapshot_dir = checks.absolute(snapshot_dir)
+        snapshot_every = checks.updates_of_snapshots(snapshot_every, snapshot_dir, record)
         recorded = recorded_cluster()
         resolver = cluster_of_one_process(recorded.ps) if recorded else connect(cluster_resolver)
         super().__init__(resolver, variable_partitioner)
-        tf.distribute.Strategy.__init__(
-            self, PartitioningExtended(self, resolver, variable_partitioner)
-        )
+        extended = PartitioningExtended(self, resolver, variable_partitioner)
+        tf.distribute.Strategy.__init__(self, extended)
         compat.allow_functions_of_coordinator(self)
         self._init_options(common)
         self.addresses = resolver.cluster_spec().as_dict()
-        self.ps_devices = [
-            f"/job:ps/replica:0/task:{task}/device:CPU:0"
-            for task in range(len(self.addresses["ps"]))
-        ]
+        self.ps_devices = servers(len(self.addresses["ps"]))
         self.num_workers = recorded.workers if recorded else len(self.addresses["worker"])
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
@@ -156,9 +154,12 @@ class ParameterServerStrategy(
         self.nonfinite: list[tuple[int, str, int]] | None = None
         self.input = input
         self._predicting: PredictFunction | None = None
+        self._running: list[KerasFunction] = []
         self._active: Closable | None = None
         self._own_pipelines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.journal = open_journal(record, self)
+        every = 0 if recorded else snapshot_every
+        self.snapshots = Snapshots(self, extended.variables, every, snapshot_dir)
 
     @property
     def is_chief(self) -> bool:
@@ -266,12 +267,16 @@ class ParameterServerStrategy(
         function = keras_hooks.function_for(self, model, name)
         outer = self._predicting
         self._predicting = function if isinstance(function, PredictFunction) else None
+        self._running.append(function)
         try:
             with errors.explaining(self.addresses, self.timeout), contextlib.ExitStack() as stack:
                 if isinstance(function, TrainFunction):
                     stack.enter_context(self.journal.fit(function))
+                    stack.enter_context(self.snapshots.fit(model))
+                    stack.enter_context(metrics_safely(function, self._running))
                 yield
         finally:
+            self._running.pop()
             self._predicting = outer
             function.close()
 

@@ -1,0 +1,71 @@
+"""Checks of the options that only `tfdist.ParameterServerStrategy` has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from tfdist.arguments import check_callable, check_path, shown
+from tfdist.validation import check_choice, check_integer, check_seconds
+
+
+def check(
+    input: str,
+    max_pending: int | None,
+    worker_timeout: float,
+    record: str | os.PathLike | None,
+    variable_partitioner: Callable | None,
+) -> None:
+    """Raises for options that are out of range, or of a wrong type."""
+    check_choice("input", input, ("static", "dynamic"))
+    check_seconds("worker_timeout", worker_timeout)
+    if max_pending is not None:
+        check_integer("max_pending", max_pending, 1)
+    if record is not None:
+        check_path("record", record)
+    if variable_partitioner is not None:
+        check_callable("variable_partitioner", variable_partitioner)
+
+
+def updates_of_snapshots(
+    snapshot_every: int | None,
+    snapshot_dir: str | os.PathLike | None,
+    record: str | os.PathLike | None,
+) -> int | None:
+    """After how many updates a snapshot is taken: 0 for never, None for about once a minute.
+
+    Args:
+        snapshot_every: what the user has chosen.
+        snapshot_dir: the folder for snapshots; None for a temporary one.
+        record: the path of the record; None for no record.
+
+    Raises:
+        ValueError: for a number that is out of range, and for snapshots of a recorded run.
+        TypeError: for what is no number.
+    """
+    if snapshot_every not in (None, False):
+        check_integer("snapshot_every", snapshot_every, 0)
+    asked = snapshot_dir is not None if snapshot_every is None else bool(snapshot_every)
+    if asked and record is not None:
+        raise ValueError(
+            "A record cannot tell of training that goes back to a snapshot, so a run that is "
+            "recorded has no snapshots. Leave out `snapshot_every` and `snapshot_dir`, or "
+            f"`record`. Received: snapshot_every={snapshot_every}, "
+            f"snapshot_dir={shown(snapshot_dir)}, record={shown(record)}"
+        )
+    if snapshot_every is None:
+        return None if record is None else 0
+    return int(snapshot_every)
+
+
+def absolute(folder: str | os.PathLike | None) -> str | None:
+    """`snapshot_dir` as all processes name it, whatever their working directories are.
+
+    Raises:
+        TypeError: for what is no path.
+    """
+    if folder is None:
+        return None
+    check_path("snapshot_dir", folder)
+    path = os.fspath(folder)
+    return path if "://" in path else os.path.abspath(path)
