@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.parameter_server.beside_numbers import EPOCHS, RATE, WIDTH
 
 FOLDER, KIND = pathlib.Path(sys.argv[1]), sys.argv[2]
-RATE, WIDTH, EPOCHS = 2.0**-10, 64, 5
 
 
 def note(name, content):

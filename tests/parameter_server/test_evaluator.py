@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests.parameter_server.beside import EPOCHS, RATE, WIDTH
+from tests.parameter_server.beside_numbers import EPOCHS, RATE, WIDTH
 
 ROOT = Path(__file__).parents[2]
 
