@@ -143,14 +143,14 @@ def in_pieces(update: Callable, context_of: Piece) -> Callable:
                     return
         most = max(1, PIECE_BYTES // row_bytes)
 
-        def one(start: tf.Tensor) -> tf.Tensor:
+        def one(start: tf.Tensor) -> list[tf.Tensor]:
             with tf.device(variable.device):
                 size = tf.minimum(tf.constant(most, tf.int64), rows - start)
                 piece = RowsOfVariable(variable, start, size)
                 given = [_rows_of(argument, variable, start, size) for argument in args]
                 with context_of(start, size):
                     update(piece, *given, **kwargs)
-                return start + most
+                return [start + most]
 
         # On one device, or devices would tell each other of each piece. One after the other: each
         # needs memory for what it computes in between.
