@@ -63,10 +63,23 @@ TAKES = {
     "power": {*SMALL, "too small for float32"},
     "policies": {"list"},
     "environ": {"dict", "other dict"},
+    "snapshot_dir": {"text"},
     "timeout": {"half", "too small for float32", "tensor"},
 }
-# Those that are for anything: a custom loop's loss; what becomes a name; what a probe has found.
-FOR_ANYTHING = {"scale_loss": {"loss"}, "choose_strategy": {"local_devices", "horovod_installed"}}
+# Those that are for anything: a custom loop's loss; what becomes a name; what a probe has found;
+# what goes to `model.evaluate`.
+FOR_ANYTHING = {
+    "scale_loss": {"loss"},
+    "choose_strategy": {"local_devices", "horovod_installed"},
+    "SidecarEvaluator": {"data"},
+}
+
+
+def _model():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
 
 JOBS = {"worker": ("a:1", "b:1")}
 CLUSTER = {"jobs": JOBS, "task_type": "worker", "task_index": 0}
@@ -79,6 +92,7 @@ GIVEN = {
     "SSP": {"slack": 1},
     "Bounded": {"max_staleness": 1},
     "get": {"compressor": "topk"},
+    "SidecarEvaluator": {"model": _model(), "data": np.ones((1, 1)), "checkpoint_dir": "."},
     "Cluster": CLUSTER,
     "choose_strategy": {"environ": {}, "local_devices": 1, "horovod_installed": True},
     "wait_for_peers": {"addresses": ["localhost:1"], "rank": 0, "timeout": 0.1},
@@ -88,6 +102,8 @@ NAMES = {"text", "empty text"}
 TAKES_HERE = {
     ("DistributedOptimizer", "name"): NAMES,
     ("StalenessMonitor", "log_dir"): {"text"},
+    ("SidecarEvaluator", "checkpoint_dir"): {"text"},
+    ("SidecarEvaluator", "callbacks"): {"list"},
 }
 
 

@@ -34,6 +34,7 @@ _PUBLIC = {
     "BroadcastGlobalVariables": tfdist.callbacks.BroadcastGlobalVariables,
     "LearningRateWarmup": tfdist.callbacks.LearningRateWarmup,
     "MetricAverage": tfdist.callbacks.MetricAverage,
+    "SidecarEvaluator": tfdist.SidecarEvaluator,
     "TerminateOnNaN": tfdist.callbacks.TerminateOnNaN,
     "Processes.sum": Processes.sum,
     "Processes.all_gather": Processes.all_gather,

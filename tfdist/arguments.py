@@ -29,14 +29,14 @@ def check_callable(name: str, value: object) -> None:
         raise TypeError(f"`{name}` must be a function. Received: {name}={shown(value)}")
 
 
-def check_instance(name: str, value: object, kind: type, called: str) -> None:
+def check_instance(name: str, value: object, kind: type | tuple[type, ...], called: str) -> None:
     """Raises TypeError unless the argument `name` is an instance of `kind`.
 
     Args:
         name: what the argument is called.
         value: what was received.
-        kind: the class.
-        called: what users call that class.
+        kind: the class, or several of them.
+        called: what users call it.
     """
     if not isinstance(value, kind):
         raise TypeError(

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import selectors
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.cluster import workers
-from tfdist.cluster import check_port_free, peers, wait_for_peers
+from tfdist.cluster import check_port_free, peers, reaching, wait_for_peers
 from tfdist.cluster.addresses import listen, reserved_ports
 
 # Sockets that are not closed.
@@ -109,8 +110,8 @@ def test_the_own_connection_is_no_peer():
         attempt.bind(("127.0.0.1", 0))
         host, port = attempt.getsockname()
         attempt.connect((host, port))
-        peer = peers._Peer("1", f"{host}:{port}", host, port, attempt=attempt)
-        with peers.selectors.DefaultSelector() as selector:
+        peer = reaching.Peer("1", f"{host}:{port}", host, port, attempt=attempt)
+        with selectors.DefaultSelector() as selector:
             peer.finish(selector)
     assert not peer.reached
 

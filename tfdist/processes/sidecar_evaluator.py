@@ -89,6 +89,10 @@ class SidecarEvaluator:
     ):
         check_instance("model", model, keras.Model, "keras.Model")
         check_path("checkpoint_dir", checkpoint_dir)
+        if callbacks is not None:
+            check_instance("callbacks", callbacks, (list, tuple), "list of callbacks")
+            for callback in callbacks:
+                check_instance("callbacks", callback, keras.callbacks.Callback, "Keras callback")
         for name, number in (("steps", steps), ("max_evaluations", max_evaluations)):
             if number is not None:
                 check_integer(name, number, 1)

@@ -43,11 +43,12 @@ def Strategy(name: str = "auto", **options: Any) -> tf.distribute.Strategy:
     >>> tfdist.Strategy("mirrored", accumulation_steps=4).options.accumulation_steps
     4
     """
-    requested, several_processes = f"name={shown(name)}", name != "mirrored"
+    requested = f"name={shown(name)}"
     if not isinstance(name, str) or name not in {"auto", *BACKENDS}:
         raise ValueError(
             f"Unknown strategy. Available: {sorted(BACKENDS)} and 'auto'. Received: {requested}"
         )
+    several_processes = name != "mirrored"
     if name == "auto":
         name, reason = _choose()
         requested += f", which means {name!r} here, because {reason}"

@@ -43,7 +43,7 @@ def updates_of_snapshots(
         ValueError: for a number that is out of range, and for snapshots of a recorded run.
         TypeError: for what is no number.
     """
-    if snapshot_every not in (None, False):
+    if snapshot_every is not None and snapshot_every is not False:
         check_integer("snapshot_every", snapshot_every, 0)
     asked = snapshot_dir is not None if snapshot_every is None else bool(snapshot_every)
     if asked and record is not None:
