@@ -18,6 +18,7 @@ from tfdist.compat import (
     operations,
     optimizers,
     random_numbers,
+    servers,
     stored_rows,
     variables,
 )
@@ -81,6 +82,7 @@ from tfdist.compat.recovery import (
 from tfdist.compat.registry import check_overrides
 from tfdist.compat.row_updates import RowsOfVariable
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
+from tfdist.compat.servers import servers_see_each_other
 from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
 from tfdist.compat.trainer import (
@@ -170,6 +172,7 @@ __all__ = [
     "run_on_workers",
     "scaled_learning_rate",
     "separate_collectives",
+    "servers_see_each_other",
     "set_backup_epoch",
     "set_initial_epoch",
     "traced_function",
@@ -185,5 +188,5 @@ def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
     topics = (data, gradients, initial_rows, operations, optimizers, random_numbers)
-    for topic in (*topics, stored_rows, variables):
+    for topic in (*topics, servers, stored_rows, variables):
         topic.install()

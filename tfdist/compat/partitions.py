@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
     ParameterServerStrategyV2Extended,
@@ -102,6 +103,16 @@ _PARTITIONER = touch(
 )
 
 
+_COUNT = touch(
+    "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
+    *("_variable_count", WRITTEN),
+    why="single numbers, such as counters and the sums of metrics, belong to one server: an update "
+    "needs all of them, and they take no room. TensorFlow gives each to another server",
+    versions=TENSORFLOW,
+    instead="a public way to choose the parameter server of a variable",
+)
+
+
 @overrides(
     *("_create_variable", "_update"),
     why="each part of a variable is updated on its own parameter server, and the optimizer keeps "
@@ -171,10 +182,15 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
             # With a shape, TensorFlow asks for each part by itself.
             of_parts = {"initial_value": initial, "shape": initial.shape, "dtype": initial.dtype}
             kwargs = {**kwargs, **of_parts}
+        count = _COUNT.of(self)
+        if _is_number(initial):
+            _COUNT.write(self, 0)
         try:
             variable = create(next_creator, **kwargs)
         finally:
             _PARTITIONER.write(self, partitioner)
+            if _is_number(initial):
+                _COUNT.write(self, count)
         if not isinstance(variable, ShardedVariable):
             return variable
         return PartitionedVariable(variable.variables, name)
@@ -192,6 +208,13 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         update = in_pieces(fn, functools.partial(self.updating_part, place))
         with self.updating_part(place):
             return super()._update(var, update, args, kwargs, group)
+
+
+def _is_number(initial: Structure) -> bool:
+    """Whether a variable with this first value is a single number."""
+    if isinstance(initial, InitialValue):
+        return len(initial.shape) == 0
+    return not callable(initial) and tf.TensorShape(np.shape(initial)).rank == 0
 
 
 def _rows_of(value: Structure, start: int, shape: tf.TensorShape) -> Callable[[], tf.Tensor]:

@@ -110,8 +110,8 @@ class Journal(Protocol):
 class Guard(Protocol):
     """What keeps workers from making updates themselves while values are read."""
 
-    def reading(self, read: Callable[[], list[tf.Tensor]]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What `read` returns between two updates, and the number of updates so far."""
+    def at_rest(self) -> contextlib.AbstractContextManager[int]:
+        """In this context nobody changes the weights. It gives the number of updates so far."""
 
 
 class Snapshots(Protocol):

@@ -24,7 +24,14 @@ from tfdist.parameter_server.chief.placement import where_the_largest_input_is
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.devices import CHIEF, on_its_device
 from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
-from tfdist.parameter_server.packing import device_of, joined, places_of, plan, unpack_there
+from tfdist.parameter_server.packing import (
+    device_of,
+    joined,
+    on_device,
+    places_of,
+    plan,
+    unpack_there,
+)
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step.loss_scale import LossScale
@@ -106,26 +113,13 @@ class Updates:
         gradients: Gradients = {}
         changes: Changes = {}
         for device in self._strategy.ps_devices:
-            here = [self._on(device, *outcome) for outcome in outcomes]
+            here = [on_device(device, self._step, *outcome) for outcome in outcomes]
             with tf.device(device):
                 more, change = self._add(here)
             for key, by_variable in more.items():
                 gradients.setdefault(key, {}).update(by_variable)
             changes.update(change)
         return gradients, changes
-
-    def _on(self, device: str, gradients: Gradients, changes: Changes) -> tuple[Gradients, Changes]:
-        """The gradients and changes that belong to variables on one device."""
-        changed = self._step.changed
-        mine = {
-            key: {
-                place: gradient
-                for place, gradient in by_variable.items()
-                if device_of(place, self._step.parts_for(key)) == device
-            }
-            for key, by_variable in gradients.items()
-        }
-        return mine, {k: c for k, c in changes.items() if device_of(k, changed) == device}
 
     def update(
         self,
@@ -175,9 +169,13 @@ class Updates:
         results, applied = self.in_graph(gradients, changes, assigned, factor, read)
         return Updated(results, applied, self._read(self._keys.get(self._home, [])))
 
-    def values_in_graph(self) -> dict[str, tf.Tensor]:
-        """As `values`, on the present device of the graph that is being traced."""
-        return self._read([key for keys in self._keys.values() for key in keys])
+    def has_values_on(self, device: str) -> bool:
+        """Whether workers read any values on a parameter server."""
+        return device in self._keys
+
+    def values_on(self, device: str) -> dict[str, tf.Tensor]:
+        """Those of `values` that are on one parameter server, in a graph that is traced for it."""
+        return self._read(self._keys[device])
 
     def in_graph(
         self,
@@ -256,7 +254,7 @@ class Updates:
             return gradients
         product: Gradients = {}
         for device in self._strategy.ps_devices:
-            here, _ = self._on(device, gradients, {})
+            here, _ = on_device(device, self._step, gradients, {})
             with tf.device(device):
                 for key, by_variable in self._scaled(here, tf.constant(factor)).items():
                     product.setdefault(key, {}).update(by_variable)

@@ -6,6 +6,8 @@ import keras
 
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.partitions import parts_of
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.processes import callback_kinds
 
 
@@ -17,7 +19,6 @@ def check(strategy: ChiefStrategy, source: Source) -> None:
     """Raises `NeedsChief` if what the user chose needs the chief in each update."""
     options, policies = strategy.options, strategy.policies
     reasons = {
-        "there are several parameter servers": len(strategy.ps_devices) > 1,
         "gradients are accumulated": options.accumulation_steps > 1,
         "gradients are compressed": options.compression is not None,
         "all workers compute one update": policies.synchronous,
@@ -32,6 +33,28 @@ def check(strategy: ChiefStrategy, source: Source) -> None:
     for reason, applies in reasons.items():
         if applies:
             raise NeedsChief(reason)
+
+
+def check_several(step: FunctionalStep, home: str) -> None:
+    """Raises `NeedsChief` if several parameter servers cannot each make its part of an update.
+
+    Args:
+        step: the model's step, which was traced.
+        home: the server that counts the updates.
+    """
+    for optimizer in {id(o): o.unwrap() for o in step.optimizers}.values():
+        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            raise NeedsChief("the loss is scaled")
+        if type(optimizer).apply is not keras.optimizers.Optimizer.apply:
+            raise NeedsChief(f"{type(optimizer).__name__} applies gradients in a way of its own")
+        if optimizer.global_clipnorm is not None:
+            raise NeedsChief("the norm of gradients on several parameter servers is needed")
+    if any(variable.value.device != home for variable in step.model.metrics_variables):
+        raise NeedsChief("the state of a metric is on several parameter servers")
+    for optimizer in step.optimizers:
+        for variable in optimizer.built_for:
+            if variable.constraint is not None and len(parts_of(variable)) > 1:
+                raise NeedsChief("a partitioned variable has a constraint")
 
 
 def acts_in_batches(callback: keras.callbacks.Callback) -> bool:

@@ -137,7 +137,8 @@ class ParameterServerStrategy(
         snapshot_every = checks.updates_of_snapshots(snapshot_every, snapshot_dir, record)
         recorded = recorded_cluster()
         resolver = cluster_of_one_process(recorded.ps) if recorded else connect(cluster_resolver)
-        super().__init__(resolver, variable_partitioner)
+        with compat.servers_see_each_other():
+            super().__init__(resolver, variable_partitioner)
         extended = PartitioningExtended(self, resolver, variable_partitioner)
         tf.distribute.Strategy.__init__(self, extended)
         compat.allow_functions_of_coordinator(self)
