@@ -169,13 +169,9 @@ class Updates:
         results, applied = self.in_graph(gradients, changes, assigned, factor, read)
         return Updated(results, applied, self._read(self._keys.get(self._home, [])))
 
-    def has_values_on(self, device: str) -> bool:
-        """Whether workers read any values on a parameter server."""
-        return device in self._keys
-
     def values_on(self, device: str) -> dict[str, tf.Tensor]:
         """Those of `values` that are on one parameter server, in a graph that is traced for it."""
-        return self._read(self._keys[device])
+        return self._read(self._keys.get(device, []))
 
     def in_graph(
         self,

@@ -29,11 +29,7 @@ class ServerScope(keras.StatelessScope):
         """The value of a variable on another server; None for a variable on this one."""
         if self._is_here(variable):
             return None
-        if id(variable) not in self._numbers:
-            raise NeedsChief(
-                f"the update of a variable needs {variable.path}, which is on another parameter "
-                "server"
-            )
+        self._check(variable)
         return self._numbers[id(variable)]
 
     def add_update(self, update: tuple) -> None:
@@ -43,8 +39,15 @@ class ServerScope(keras.StatelessScope):
             with compat.outside_stateless_scope():
                 variable.assign(value)
             return
-        before = self.get_current_value(variable)
-        self._numbers[id(variable)] = tf.cast(value, before.dtype)
+        self._check(variable)
+        self._numbers[id(variable)] = tf.cast(value, variable.dtype)
+
+    def _check(self, variable: keras.Variable) -> None:
+        if id(variable) not in self._numbers:
+            raise NeedsChief(
+                f"the update of a variable needs {variable.path}, which is on another parameter "
+                "server"
+            )
 
     def _is_here(self, variable: keras.Variable) -> bool:
         with compat.outside_stateless_scope():

@@ -108,7 +108,6 @@ class SeveralServers:
         self._readers = {
             device: apart(functools.partial(self._updates.values_on, device))
             for device in self._devices
-            if self._updates.has_values_on(device)
         }
         self._begin = apart(self._begun)
         self._version = apart(self._ledger.version)
