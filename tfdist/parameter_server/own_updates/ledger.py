@@ -121,11 +121,13 @@ class Ledger:
 
     def updates(self) -> int:
         """The number of updates so far; under the lock."""
-        return int(self._version.numpy())
+        with tf.device(self.device):
+            return int(self._version.read_value().numpy())
 
     def unfinished(self) -> Unfinished | None:
         """The update that was begun but not made; None if there is none; under the lock."""
-        counts = self._counts.numpy()
+        with tf.device(self.device):
+            counts = self._counts.read_value().numpy()
         found = np.flatnonzero(counts[:, _BEGUN] != counts[:, _MADE])
         if not found.size:
             return None

@@ -185,12 +185,13 @@ class SeveralServers:
         if unfinished is None:
             return
         worker, call, made = unfinished
-        key = tf.constant(call * MOST + made, tf.int64)
-        noted = self._noted.numpy()
-        kind = self._kinds[int(noted[KIND])]
-        for part in kind.parts:
-            part.apply(key, tf.constant(noted))
         with tf.device(self._home):
+            key = tf.constant(call * MOST + made, tf.int64)
+            numbers = self._noted.read_value()
+            noted = numbers.numpy()
+            kind = self._kinds[int(noted[KIND])]
+            for part in kind.parts:
+                part.apply(key, numbers)
             numbers = tf.constant([worker, call, 0, int(noted[STALENESS]), made], tf.int64)
             *entry, staleness, made_before = tf.unstack(numbers)
             kind.finish(Entry(*entry), staleness, made_before)
