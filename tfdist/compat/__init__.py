@@ -69,7 +69,12 @@ from tfdist.compat.optimizers import (
     scaled_learning_rate,
     variables_to_build,
 )
-from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariable, place_of_part
+from tfdist.compat.partitions import (
+    ParameterServerExtended,
+    PartitionedVariable,
+    place_of_part,
+    server,
+)
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.recovery import (
@@ -172,6 +177,7 @@ __all__ = [
     "run_on_workers",
     "scaled_learning_rate",
     "separate_collectives",
+    "server",
     "servers_see_each_other",
     "set_backup_epoch",
     "set_initial_epoch",
