@@ -13,7 +13,9 @@ from tfdist.parameter_server.own_updates.factors import Factors
 from tfdist.parameter_server.own_updates.ledger import Entry, Ledger, Rows
 from tfdist.parameter_server.own_updates.lock import operations
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
+from tfdist.parameter_server.own_updates.pulled import Pulled
 from tfdist.parameter_server.packing import Sent
+from tfdist.parameter_server.pull import PullCodec
 from tfdist.parameter_server.work_item import Made
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.parameter_server.worker.step_on_worker import StepOnWorker
@@ -37,6 +39,7 @@ class OwnUpdatesFunction:
         ledger: counts them.
         factors: what the learning rates are multiplied by.
         metrics: the names of the metrics' results.
+        codec: codes the weights that workers read; None for nothing.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class OwnUpdatesFunction:
         ledger: Ledger,
         factors: Factors,
         metrics: Sequence[str],
+        codec: PullCodec | None,
     ):
         self._step = step
         self._on_worker = on_worker
@@ -54,6 +58,7 @@ class OwnUpdatesFunction:
         self._ledger = ledger
         self._factors = factors
         self._metrics = list(metrics)
+        self._codec = codec
         self.forget_traces()
 
     def forget_traces(self) -> None:
@@ -104,33 +109,45 @@ class OwnUpdatesFunction:
         with tf.device(home):
             worker, call = tf.unstack(tf.identity(numbers[:_FIRST]))
         first, count = numbers[_FIRST], numbers[_COUNT]
+        pulled = Pulled(self._updates, self._codec, self._ledger, worker)
         if isinstance(batch, tf.data.Iterator):
 
-            def one(index: tf.Tensor) -> tuple[tf.Tensor]:
+            def one(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 # Nothing else goes from one update to the next: it would travel to the worker.
-                self._update(worker, call, self._seeds(numbers, first + index), next(batch))
-                return (index + 1,)
+                seeds = self._seeds(numbers, first + index)
+                _, after = self._update(worker, call, seeds, next(batch), pulled, state)
+                return (index + 1, *after)
 
-            start = (tf.constant(0, tf.int64),)
-            made = tf.while_loop(lambda index: index < count, one, start, parallel_iterations=1)
+            start = (tf.constant(0, tf.int64), *pulled.state)
+            made = tf.while_loop(
+                lambda index, *state: index < count, one, start, parallel_iterations=1
+            )[0]
         else:
-            made = self._update(worker, call, self._seeds(numbers, first), batch)
+            seeds = self._seeds(numbers, first)
+            made, _ = self._update(worker, call, seeds, batch, pulled, pulled.state)
         with tf.device(home), tf.control_dependencies(operations(made)):
             return self._ledger.rows(worker)
 
     def _values(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """The weights and their version; under the lock."""
-        return self._updates.values_in_graph(), self._ledger.version()
+        return self._updates.read(self._updates.reading.changing), self._ledger.version()
 
     def _update(
-        self, worker: tf.Tensor, call: tf.Tensor, seeds: Sequence[tf.Tensor], batch: Structure
-    ) -> tf.Operation:
-        """An update."""
+        self,
+        worker: tf.Tensor,
+        call: tf.Tensor,
+        seeds: Sequence[tf.Tensor],
+        batch: Structure,
+        pulled: Pulled,
+        state: Sequence[tf.Tensor],
+    ) -> tuple[tf.Operation, Sequence[tf.Tensor]]:
+        """An update, and what goes to the next one; see `Pulled`."""
         home = self._ledger.device
         with tf.device(home), self._ledger.lock.held() as held:
             held.until = values, version = self._read()
         with tf.device(home):
             version = held.after(version)
+        values, state = pulled.on_worker(values, version, state)
         outcome = self._on_worker.in_graph(values, seeds, batch)
         sent = Sent((outcome.gradients, outcome.changes, outcome.assigned), home)
 
@@ -148,7 +165,7 @@ class OwnUpdatesFunction:
             entry = Entry(worker, call, version)
             with self._ledger.lock.held(after=(sent.tensors, entry)) as held:
                 held.until = _apart(under_lock)(sent.tensors, entry)
-        return held.released
+        return held.released, state
 
     def _check(self, logs: Structure, results: Structure, applied: tf.Tensor | None) -> None:
         """Raises `NeedsChief` if the step does what only the chief can handle."""

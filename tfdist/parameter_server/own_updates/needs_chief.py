@@ -6,6 +6,7 @@ import keras
 
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.pull import codes_differences
 from tfdist.processes import callback_kinds
 
 
@@ -16,6 +17,7 @@ class NeedsChief(Exception):
 def check(strategy: ChiefStrategy, source: Source) -> None:
     """Raises `NeedsChief` if what the user chose needs the chief in each update."""
     options, policies = strategy.options, strategy.policies
+    pulls_differences = strategy.pull is not None and codes_differences(strategy.pull)
     reasons = {
         "there are several parameter servers": len(strategy.ps_devices) > 1,
         "gradients are accumulated": options.accumulation_steps > 1,
@@ -28,6 +30,9 @@ def check(strategy: ChiefStrategy, source: Source) -> None:
         "the run is recorded": strategy.journal.reads_batches,
         "somebody watches the gradients": strategy.nonfinite is not None,
         "the chief reads the data": not source.on_workers,
+        "differences are pulled, and it is not known how many batches there are": (
+            pulls_differences and not source.gives_iterators
+        ),
     }
     for reason, applies in reasons.items():
         if applies:

@@ -14,6 +14,7 @@ from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
 from tfdist.parameter_server.own_updates.ledger import Ledger
 from tfdist.parameter_server.own_updates.pace import Pace
+from tfdist.parameter_server.pull import codes_differences
 from tfdist.parameter_server.work_item import Made, WorkItem
 from tfdist.structures import Structure
 
@@ -28,7 +29,8 @@ class OwnUpdates:
     """
 
     def __init__(self, strategy: ChiefStrategy, function: OwnUpdatesFunction, ledger: Ledger):
-        self.pace = Pace(strategy.num_workers)
+        differences = strategy.pull is not None and codes_differences(strategy.pull)
+        self.pace = Pace(strategy.num_workers, differences)
         self._strategy = strategy
         self._function = function
         self.ledger = ledger

@@ -19,6 +19,7 @@ from tfdist.parameter_server.own_updates.factors import Factors
 from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
 from tfdist.parameter_server.own_updates.ledger import Ledger
 from tfdist.parameter_server.own_updates.runs import OwnUpdates
+from tfdist.parameter_server.pull import codec_of
 from tfdist.parameter_server.work_item import Made, WorkItem
 from tfdist.structures import Structure
 
@@ -31,7 +32,6 @@ class LeavingTrainFunction(TrainFunction):
     """
 
     why_chief: str | None = None
-    _acting: keras.callbacks.Callback | None = None
     _function: OwnUpdatesFunction | None = None
     _kept: OwnUpdates | None = None
     _own: OwnUpdates | None = None
@@ -62,8 +62,8 @@ class LeavingTrainFunction(TrainFunction):
         ledger = Ledger(device, len(strategy.addresses["worker"]), self._metrics)
         factors = Factors(strategy.policies, device)
         strategy.snapshots.note([*ledger.variables, *factors.variables])
-        arguments = (self.step, self._on_worker, self.updates, ledger, factors, self._metrics)
-        function = OwnUpdatesFunction(*arguments)
+        computing = (self.step, self._on_worker, self.updates, ledger, factors, self._metrics)
+        function = OwnUpdatesFunction(*computing, codec_of(strategy))
         return OwnUpdates(strategy, function, ledger)
 
     def _limits(self) -> Limits:
