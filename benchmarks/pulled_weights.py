@@ -29,7 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=500)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--frozen", type=int, default=0, help="so many of the layers")
-    parser.add_argument("--steps", type=int, default=96, help="in an epoch")
+    parser.add_argument("--steps", type=int, default=64, help="in an epoch")
     pages.add_output_options(parser, pages.PARAMETER_SERVER_PAGE)
     return parser.parse_args()
 

@@ -46,7 +46,7 @@ def sent(arguments: argparse.Namespace, pull: str, way: str) -> tuple[float, int
         model.compile(keras.optimizers.SGD(0.01), "mse")
     x = np.random.default_rng(0).normal(size=(8 * arguments.steps, width)).astype("float32")
     counted = Bytes()
-    model.fit(x, x[:, :10], batch_size=8, epochs=3, verbose=0, callbacks=[counted])
+    model.fit(x, x[:, :10], batch_size=8, epochs=2, verbose=0, callbacks=[counted])
     by_chief = model.train_function.why_chief is not None
     if by_chief != (way == "chief"):
         raise RuntimeError(f"The updates were made otherwise: {model.train_function.why_chief}")

@@ -63,7 +63,7 @@ def test_workers_do_not_drift_away_from_the_weights(found, case):
     assert len(result["norms"]) > 180  # the first of a run or call are not coded
     assert max(result["norms"]) < 0.5
     assert np.mean(result["norms"][-100:]) < 0.02
-    assert result["loss"] < 1.1 * found["drift"]["loss"] + 1e-3
+    assert result["loss"] < 1.5 * found["drift"]["loss"]
     assert result.get("apart", 0.0) == 0.0
 
 
@@ -90,6 +90,10 @@ def test_only_what_is_coded_and_what_changes_travels(found, case):
     result = found["bytes"][case]
     assert result["sent"] < result["most"] + _OVERHEAD
     assert result["sent"] > 0.95 * result["least"]
+
+
+def test_that_nothing_is_compressed_is_said(found):
+    assert any("compresses no weight of this model" in said for said in found["warnings"])
 
 
 def test_the_chief_makes_updates_where_each_call_would_begin_with_whole_weights(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import keras
@@ -26,7 +27,15 @@ class PullingFunction(RecoveringFunction):
         if self.strategy.pull is None and not may_be_fixed(self.step):
             return super()._reading(spec)
         self._on_worker.explore(spec)
-        return Reading.of(self.step, self.strategy.pull)
+        reading = Reading.of(self.step, self.strategy.pull)
+        if self.strategy.pull is not None and not reading.coded:
+            warnings.warn(
+                "`pull_compression` compresses no weight of this model: trained weights of fewer "
+                "bytes than `min_bytes`, and those that are read by rows, travel as they are. "
+                f"Received: pull_compression={self.strategy.pull}",
+                stacklevel=2,
+            )
+        return reading
 
     def _trace(self, source: Source, spec: Structure) -> None:
         super()._trace(source, spec)
