@@ -113,7 +113,7 @@ class OwnUpdatesFunction:
         if isinstance(batch, tf.data.Iterator):
 
             def one(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                # Nothing else goes from one update to the next: it would travel to the worker.
+                # Only what stays on the worker goes from one update to the next.
                 seeds = self._seeds(numbers, first + index)
                 _, after = self._update(worker, call, seeds, next(batch), pulled, state)
                 return (index + 1, *after)
