@@ -48,7 +48,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets peers bench bench-full docs
-.PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings benchmark-revisions test-oldest clean
+.PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
+.PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
 .PHONY: test-next test-python310 test-on-python310
 
 help: ## list the targets
@@ -121,6 +122,9 @@ benchmark-parameter-server: $(INSTALLED) ## updates per second, beside TensorFlo
 
 benchmark-parameter-server-scaling: $(INSTALLED) ## the same with more workers and servers; needs root
 	$(BIN)/python -m benchmarks.parameter_server_scaling --update
+
+benchmark-pulled-weights: $(INSTALLED) ## bytes of an update on a parameter server; needs root
+	$(BIN)/python -m benchmarks.pulled_weights --update
 
 benchmark-embeddings: $(INSTALLED) ## memory of a large embedding on parameter servers; needs root
 	$(BIN)/python -m benchmarks.large_embeddings --update

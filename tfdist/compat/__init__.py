@@ -23,6 +23,7 @@ from tfdist.compat import (
     variables,
 )
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
+from tfdist.compat.call_variables import CallVariable
 from tfdist.compat.collectives import install_collectives, separate_collectives
 from tfdist.compat.coordinator import (
     Coordinator,
@@ -106,6 +107,7 @@ from tfdist.compat.variables import hook_additions, hook_variables, outside_stat
 
 __all__ = [
     "CHIEF",
+    "CallVariable",
     "Coordinator",
     "IndexedOptimizer",
     "MultiWorkerExtended",

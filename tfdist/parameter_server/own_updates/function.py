@@ -13,7 +13,9 @@ from tfdist.parameter_server.own_updates.ledger import MOST, Entry, Ledger, Rows
 from tfdist.parameter_server.own_updates.lock import operations
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.own_updates.one_server import OneServer
+from tfdist.parameter_server.own_updates.pulled import Pulled
 from tfdist.parameter_server.own_updates.several_servers import SeveralServers
+from tfdist.parameter_server.pull import PullCodec
 from tfdist.parameter_server.work_item import Made
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.parameter_server.worker.step_on_worker import StepOnWorker
@@ -35,6 +37,7 @@ class OwnUpdatesFunction:
         on_worker: computes gradients.
         servers: reads the weights and makes updates.
         ledger: counts updates.
+        codec: codes the weights that workers read; None for nothing.
     """
 
     def __init__(
@@ -43,11 +46,13 @@ class OwnUpdatesFunction:
         on_worker: StepOnWorker,
         servers: OneServer | SeveralServers,
         ledger: Ledger,
+        codec: PullCodec | None,
     ):
         self._step = step
         self._on_worker = on_worker
         self._servers = servers
         self._ledger = ledger
+        self._codec = codec
         self.forget_traces()
 
     def forget_traces(self) -> None:
@@ -96,37 +101,49 @@ class OwnUpdatesFunction:
             worker, call = tf.unstack(tf.identity(numbers[:_FIRST]))
         first, count = numbers[_FIRST], numbers[_COUNT]
         key = numbers[_CALL] * MOST
+        pulled = Pulled(self._servers, self._codec, worker)
         if isinstance(batch, tf.data.Iterator):
 
-            def one(index: tf.Tensor) -> tuple[tf.Tensor]:
-                # Nothing else goes from one update to the next: it would travel to the worker.
-                self._update(
-                    worker, call, key + index, self._seeds(numbers, first + index), next(batch)
-                )
-                return (index + 1,)
+            def one(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                # Only what stays on the worker goes from one update to the next.
+                seeds = self._seeds(numbers, first + index)
+                numbered = (worker, call, key + index)
+                _, after = self._update(numbered, seeds, next(batch), pulled, state)
+                return (index + 1, *after)
 
-            start = (tf.constant(0, tf.int64),)
-            made = tf.while_loop(lambda index: index < count, one, start, parallel_iterations=1)
+            start = (tf.constant(0, tf.int64), *pulled.state)
+            made = tf.while_loop(
+                lambda index, *state: index < count, one, start, parallel_iterations=1
+            )[0]
         else:
-            made = self._update(worker, call, key, self._seeds(numbers, first), batch)
+            seeds = self._seeds(numbers, first)
+            made, _ = self._update((worker, call, key), seeds, batch, pulled, pulled.state)
         with tf.device(home), tf.control_dependencies(operations(made)):
             return self._ledger.rows(worker)
 
     def _update(
         self,
-        worker: tf.Tensor,
-        call: tf.Tensor,
-        key: tf.Tensor,
+        numbered: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
         seeds: Sequence[tf.Tensor],
         batch: Structure,
-    ) -> tf.Operation:
-        """An update."""
+        pulled: Pulled,
+        state: Sequence[tf.Tensor],
+    ) -> tuple[tf.Operation, Sequence[tf.Tensor]]:
+        """An update, and what goes to the next one; see `Pulled`.
+
+        Args:
+            numbered: the worker, the call, and the number of the update; see `OneServer.update`.
+            seeds: the states of random number generators.
+            batch: the data.
+            pulled: gets the weights.
+            state: as for `Pulled.on_worker`.
+        """
+        worker, call, key = numbered
         values, version = self._servers.read()
+        values, state = pulled.on_worker(values, version, state)
         outcome = self._on_worker.in_graph(values, seeds, batch)
-        entry = Entry(worker, call, version)
-        return self._servers.update(
-            entry, key, outcome, functools.partial(self._check, outcome.logs)
-        )
+        entry, check = Entry(worker, call, version), functools.partial(self._check, outcome.logs)
+        return self._servers.update(entry, key, outcome, check), state
 
     def _check(self, logs: Structure, results: Structure) -> None:
         """Raises `NeedsChief` if the step does what only the chief can handle."""

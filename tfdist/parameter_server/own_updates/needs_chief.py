@@ -7,6 +7,7 @@ import keras
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.partitions import parts_of
+from tfdist.parameter_server.pull import codes_differences
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.processes import callback_kinds
 
@@ -18,6 +19,7 @@ class NeedsChief(Exception):
 def check(strategy: ChiefStrategy, source: Source) -> None:
     """Raises `NeedsChief` if what the user chose needs the chief in each update."""
     options, policies = strategy.options, strategy.policies
+    pulls_differences = strategy.pull is not None and codes_differences(strategy.pull)
     reasons = {
         "gradients are accumulated": options.accumulation_steps > 1,
         "gradients are compressed": options.compression is not None,
@@ -29,6 +31,9 @@ def check(strategy: ChiefStrategy, source: Source) -> None:
         "the run is recorded": strategy.journal.reads_batches,
         "somebody watches the gradients": strategy.nonfinite is not None,
         "the chief reads the data": not source.on_workers,
+        "differences are pulled, and it is not known how many batches there are": (
+            pulls_differences and not source.gives_iterators
+        ),
     }
     for reason, applies in reasons.items():
         if applies:

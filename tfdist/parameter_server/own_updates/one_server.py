@@ -13,6 +13,7 @@ from tfdist.parameter_server.own_updates.function_calls import apart
 from tfdist.parameter_server.own_updates.ledger import Entry, Ledger
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.packing import Sent
+from tfdist.parameter_server.reading import Reading
 from tfdist.structures import Structure
 
 Check = Callable[[Structure], None]
@@ -54,15 +55,26 @@ class OneServer:
         self._applied = apart(self._updates.in_graph)
         self._read = apart(self._values)
 
+    @property
+    def reading(self) -> Reading:
+        """How workers get the values of weights."""
+        return self._updates.reading
+
     def read(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The values of the weights, by the keys of `packing`, and their version."""
+        """The values of the weights that change, by the keys of `reading`, and their version."""
         with tf.device(self._ledger.device), self._ledger.lock.held() as held:
             held.until = values, version = self._read()
         with tf.device(self._ledger.device):
             return values, held.after(version)
 
+    def values(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The values of these weights after one update."""
+        with tf.device(self._ledger.device), self._ledger.lock.held() as held:
+            held.until = found = self._updates.read(keys)
+        return found
+
     def _values(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        return self._updates.values_on(self._ledger.device), self._ledger.version()
+        return self._updates.read(self.reading.changing), self._ledger.version()
 
     def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
         """Makes an update.

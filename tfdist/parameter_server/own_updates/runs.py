@@ -17,6 +17,7 @@ from tfdist.parameter_server.own_updates.ledger import Ledger
 from tfdist.parameter_server.own_updates.one_server import OneServer
 from tfdist.parameter_server.own_updates.pace import Pace
 from tfdist.parameter_server.own_updates.several_servers import SeveralServers
+from tfdist.parameter_server.pull import codes_differences
 from tfdist.parameter_server.work_item import Made, WorkItem
 from tfdist.structures import Structure
 
@@ -38,7 +39,8 @@ class OwnUpdates:
         servers: OneServer | SeveralServers,
         ledger: Ledger,
     ):
-        self.pace = Pace(strategy.num_workers)
+        differences = strategy.pull is not None and codes_differences(strategy.pull)
+        self.pace = Pace(strategy.num_workers, differences)
         self._strategy = strategy
         self._function = function
         self._servers = servers

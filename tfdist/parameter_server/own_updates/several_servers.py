@@ -10,6 +10,7 @@ the lock.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import uuid
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from tfdist.parameter_server.own_updates import needs_chief
 from tfdist.parameter_server.own_updates.factors import Factors
 from tfdist.parameter_server.own_updates.function_calls import apart
 from tfdist.parameter_server.own_updates.ledger import MOST, Entry, Ledger
+from tfdist.parameter_server.own_updates.lock import Held
 from tfdist.parameter_server.own_updates.one_server import Check
 from tfdist.parameter_server.own_updates.part_of_update import (
     KIND,
@@ -32,7 +34,9 @@ from tfdist.parameter_server.own_updates.part_of_update import (
     shared_numbers,
 )
 from tfdist.parameter_server.packing import Sent, device_of, on_device
+from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.structures import Structure
 
 _MOST_NUMBERS = 64
 
@@ -105,29 +109,40 @@ class SeveralServers:
     def forget_traces(self) -> None:
         """Lets functions be traced anew, when variables have moved."""
         self._kinds: list[_Kind] = []
-        self._readers = {
-            device: apart(functools.partial(self._updates.values_on, device))
-            for device in self._devices
-        }
         self._begin = apart(self._begun)
         self._version = apart(self._ledger.version)
 
     # --- in a worker's function -----------------------------------------------------------------
 
+    @property
+    def reading(self) -> Reading:
+        """How workers get the values of weights."""
+        return self._updates.reading
+
     def read(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The values of the weights, by the keys of `packing`, and their version."""
-        found: dict[str, tf.Tensor] = {}
-        with (
-            tf.device(self._home),
-            self._ledger.lock.held(unless=self._ledger.is_unfinished) as held,
-        ):
+        """The values of the weights that change, by the keys of `reading`, and their version."""
+        with tf.device(self._home), self._held() as held:
             version = self._version()
-            for device, values in self._readers.items():
-                with tf.device(device):
-                    found.update(values())
+            found = self._on_servers(self.reading.changing)
             held.until = found, version
         with tf.device(self._home):
             return found, held.after(version)
+
+    def values(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The values of these weights after one update."""
+        with tf.device(self._home), self._held() as held:
+            held.until = found = self._on_servers(keys)
+        return found
+
+    def _held(self, after: Structure = ()) -> contextlib.AbstractContextManager[Held]:
+        return self._ledger.lock.held(after, unless=self._ledger.is_unfinished)
+
+    def _on_servers(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
+        found: dict[str, tf.Tensor] = {}
+        for device, there in self.reading.by_device(keys).items():
+            with tf.device(device):
+                found.update(apart(functools.partial(self._updates.read, there))())
+        return found
 
     def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
         """Makes an update; see `OneServer.update`."""
@@ -139,7 +154,7 @@ class SeveralServers:
         self._kinds.append(_Kind(parts, finish))
         with tf.device(self._home):
             kind = tf.constant(number, tf.float64)
-            with self._ledger.lock.held([entry, kept], self._ledger.is_unfinished) as held:
+            with self._held([entry, kept]) as held:
                 numbers, staleness, made = self._begin(entry, kind)
                 applied = [part.apply(key, numbers) for part in parts]
                 with tf.control_dependencies(applied):

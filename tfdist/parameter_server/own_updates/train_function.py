@@ -21,6 +21,7 @@ from tfdist.parameter_server.own_updates.ledger import Ledger
 from tfdist.parameter_server.own_updates.one_server import OneServer
 from tfdist.parameter_server.own_updates.runs import OwnUpdates
 from tfdist.parameter_server.own_updates.several_servers import SeveralServers
+from tfdist.parameter_server.pull import codec_of
 from tfdist.parameter_server.work_item import Made, WorkItem
 from tfdist.structures import Structure
 
@@ -33,7 +34,6 @@ class LeavingTrainFunction(TrainFunction):
     """
 
     why_chief: str | None = None
-    _acting: keras.callbacks.Callback | None = None
     _function: OwnUpdatesFunction | None = None
     _kept: OwnUpdates | None = None
     _own: OwnUpdates | None = None
@@ -69,7 +69,8 @@ class LeavingTrainFunction(TrainFunction):
         else:
             servers = SeveralServers(strategy, self.step, *arguments)
         strategy.snapshots.note(servers.variables)
-        function = OwnUpdatesFunction(self.step, self._on_worker, servers, ledger)
+        computing = (self.step, self._on_worker, servers, ledger, codec_of(strategy))
+        function = OwnUpdatesFunction(*computing)
         return OwnUpdates(strategy, function, servers, ledger)
 
     def _limits(self) -> Limits:

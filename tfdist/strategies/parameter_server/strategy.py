@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from tfdist import compat
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
+from tfdist.compression.base import Compressor
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.parameter_server.chief import errors, keras_hooks
 from tfdist.parameter_server.chief.keras_function import KerasFunction
@@ -93,6 +94,8 @@ class ParameterServerStrategy(
             once a minute, and for never where there is a `record`.
         snapshot_dir: a folder that the chief and all servers share, in which each server writes its
             part; None for a temporary folder in which the chief writes all parts.
+        pull_compression: a `tfdist.compression.Compressor` of one tensor, or its name, for the
+            weights that workers read; see the guide, "Fewer bytes to the workers". None for none.
         **options: the options of all strategies, by keyword; see `tfdist.Options`.
 
     Raises:
@@ -126,11 +129,13 @@ class ParameterServerStrategy(
         record: str | os.PathLike | None = None,
         snapshot_every: int | None = None,
         snapshot_dir: str | os.PathLike | None = None,
+        pull_compression: str | Compressor | None = None,
         **options: Unpack[CommonOptions],
     ):
         common = Options(**options)  # type: ignore[arg-type]
         self.policies = Policies.of(staleness)
         check_momentum(common, self.policies)
+        self.pull = checks.pull(pull_compression, self.policies, record)
         check_resolver(cluster_resolver)
         checks.check(input, max_pending, worker_timeout, record, variable_partitioner)
         snapshot_dir = checks.absolute(snapshot_dir)
@@ -183,12 +188,7 @@ class ParameterServerStrategy(
 
     def check_compiled(self, model: keras.Model) -> None:
         """Raises ValueError if `compile` was asked for what the strategy cannot do."""
-        for name in ("jit_compile", "run_eagerly"):
-            if getattr(model, name):
-                raise ValueError(
-                    "A worker runs a step as a function of TensorFlow. Compile with "
-                    f"`{name}=False` or leave it out. Received: {name}=True"
-                )
+        checks.check_compiled(model)
 
     # Data
 
