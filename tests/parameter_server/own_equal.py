@@ -126,8 +126,9 @@ SEVERAL_SERVERS = (
     "policy",
     "two optimizers",
     "mixed precision",
+    "pulled differences",
 )
-OPTIONS = ("staleness", "input", "accumulation_steps", "variable_partitioner")
+OPTIONS = ("pull_compression", "staleness", "input", "accumulation_steps", "variable_partitioner")
 _TWO_PARTS = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
 CASES = {
     "dense, sgd": ("dense", "sgd", {}),
@@ -149,6 +150,11 @@ CASES = {
     "dynamic": ("dense", "sgd", {"input": "dynamic"}),
     "mixed precision": ("dense", "sgd", {"dtype": "mixed_bfloat16"}),
     "scaled loss": ("dense", "sgd", {"dtype": "mixed_float16"}),
+    "pulled differences": (
+        "frozen",
+        "sgd",
+        {"pull_compression": tfdist.compression.TopK(1.0, min_bytes=0)},
+    ),
     "accumulation": ("dense", "sgd", {"accumulation_steps": 2}),
 }
 

@@ -41,7 +41,7 @@ def trained_on_two(tmp_path_factory):
 @pytest.mark.parametrize("case", CASES)
 def test_the_weights_are_those_of_one_device_whoever_makes_the_updates(trained, case):
     assert trained[case]["why chief"] == BY_CHIEF.get(case)
-    assert trained[case]["to the chief's"] == 0
+    assert trained[case]["to the chief's"] <= 1e-7
     check(trained[case])
 
 
@@ -56,7 +56,7 @@ def test_on_several_servers_the_weights_are_those_of_one_device(trained_on_two, 
 
 def check(found):
     assert found["why chief, at rest"] == "AtRest acts in each batch"
-    assert found["to the chief's"] <= 1e-6
+    assert found["to the chief's"] <= 1e-7
     assert found["to one device's"] <= 1e-6
     assert len(set(found["iterations"])) == 1
 

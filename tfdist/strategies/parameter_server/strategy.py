@@ -67,9 +67,9 @@ class ParameterServerStrategy(
     epoch has as many batches as on one device, divided among the workers; `steps_per_epoch` is the
     total.
 
-    With `accumulation_steps` a worker averages the gradients of this many batches for one update.
-    `compression` compresses gradients on the way to the parameter servers, in buckets of
-    `bucket_bytes`; what is left unsent is not saved.
+    With `accumulation_steps` a worker averages the gradients of so many batches for an update.
+    `compression` compresses gradients on their way, in buckets of `bucket_bytes`; what is left
+    unsent is not saved.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as from
@@ -138,8 +138,8 @@ class ParameterServerStrategy(
         self.pull = checks.pull(pull_compression, self.policies, record)
         check_resolver(cluster_resolver)
         checks.check(input, max_pending, worker_timeout, record, variable_partitioner)
-        snapshot_dir = checks.absolute(snapshot_dir)
-        snapshot_every = checks.updates_of_snapshots(snapshot_every, snapshot_dir, record)
+        folder = checks.absolute(snapshot_dir)
+        snapshot_every = checks.updates_of_snapshots(snapshot_every, folder, record)
         recorded = recorded_cluster()
         resolver = cluster_of_one_process(recorded.ps) if recorded else connect(cluster_resolver)
         with compat.servers_see_each_other():
@@ -165,11 +165,11 @@ class ParameterServerStrategy(
         self._own_pipelines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.journal = open_journal(record, self)
         every = 0 if recorded else snapshot_every
-        self.snapshots = Snapshots(self, extended.variables, every, snapshot_dir)
+        self.snapshots = Snapshots(self, extended.variables, every, folder)
 
     @property
     def is_chief(self) -> bool:
-        """True: only the chief ever gets a strategy object, and it writes files and progress."""
+        """True: only the chief gets a strategy object, and it writes files and progress."""
         return True
 
     def callbacks(self, log_dir: str | None = None) -> list[keras.callbacks.Callback]:
