@@ -48,11 +48,12 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets peers bench bench-full docs
-.PHONY: benchmark-parameter-server benchmark-embeddings benchmark-revisions test-oldest clean
+.PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
+.PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
 .PHONY: test-next test-python310 test-on-python310
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-34s %s\n", $$1, $$2 }' Makefile
 
 train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
@@ -118,6 +119,12 @@ benchmark-async: $(INSTALLED) ## train with a slow worker, and with many workers
 
 benchmark-parameter-server: $(INSTALLED) ## updates per second, beside TensorFlow's own loop
 	$(BIN)/python -m benchmarks.parameter_server --update
+
+benchmark-parameter-server-scaling: $(INSTALLED) ## the same with more workers and servers; needs root
+	$(BIN)/python -m benchmarks.parameter_server_scaling --update
+
+benchmark-pulled-weights: $(INSTALLED) ## bytes of an update on a parameter server; needs root
+	$(BIN)/python -m benchmarks.pulled_weights --update
 
 benchmark-embeddings: $(INSTALLED) ## memory of a large embedding on parameter servers; needs root
 	$(BIN)/python -m benchmarks.large_embeddings --update

@@ -44,14 +44,14 @@ class Watch:
         """
         for identity in self._processes.values():
             Path(f"/proc/{identity}/clear_refs").write_text("5")  # the peak begins anew
-        before, start = _sent(), time.perf_counter()
+        before, start = sent_here(), time.perf_counter()
         result = run()
         seconds = time.perf_counter() - start
         peaks: dict[str, int] = {}
         for task, identity in self._processes.items():
             kind = task.rstrip("0123456789")
             peaks[kind] = max(peaks.get(kind, 0), _peak(identity))
-        sent = (_sent() - before) / steps
+        sent = (sent_here() - before) / steps
         self.phases[name] = {"peak": peaks, "sent": sent, "seconds": seconds / steps}
         print(name, self.phases[name], file=sys.stderr, flush=True)
         return result
@@ -84,7 +84,7 @@ def _peak(identity: int) -> int:
     return int(peak) * 1024
 
 
-def _sent() -> int:
+def sent_here() -> int:
     """What the loopback device of this network has sent."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     (numbers,) = [line.split(":")[1].split() for line in lines if line.strip().startswith("lo:")]

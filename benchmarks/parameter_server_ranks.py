@@ -18,9 +18,32 @@ THREADS = 16
 RATE = 0.01
 
 
-def make_model(layers: int, width: int) -> keras.Model:
+class Pause(keras.layers.Layer):
+    """Takes some time in each step, without work for the processor."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self._microseconds = int(1e6 * seconds)
+
+    def call(self, inputs):
+        spec = tf.TensorSpec([], tf.int64)
+        slow = tf.raw_ops.SleepDataset(
+            input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(0)),
+            sleep_microseconds=self._microseconds,
+            output_types=[spec.dtype],
+            output_shapes=[spec.shape],
+        )
+        zero = tf.data.experimental.from_variant(slow, spec).reduce(
+            tf.constant(0, tf.int64), tf.add
+        )
+        return inputs + tf.cast(zero, inputs.dtype)
+
+
+def make_model(layers: int, width: int, pause: float = 0.0) -> keras.Model:
     """Dense layers of the same width."""
     inputs = outputs = keras.Input((width,))
+    if pause:
+        outputs = Pause(pause)(outputs)
     for _ in range(layers):
         outputs = keras.layers.Dense(width, activation="tanh")(outputs)
     return keras.Model(inputs, keras.layers.Dense(10)(outputs))
@@ -66,7 +89,7 @@ def of_tfdist(arguments: argparse.Namespace) -> dict[str, list[float] | int]:
     policy = tfdist.staleness.InverseLR() if arguments.policy == "InverseLR" else None
     strategy = tfdist.Strategy("parameter_server", staleness=policy)
     with strategy.scope():
-        model = make_model(arguments.layers, arguments.width)
+        model = make_model(arguments.layers, arguments.width, arguments.pause)
         model.compile(make_optimizer(arguments.optimizer), make_loss())
     watch = Epochs()
     model.fit(
@@ -88,7 +111,7 @@ def of_tensorflow(arguments: argparse.Namespace) -> dict[str, list[float] | int]
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model = make_model(arguments.layers, arguments.width)
+        model = make_model(arguments.layers, arguments.width, arguments.pause)
         weights = [variable.value for variable in model.trainable_variables]
         updates = tf.Variable(0, dtype=tf.int64)
         slots = [[tf.Variable(tf.zeros_like(one)) for one in weights] for _ in range(2)]
@@ -179,6 +202,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--optimizer", choices=["sgd", "adam"], required=True)
     parser.add_argument("--policy", choices=["none", "InverseLR"], required=True)
     arguments = parser.parse_args()

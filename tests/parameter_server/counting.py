@@ -18,8 +18,13 @@ class Recorder(keras.optimizers.SGD):
     def build(self, variables):
         if not self.built:
             super().build(variables)
-            for name in ("staleness", "worker", "rate"):
-                setattr(self, name, self.add_variable((_UPDATES,), name=name))
+            (clock,) = (v.value for v in variables if v.shape[0] == 2)
+            with tf.distribute.get_strategy().extended.colocate_vars_with(clock):
+                self._add_histories()
+
+    def _add_histories(self):
+        for name in ("staleness", "worker", "rate"):
+            setattr(self, name, self.add_variable((_UPDATES,), name=name))
 
     def update_step(self, gradient, variable, learning_rate):
         if variable.shape[0] == 2:  # the clock

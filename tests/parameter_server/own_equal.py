@@ -1,6 +1,6 @@
 """With one worker, whose updates come in one order: models trained in each of three ways.
 
-python -m tests.parameter_server.own_equal PATH
+python -m tests.parameter_server.own_equal PATH SERVERS
 """
 
 import json
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.parameter_server import partitions
+from tfdist.parameter_server.own_updates import ledger, part_of_update
 
 ROWS = 52
 _RANDOM = np.random.default_rng(1)
@@ -99,6 +100,7 @@ def _frozen():
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5, use_ema=True),
+    "decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipvalue=0.2),
     "schedule": lambda: keras.optimizers.RMSprop(
         keras.optimizers.schedules.ExponentialDecay(0.02, 3, 0.7), clipnorm=0.3
     ),
@@ -114,12 +116,25 @@ MODELS = {
     "no metrics": NoMetrics,
     "two optimizers": Two,
 }
-OPTIONS = ("staleness", "input", "accumulation_steps", "variable_partitioner")
+SEVERAL_SERVERS = (
+    "dense, sgd",
+    "dense, adam",
+    "dense, schedule",
+    "dense, decay",
+    "batch normalization",
+    "large table in parts",
+    "policy",
+    "two optimizers",
+    "mixed precision",
+    "pulled differences",
+)
+OPTIONS = ("pull_compression", "staleness", "input", "accumulation_steps", "variable_partitioner")
 _TWO_PARTS = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
 CASES = {
     "dense, sgd": ("dense", "sgd", {}),
     "dense, adam": ("dense", "adam", {}),
     "dense, schedule": ("dense", "schedule", {}),
+    "dense, decay": ("dense", "decay", {}),
     "drawing": ("drawing", "adam", {}),
     "batch normalization": ("batch normalization", "sgd", {}),
     "constraint": ("constraint", "adam", {}),
@@ -135,6 +150,11 @@ CASES = {
     "dynamic": ("dense", "sgd", {"input": "dynamic"}),
     "mixed precision": ("dense", "sgd", {"dtype": "mixed_bfloat16"}),
     "scaled loss": ("dense", "sgd", {"dtype": "mixed_float16"}),
+    "pulled differences": (
+        "frozen",
+        "sgd",
+        {"pull_compression": tfdist.compression.TopK(1.0, min_bytes=0)},
+    ),
     "accumulation": ("dense", "sgd", {"accumulation_steps": 2}),
 }
 
@@ -204,11 +224,55 @@ def _failed(resolver) -> dict:
     return found
 
 
+def _half_made(resolver) -> dict:
+    """An update fails when only one server has made its part: what training has come to then."""
+    apply = part_of_update.PartOfUpdate.apply
+
+    def failing(self, key, numbers):
+        if not tf.executing_eagerly() and self._device.endswith("task:1/device:CPU:0"):
+            with tf.device(self._device):
+                # The third update of the call; nothing but the first server was that far.
+                is_whole = tf.not_equal(key % ledger.MOST, 2) | tf.logical_not(fails)
+                checked = tf.debugging.Assert(is_whole, ["half"])
+            with tf.control_dependencies([checked]):
+                key = tf.identity(key)
+        return apply(self, key, numbers)
+
+    strategy = tfdist.ParameterServerStrategy(resolver)
+    with tf.device(strategy.ps_devices[1]):
+        fails = tf.Variable(True)
+    keras.utils.set_random_seed(5)
+    with strategy.scope():
+        model = _dense(keras.layers.Dense(5, activation="relu"))
+        model.compile("adam", "mse")
+    alone = keras.models.clone_model(model)
+    alone.compile("adam", "mse")
+    alone.set_weights(model.get_weights())
+    found = {}
+    with mock.patch.object(part_of_update.PartOfUpdate, "apply", failing):
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+        try:
+            model.fit(data.repeat(), steps_per_epoch=200, verbose=0)
+        except tf.errors.InvalidArgumentError as error:
+            found["said"] = "half" in str(error)
+    fails.assign(False)
+    made = found["made"] = int(model.optimizer.iterations.numpy())
+    alone.fit(data.repeat(), steps_per_epoch=made, verbose=0)
+    found["counted"] = [strategy.version, strategy.staleness_report().updates]
+    weights = zip(model.get_weights(), alone.get_weights())
+    found["to one device's"] = max(float(np.abs(a - b).max()) for a, b in weights)
+    model.fit(data, verbose=0)
+    found["after"] = [strategy.version - made, int(model.optimizer.iterations.numpy()) - made]
+    return found
+
+
 def main() -> None:
     """Writes, for each case, why the chief made the updates, and how far the results differ."""
     found = {}
-    with tfdist.cluster.local_cluster(1, 1) as resolver:
-        for name, case in CASES.items():
+    servers = int(sys.argv[2])
+    with tfdist.cluster.local_cluster(1, servers) as resolver:
+        for name in CASES if servers == 1 else SEVERAL_SERVERS:
+            case = CASES[name]
             given = {key: value for key, value in case[2].items() if key in OPTIONS}
             copied = case[2].get("copied", partitions._COPIED_BYTES)
             with mock.patch.object(partitions, "_COPIED_BYTES", copied):
@@ -227,6 +291,8 @@ def main() -> None:
                 "iterations": [int(one[0].optimizer.iterations.numpy()) for one in (own, by_chief)],
             }
         found["error"] = _failed(resolver)
+        if servers > 1:
+            found["half"] = _half_made(resolver)
     pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
     os._exit(0)  # TensorFlow's servers cannot be stopped
 

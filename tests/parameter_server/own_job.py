@@ -51,13 +51,18 @@ class Killer(threading.Thread):
             self.kills += 1
             process = start_worker()
             pid = process.pid
+            self.wait_until(lambda: 0 in self.strategy.lost)
+            self.wait_until(lambda: 0 not in self.strategy.lost)
         self.wait_for_updates()
 
     def wait_for_updates(self):
         """Waits until worker 0 has made updates again."""
         before = self.made()
-        while self.made() == before:
-            time.sleep(0.05)
+        self.wait_until(lambda: self.made() > before)
+
+    def wait_until(self, condition):
+        while not condition():
+            time.sleep(0.01)
 
     def made(self):
         return self.strategy.staleness_report().worker(0).histogram.total()

@@ -73,6 +73,23 @@ def push_partitioned(resolver, folder):
     return trained(strategy)
 
 
+def pull_partitioned(resolver, folder):
+    """The weights after training with variables in two parts, without and with compressed pulls.
+
+    There is one step at a time, so the batches come in one order, to either worker.
+    """
+    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+    lossless = compression.TopK(1.0, min_bytes=0)
+    return [
+        trained(
+            tfdist.ParameterServerStrategy(
+                resolver, partitioner, input="dynamic", max_pending=1, pull_compression=pull
+            )
+        )
+        for pull in (None, lossless)
+    ]
+
+
 def _sent(addresses) -> int:
     """The bytes that servers at these addresses have sent over their connections."""
     total = 0

@@ -14,6 +14,7 @@ from tests.parameter_server.data_scenarios import data_orders as data_orders
 from tests.parameter_server.data_scenarios import data_shares as data_shares
 from tests.parameter_server.data_scenarios import data_synchronous as data_synchronous
 from tests.parameter_server.loops_scenarios import tutorial as tutorial
+from tests.parameter_server.push_scenarios import pull_partitioned as pull_partitioned
 from tests.parameter_server.push_scenarios import push_bytes as push_bytes
 from tests.parameter_server.push_scenarios import push_kept as push_kept
 from tests.parameter_server.push_scenarios import push_overflow as push_overflow
@@ -37,6 +38,7 @@ from tests.parameter_server.stock_scenarios import stock_many as stock_many
 from tests.parameter_server.stock_scenarios import stock_partitioned as stock_partitioned
 from tfdist.parameter_server.chief.updates import Updates
 from tfdist.parameter_server.gradients import Outcome
+from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.report import StalenessReport
 from tfdist.parameter_server.work_item import WorkItem
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
@@ -252,7 +254,7 @@ def _traced(strategy, model, policies):
     with strategy.scope():
         model.optimizer.build(model.trainable_variables)
     step.optimizers[:] = [model.optimizer]
-    return Updates(strategy, step, policies)
+    return Updates(strategy, step, policies, Reading.plain(step))
 
 
 def compensation(resolver, folder) -> dict[str, Any]:
@@ -264,7 +266,7 @@ def compensation(resolver, folder) -> dict[str, Any]:
         policies = Policies.of(DelayCompensated(2.0, adaptive=adaptive))
         updates = _traced(strategy, model, policies)
         model.set_weights([np.full((4, 1), 0.25), np.zeros(1)])
-        read = updates.values()
+        read = updates.values(updates.reading.changing)
         model.set_weights([np.full((4, 1), 0.5), np.zeros(1)])
         gradients = {"0": {"0": tf.fill((4, 1), 3.0)}}
         updates.update(gradients, {}, {}, 1.0, read)

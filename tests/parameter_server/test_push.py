@@ -34,6 +34,12 @@ def test_parts_of_variables_are_compressed(found):
         np.testing.assert_allclose(weights, others, rtol=0, atol=1e-5)
 
 
+@pytest.mark.scenario("pull_partitioned")
+def test_parts_of_variables_are_pulled_compressed(found):
+    for weights, others in zip(*found, strict=True):
+        np.testing.assert_allclose(weights, others, rtol=0, atol=1e-6)
+
+
 @pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss (iproute2)")
 @pytest.mark.parametrize("name", [compressor.name for compressor in push_scenarios.COUNTED])
 @pytest.mark.scenario("push_bytes")

@@ -18,10 +18,12 @@ from tfdist.compat import (
     operations,
     optimizers,
     random_numbers,
+    servers,
     stored_rows,
     variables,
 )
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
+from tfdist.compat.call_variables import CallVariable
 from tfdist.compat.collectives import install_collectives, separate_collectives
 from tfdist.compat.coordinator import (
     Coordinator,
@@ -68,7 +70,12 @@ from tfdist.compat.optimizers import (
     scaled_learning_rate,
     variables_to_build,
 )
-from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariable, place_of_part
+from tfdist.compat.partitions import (
+    ParameterServerExtended,
+    PartitionedVariable,
+    place_of_part,
+    server,
+)
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.recovery import (
@@ -81,6 +88,7 @@ from tfdist.compat.recovery import (
 from tfdist.compat.registry import check_overrides
 from tfdist.compat.row_updates import RowsOfVariable
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
+from tfdist.compat.servers import servers_see_each_other
 from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
 from tfdist.compat.trainer import (
@@ -99,6 +107,7 @@ from tfdist.compat.variables import hook_additions, hook_variables, outside_stat
 
 __all__ = [
     "CHIEF",
+    "CallVariable",
     "Coordinator",
     "IndexedOptimizer",
     "MultiWorkerExtended",
@@ -170,6 +179,8 @@ __all__ = [
     "run_on_workers",
     "scaled_learning_rate",
     "separate_collectives",
+    "server",
+    "servers_see_each_other",
     "set_backup_epoch",
     "set_initial_epoch",
     "traced_function",
@@ -185,5 +196,5 @@ def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
     topics = (data, gradients, initial_rows, operations, optimizers, random_numbers)
-    for topic in (*topics, stored_rows, variables):
+    for topic in (*topics, servers, stored_rows, variables):
         topic.install()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.parameter_server_strategy_v2 import (
     ParameterServerStrategyV2Extended,
@@ -69,7 +71,7 @@ def _joined(
 ) -> tf.Tensor:
     del name, as_ref
     values = [tf.convert_to_tensor(part, dtype) for part in variable.variables]
-    # Joined on the chief: a server cannot ask another server for its part.
+    # Joined on the chief, which is where a whole value is wanted.
     with tf.device("/device:CPU:0"):
         return tf.concat(values, axis=0)
 
@@ -102,6 +104,30 @@ _PARTITIONER = touch(
 )
 
 
+_COUNT = touch(
+    "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
+    *("_variable_count", WRITTEN),
+    why="single numbers, such as counters and the sums of metrics, belong to one server: an update "
+    "needs all of them, and they take no room. Other variables go to the server that has the "
+    "fewest bytes. TensorFlow gives variables to the servers in turn, so with two servers one has "
+    "all kernels of layers and the other all biases",
+    versions=TENSORFLOW,
+    instead="a public way to choose the parameter server of a variable",
+)
+_SERVERS = touch(
+    "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2Extended",
+    *("_num_ps", READ),
+    why="to choose one of the servers for a variable",
+    versions=TENSORFLOW,
+    instead="a public way to choose the parameter server of a variable",
+)
+
+
+def server(task: int) -> str:
+    """The device of a parameter server."""
+    return f"/job:ps/replica:0/task:{task}/device:CPU:0"
+
+
 @overrides(
     *("_create_variable", "_update"),
     why="each part of a variable is updated on its own parameter server, and the optimizer keeps "
@@ -120,6 +146,10 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         cluster_resolver: as in `tf.distribute.ParameterServerStrategy`.
         variable_partitioner: as in `tf.distribute.ParameterServerStrategy`.
     """
+
+    def __init__(self, *arguments: Any):
+        self._bytes: collections.Counter[str] = collections.Counter()
+        super().__init__(*arguments)
 
     def updating_part(
         self, place: int, start: tf.Tensor | None = None, size: tf.Tensor | None = None
@@ -142,7 +172,10 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
 
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
         variable = self._created(next_creator, **kwargs)
-        self.made(variable.variables if isinstance(variable, PartitionedVariable) else [variable])
+        parts = variable.variables if isinstance(variable, PartitionedVariable) else [variable]
+        for part in parts:
+            self._bytes[part.device] += (part.shape.num_elements() or 0) * part.dtype.size
+        self.made(parts)
         return variable
 
     def _created(self, next_creator: Callable, **kwargs: Structure) -> Structure:
@@ -171,6 +204,7 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
             # With a shape, TensorFlow asks for each part by itself.
             of_parts = {"initial_value": initial, "shape": initial.shape, "dtype": initial.dtype}
             kwargs = {**kwargs, **of_parts}
+        _COUNT.write(self, 0 if _is_number(initial) else self._lightest())
         try:
             variable = create(next_creator, **kwargs)
         finally:
@@ -178,6 +212,11 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         if not isinstance(variable, ShardedVariable):
             return variable
         return PartitionedVariable(variable.variables, name)
+
+    def _lightest(self) -> int:
+        """The number of the server that has the fewest bytes; the first of several such servers."""
+        places = range(_SERVERS.of(self))
+        return min(places, key=lambda place: self._bytes[server(place)])
 
     def _update(self, var: Structure, fn: Callable, args: tuple, kwargs: dict, group: bool) -> Any:
         if isinstance(var, PartitionedVariable):
@@ -192,6 +231,13 @@ class ParameterServerExtended(ParameterServerStrategyV2Extended):
         update = in_pieces(fn, functools.partial(self.updating_part, place))
         with self.updating_part(place):
             return super()._update(var, update, args, kwargs, group)
+
+
+def _is_number(initial: Structure) -> bool:
+    """Whether a variable with this first value is a single number."""
+    if isinstance(initial, InitialValue):
+        return len(initial.shape) == 0
+    return not callable(initial) and tf.TensorShape(np.shape(initial)).rank == 0
 
 
 def _rows_of(value: Structure, start: int, shape: tf.TensorShape) -> Callable[[], tf.Tensor]:

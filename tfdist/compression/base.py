@@ -82,6 +82,9 @@ class Compressor:
     """Whether each variable's gradient comes in its own shape, or several come as one vector."""
     shared_state: ClassVar[frozenset[str]] = frozenset()
     """The entries of the state that are equal on all replicas."""
+    rounds_elements: ClassVar[bool] = False
+    """Whether each element is rounded by itself, to a relative precision, so that weights can be
+    sent as well as gradients."""
 
     error_feedback: bool = dataclasses.field(default=False, kw_only=True)
     min_bytes: int = dataclasses.field(default=1024, kw_only=True)
@@ -96,6 +99,15 @@ class Compressor:
     def unbiased(self) -> bool:
         """Whether the decoded values are the gradient on average."""
         return False
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether what `decode` lacks of x is smaller than x, in some norm.
+
+        Then a receiver that is sent x − h, where h is what the receiver has, gets ever closer to x.
+        A compressor that is unbiased says yes only if its variance is small.
+        """
+        return not self.unbiased
 
     @property
     def keeps_momentum(self) -> bool:

@@ -55,6 +55,11 @@ class Int8(Compressor):
         """With stochastic rounding."""
         return self.rounding == "stochastic"
 
+    @property
+    def shrinks(self) -> bool:
+        """Always: no element lacks more than 1/127 of the largest magnitude."""
+        return True
+
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """The multiples, and the largest magnitude."""
         top = largest(gradient)
@@ -120,6 +125,11 @@ class QSGD(Compressor):
     def unbiased(self) -> bool:
         """Lemma 3.1 (i)."""
         return True
+
+    @property
+    def shrinks(self) -> bool:
+        """With enough levels: no element lacks more than a level, that is norm / levels."""
+        return self.levels > (1.0 if self.norm == "max" else math.sqrt(self.group))
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """Levels with signs, and the groups' norms."""
@@ -209,6 +219,11 @@ class TernGrad(Compressor):
     def unbiased(self) -> bool:
         """Without clipping."""
         return self.clip is None
+
+    @property
+    def shrinks(self) -> bool:
+        """Never: an element may lack as much as the largest magnitude."""
+        return False
 
     def encode(self, gradient: tf.Tensor, state: State, step: Step) -> tuple[Payload, State]:
         """Ternary digits, and the scale."""

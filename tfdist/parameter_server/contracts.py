@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.compression.base import Compressor
 from tfdist.options import Options
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.report import StalenessReport
@@ -110,8 +111,8 @@ class Journal(Protocol):
 class Guard(Protocol):
     """What keeps workers from making updates themselves while values are read."""
 
-    def reading(self, read: Callable[[], list[tf.Tensor]]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What `read` returns between two updates, and the number of updates so far."""
+    def at_rest(self) -> contextlib.AbstractContextManager[int]:
+        """In this context nobody changes the weights. It gives the number of updates so far."""
 
 
 class Snapshots(Protocol):
@@ -152,6 +153,7 @@ class ChiefStrategy(Protocol):
     Attributes:
         options: the options that all strategies share.
         policies: what is done about stale gradients.
+        pull: what codes the weights that workers read; None for nothing.
         input: who reads the training data: "static" or "dynamic".
         addresses: the addresses of all processes, by job.
         ps_devices: the devices of the parameter servers.
@@ -171,6 +173,7 @@ class ChiefStrategy(Protocol):
 
     options: Options
     policies: Policies
+    pull: Compressor | None
     input: str
     addresses: Mapping[str, Sequence[str]]
     ps_devices: Sequence[str]

@@ -13,7 +13,7 @@ CHIEF = compat.CHIEF
 
 def servers(count: int) -> list[str]:
     """The devices of so many parameter servers."""
-    return [f"/job:ps/replica:0/task:{task}/device:CPU:0" for task in range(count)]
+    return [compat.server(task) for task in range(count)]
 
 
 def on_its_device(variable: keras.Variable, value: Structure) -> Structure:

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from tfdist.parameter_server.gradients import added
+from tfdist.parameter_server.gradients import Changes, Gradients, added
 from tfdist.parameter_server.partitions import SMALL_BYTES, is_small
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.structures import Gradient, Structure
 
 
@@ -97,6 +98,21 @@ def unpack_there(packed: Mapping[str, Gradient], variables: Sequence[keras.Varia
             for place, part in unpack({key: value}, variables).items():
                 values[place] = added(values.get(place), part)
     return values
+
+
+def on_device(
+    device: str, step: FunctionalStep, gradients: Gradients, changes: Changes
+) -> tuple[Gradients, Changes]:
+    """Those of a step's gradients and changes that belong to variables on one device."""
+    mine = {
+        key: {
+            place: gradient
+            for place, gradient in by_variable.items()
+            if device_of(place, step.parts_for(key)) == device
+        }
+        for key, by_variable in gradients.items()
+    }
+    return mine, {k: c for k, c in changes.items() if device_of(k, step.changed) == device}
 
 
 class Sent:

@@ -18,6 +18,7 @@ from tfdist.parameter_server.data.distributed_data import DataIterator
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.devices import CHIEF
 from tfdist.parameter_server.gradients import Outcome
+from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.parameter_server.worker.step_on_worker import StepOnWorker
@@ -82,12 +83,12 @@ class KerasFunction:
             on_wait: called with the index of a worker that has to wait.
         """
         self.strategy.activate(self)
-        self._prepare()
-        self._metrics = self._metrics or list(self.model.get_metrics_result())
-        self._seeds = [seed.numpy() for seed in self.step.seeds]
         spec = iterator.element_spec
         if source.gives_iterators:
             spec = tf.data.IteratorSpec(spec)
+        self._prepare(spec)
+        self._metrics = self._metrics or list(self.model.get_metrics_result())
+        self._seeds = [seed.numpy() for seed in self.step.seeds]
         self._trace(source, spec)
         check_applied(self.step.optimizers, self.strategy.options)
         self._prepare_push()
@@ -104,7 +105,8 @@ class KerasFunction:
     def _trace(self, source: Source, spec: Structure) -> None:
         """Traces what the workers run for batches of the type `spec`, or iterators over them."""
         del source
-        self.values = self.updates.values()
+        reading = self.updates.reading
+        self.values = self.updates.values([*reading.changing, *reading.fixed])
         self._on_worker.prepare(self.values, self._seeds, spec)
 
     def _scheduled(self, source: Source, make: Callable[[Compute], Scheduler]) -> Schedule:
@@ -112,21 +114,27 @@ class KerasFunction:
         del source
         return make(self._compute)
 
-    def _prepare(self) -> None:
+    def _prepare(self, spec: Structure) -> None:
         """Makes the functions at the first run: earlier, Keras may not have built the model."""
         if not self._is_prepared:
             self.strategy.prepare(self.model)
             # A policy that compensates, and a record, need the values that a step has read.
             copies = self.strategy.policies.compensates or self.strategy.journal.reads_batches
             self.step = FunctionalStep(self.model, self.step_name, copies)
-            self.updates = Updates(self.strategy, self.step, self.strategy.policies)
             compresses = self.strategy.options.compression is not None
             self._on_worker = StepOnWorker(self.step, self._micro_batches, self._parts, compresses)
+            reading = self._reading(spec)
+            self.updates = Updates(self.strategy, self.step, self.strategy.policies, reading)
             self._is_prepared = True
             self._restores = self.strategy.snapshots.restores
         elif self._restores != self.strategy.snapshots.restores:
             self._restores = self.strategy.snapshots.restores
             self._forget_traces()
+
+    def _reading(self, spec: Structure) -> Reading:
+        """How the values of weights travel; batches, or iterators over them, have type `spec`."""
+        del spec
+        return Reading.plain(self.step)
 
     def _forget_traces(self) -> None:
         """Called when variables have moved to a server that has replaced a lost one."""
@@ -167,15 +175,20 @@ class KerasFunction:
     def _compute(self, item: WorkItem, read: Callable[[WorkItem], None]) -> None:
         """Lets a worker do a work item; in its thread."""
         read(item)
-        assert item.values is not None
+        values = self._values_for(item)
         outcome: Outcome | None = None
         for index, batch in enumerate(item.batches):
             seeds = self._seeds_of(item.number + index if batch.part is None else batch.number)
             last = index == len(item.batches) - 1
             with errors.within_data():
-                outcome = self._on_worker(item.values, seeds, batch, outcome, last)
+                outcome = self._on_worker(values, seeds, batch, outcome, last)
         if outcome is not None:
             item.outcome = self._fetched(self._sent(item, outcome))
+
+    def _values_for(self, item: WorkItem) -> dict[str, tf.Tensor]:
+        """The values that a work item has read, as its worker gets them; called in its thread."""
+        assert item.values is not None
+        return item.values
 
     def _sent(self, item: WorkItem, outcome: Outcome) -> Outcome:
         """What arrives when a worker sends what it has computed; called in its thread."""

@@ -75,11 +75,12 @@ class _OnePart(keras.StatelessScope):
 
     def get_current_value(
         self, variable: keras.Variable
-    ) -> tf.Variable | compat.RowsOfVariable | None:
+    ) -> tf.Tensor | tf.Variable | compat.RowsOfVariable | None:
         with compat.outside_stateless_scope():
             value = variable.value
         if not isinstance(value, compat.PartitionedVariable):
-            return None
+            outer = self.original_scope
+            return None if outer is None else outer.get_current_value(variable)
         part = value.variables[self._place]
         return part if self._rows is None else compat.RowsOfVariable(part, *self._rows)
 

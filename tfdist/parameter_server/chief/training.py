@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.parameter_server.chief.kept_gradients import Accumulated, Accumulation
-from tfdist.parameter_server.chief.recovering import RecoveringFunction
+from tfdist.parameter_server.chief.pulling import PullingFunction
 from tfdist.parameter_server.chief.scheduler import Scheduler
 from tfdist.parameter_server.chief.turns import Limits
 from tfdist.parameter_server.contracts import ChiefStrategy, Guard, Schedule
@@ -22,7 +22,7 @@ from tfdist.step.logs import total
 from tfdist.structures import Structure
 
 
-class TrainFunction(RecoveringFunction):
+class TrainFunction(PullingFunction):
     """Each call waits for the next finished work item, and makes an update with it.
 
     Args:
@@ -262,7 +262,7 @@ class TrainFunction(RecoveringFunction):
                 whole.gradients, outcome.changes, outcome.assigned, factor, read
             )
             if applied is None or applied:
-                self.values = values
+                self._renew(values)
                 strategy.version += 1
                 strategy.report.add(last.worker, staleness, factor)
             else:

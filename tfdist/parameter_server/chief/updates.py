@@ -11,7 +11,7 @@ used elsewhere. So functions whose results stay on the parameter servers run the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -24,7 +24,8 @@ from tfdist.parameter_server.chief.placement import where_the_largest_input_is
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.devices import CHIEF, on_its_device
 from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
-from tfdist.parameter_server.packing import device_of, joined, places_of, plan, unpack_there
+from tfdist.parameter_server.packing import joined, on_device, places_of, unpack_there
+from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step.loss_scale import LossScale
@@ -38,7 +39,7 @@ class Updated(NamedTuple):
         results: the results of the metrics.
         applied: a bool scalar, whether any gradients were applied. Where no loss is scaled,
             gradients are always applied, and None stands for that.
-        values: the values of the weights, by the keys of `packing`.
+        values: the values of the weights that may have changed, by the keys of `packing`.
     """
 
     results: dict[str, tf.Tensor]
@@ -53,11 +54,18 @@ class Updates:
         strategy: the strategy.
         step: the step; tells which variable has which number.
         policies: what is done about stale gradients.
+        reading: how the values of weights travel.
+
+    Attributes:
+        reading: the same.
     """
 
-    def __init__(self, strategy: ChiefStrategy, step: FunctionalStep, policies: Policies):
+    def __init__(
+        self, strategy: ChiefStrategy, step: FunctionalStep, policies: Policies, reading: Reading
+    ):
         self._strategy = strategy
         self._step = step
+        self.reading = reading
         self._policies = policies
         self._states: dict[int, Structure] = {}
         # With one parameter server, a function runs there as a whole: each result of an operation
@@ -75,29 +83,19 @@ class Updates:
         self.finite_by_path = function(functools.partial(finite_by_path, step=self._step))
         self._finite, self._scaled, self._add = map(function, (are_finite, scaled, add))
 
-    def values(self) -> dict[str, tf.Tensor]:
-        """The values of the step's variables and parts, by the keys of `packing`.
-
-        They are on the devices of the variables.
-        """
+    def values(self, keys: Iterable[str]) -> dict[str, tf.Tensor]:
+        """The values of the step's variables and parts with these keys, on their devices."""
         found: dict[str, tf.Tensor] = {}
-        for device, keys in self._keys.items():
-            if device not in self._readers:
-                self._readers[device] = tf.function(functools.partial(self._read, keys))
+        for device, there in self.reading.by_device(keys).items():
+            reader = self._readers.setdefault(
+                " ".join(there), tf.function(functools.partial(self.read, there))
+            )
             with tf.device(device):
-                found.update(self._readers[device]())
+                found.update(reader())
         return found
 
-    @functools.cached_property
-    def _keys(self) -> dict[str, list[str]]:
-        """The keys of the values that are on each device."""
-        parts = self._step.parts
-        keys: dict[str, list[str]] = {}
-        for key in plan(parts, self._step.copied):
-            keys.setdefault(device_of(key, parts), []).append(key)
-        return keys
-
-    def _read(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
+    def read(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
+        """As `values`, on the present device of the graph that is being traced."""
         parts = self._step.parts
         return {key: joined([_value(parts[place]) for place in places_of(key)]) for key in keys}
 
@@ -106,26 +104,13 @@ class Updates:
         gradients: Gradients = {}
         changes: Changes = {}
         for device in self._strategy.ps_devices:
-            here = [self._on(device, *outcome) for outcome in outcomes]
+            here = [on_device(device, self._step, *outcome) for outcome in outcomes]
             with tf.device(device):
                 more, change = self._add(here)
             for key, by_variable in more.items():
                 gradients.setdefault(key, {}).update(by_variable)
             changes.update(change)
         return gradients, changes
-
-    def _on(self, device: str, gradients: Gradients, changes: Changes) -> tuple[Gradients, Changes]:
-        """The gradients and changes that belong to variables on one device."""
-        changed = self._step.changed
-        mine = {
-            key: {
-                place: gradient
-                for place, gradient in by_variable.items()
-                if device_of(place, self._step.parts_for(key)) == device
-            }
-            for key, by_variable in gradients.items()
-        }
-        return mine, {k: c for k, c in changes.items() if device_of(k, changed) == device}
 
     def update(
         self,
@@ -151,7 +136,7 @@ class Updates:
         with tf.device(self._home):
             updated = self._function(gradients, changes, assigned, number, read)
         if self._home == CHIEF:
-            return updated._replace(values=self.values())
+            return updated._replace(values=self.values(self.reading.changing))
         return updated
 
     def change(self, changes: Changes, assigned: Changes) -> dict[str, tf.Tensor]:
@@ -173,11 +158,8 @@ class Updates:
         read: dict[str, tf.Tensor],
     ) -> Updated:
         results, applied = self.in_graph(gradients, changes, assigned, factor, read)
-        return Updated(results, applied, self._read(self._keys.get(self._home, [])))
-
-    def values_in_graph(self) -> dict[str, tf.Tensor]:
-        """As `values`, on the present device of the graph that is being traced."""
-        return self._read([key for keys in self._keys.values() for key in keys])
+        here = self.reading.by_device(self.reading.changing).get(self._home, [])
+        return Updated(results, applied, self.read(here))
 
     def in_graph(
         self,
@@ -256,7 +238,7 @@ class Updates:
             return gradients
         product: Gradients = {}
         for device in self._strategy.ps_devices:
-            here, _ = self._on(device, gradients, {})
+            here, _ = on_device(device, self._step, gradients, {})
             with tf.device(device):
                 for key, by_variable in self._scaled(here, tf.constant(factor)).items():
                     product.setdefault(key, {}).update(by_variable)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.parameter_server.chief.updates import Updates
-from tfdist.parameter_server.own_updates.factors import Factors
-from tfdist.parameter_server.own_updates.ledger import Entry, Ledger, Rows
+from tfdist.parameter_server.own_updates.ledger import MOST, Entry, Ledger, Rows
 from tfdist.parameter_server.own_updates.lock import operations
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
-from tfdist.parameter_server.packing import Sent
+from tfdist.parameter_server.own_updates.one_server import OneServer
+from tfdist.parameter_server.own_updates.pulled import Pulled
+from tfdist.parameter_server.own_updates.several_servers import SeveralServers
+from tfdist.parameter_server.pull import PullCodec
 from tfdist.parameter_server.work_item import Made
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.parameter_server.worker.step_on_worker import StepOnWorker
@@ -33,36 +35,30 @@ class OwnUpdatesFunction:
     Args:
         step: the model's step.
         on_worker: computes gradients.
-        updates: makes updates.
-        ledger: counts them.
-        factors: what the learning rates are multiplied by.
-        metrics: the names of the metrics' results.
+        servers: reads the weights and makes updates.
+        ledger: counts updates.
+        codec: codes the weights that workers read; None for nothing.
     """
 
     def __init__(
         self,
         step: FunctionalStep,
         on_worker: StepOnWorker,
-        updates: Updates,
+        servers: OneServer | SeveralServers,
         ledger: Ledger,
-        factors: Factors,
-        metrics: Sequence[str],
+        codec: PullCodec | None,
     ):
         self._step = step
         self._on_worker = on_worker
-        self._updates = updates
+        self._servers = servers
         self._ledger = ledger
-        self._factors = factors
-        self._metrics = list(metrics)
+        self._codec = codec
         self.forget_traces()
 
     def forget_traces(self) -> None:
         """Lets the function be traced anew, when variables have moved."""
+        self._servers.forget_traces()
         self._function = Traced(self._call)
-        # Not a part of the graph around it: in that graph, the operations of an optimizer would not
-        # wait for the lock, as Keras and TensorFlow begin without control dependencies.
-        self._applied = _apart(self._updates.in_graph)
-        self._read = _apart(self._values)
 
     def prepare(self, spec: Structure) -> None:
         """Traces the function for batches of the type `spec`, or iterators over such batches.
@@ -104,58 +100,55 @@ class OwnUpdatesFunction:
         with tf.device(home):
             worker, call = tf.unstack(tf.identity(numbers[:_FIRST]))
         first, count = numbers[_FIRST], numbers[_COUNT]
+        key = numbers[_CALL] * MOST
+        pulled = Pulled(self._servers, self._codec, worker)
         if isinstance(batch, tf.data.Iterator):
 
-            def one(index: tf.Tensor) -> tuple[tf.Tensor]:
-                # Nothing else goes from one update to the next: it would travel to the worker.
-                self._update(worker, call, self._seeds(numbers, first + index), next(batch))
-                return (index + 1,)
+            def one(index: tf.Tensor, *state: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                # Only what stays on the worker goes from one update to the next.
+                seeds = self._seeds(numbers, first + index)
+                numbered = (worker, call, key + index)
+                _, after = self._update(numbered, seeds, next(batch), pulled, state)
+                return (index + 1, *after)
 
-            start = (tf.constant(0, tf.int64),)
-            made = tf.while_loop(lambda index: index < count, one, start, parallel_iterations=1)
+            start = (tf.constant(0, tf.int64), *pulled.state)
+            made = tf.while_loop(
+                lambda index, *state: index < count, one, start, parallel_iterations=1
+            )[0]
         else:
-            made = self._update(worker, call, self._seeds(numbers, first), batch)
+            seeds = self._seeds(numbers, first)
+            made, _ = self._update((worker, call, key), seeds, batch, pulled, pulled.state)
         with tf.device(home), tf.control_dependencies(operations(made)):
             return self._ledger.rows(worker)
 
-    def _values(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """The weights and their version; under the lock."""
-        return self._updates.values_in_graph(), self._ledger.version()
-
     def _update(
-        self, worker: tf.Tensor, call: tf.Tensor, seeds: Sequence[tf.Tensor], batch: Structure
-    ) -> tf.Operation:
-        """An update."""
-        home = self._ledger.device
-        with tf.device(home), self._ledger.lock.held() as held:
-            held.until = values, version = self._read()
-        with tf.device(home):
-            version = held.after(version)
+        self,
+        numbered: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
+        seeds: Sequence[tf.Tensor],
+        batch: Structure,
+        pulled: Pulled,
+        state: Sequence[tf.Tensor],
+    ) -> tuple[tf.Operation, Sequence[tf.Tensor]]:
+        """An update, and what goes to the next one; see `Pulled`.
+
+        Args:
+            numbered: the worker, the call, and the number of the update; see `OneServer.update`.
+            seeds: the states of random number generators.
+            batch: the data.
+            pulled: gets the weights.
+            state: as for `Pulled.on_worker`.
+        """
+        worker, call, key = numbered
+        values, version = self._servers.read()
+        values, state = pulled.on_worker(values, version, state)
         outcome = self._on_worker.in_graph(values, seeds, batch)
-        sent = Sent((outcome.gradients, outcome.changes, outcome.assigned), home)
+        entry, check = Entry(worker, call, version), functools.partial(self._check, outcome.logs)
+        return self._servers.update(entry, key, outcome, check), state
 
-        def under_lock(tensors: Sequence[tf.Tensor], entry: Entry) -> tf.Tensor:
-            staleness, made = self._ledger.begin(entry)
-            with tf.control_dependencies([staleness, made]):
-                factor = self._factors.of(staleness)
-            with tf.control_dependencies([staleness, made, factor]):
-                results, applied = self._applied(*sent.unpacked(tensors), factor, {})
-            self._check(outcome.logs, results, applied)
-            values = [tf.cast(results[name], tf.float64) for name in self._metrics]
-            return self._ledger.finish(entry, staleness, made, values)
-
-        with tf.device(home):
-            entry = Entry(worker, call, version)
-            with self._ledger.lock.held(after=(sent.tensors, entry)) as held:
-                held.until = _apart(under_lock)(sent.tensors, entry)
-        return held.released
-
-    def _check(self, logs: Structure, results: Structure, applied: tf.Tensor | None) -> None:
+    def _check(self, logs: Structure, results: Structure) -> None:
         """Raises `NeedsChief` if the step does what only the chief can handle."""
         if not self._step.optimizers:
             raise NeedsChief("the step applies no optimizer")
-        if applied is not None:
-            raise NeedsChief("the loss is scaled")
         if not isinstance(logs, dict) or set(logs) != set(results):
             raise NeedsChief("the step returns other logs than the metrics' results")
         if not all(
@@ -170,17 +163,3 @@ class OwnUpdatesFunction:
             first, second, draws = tf.unstack(numbers[place : place + _PER_SEED])
             states.append(tf.cast(tf.stack([first, second + number * draws]), seed.dtype))
         return states
-
-
-def _apart(function: Callable) -> Callable:
-    """The function as an operation of the graph around it, whose own operations run one by one.
-
-    They are many and small, and to hand each to another thread would take longer than it does.
-    """
-    traced = tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
-
-    def call(*arguments: Structure) -> Structure:
-        with tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-            return traced(*arguments)
-
-    return call

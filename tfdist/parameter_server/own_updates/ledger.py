@@ -6,10 +6,11 @@ the call were made.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,20 @@ class Entry(NamedTuple):
     worker: tf.Tensor
     call: tf.Tensor
     read: tf.Tensor
+
+
+class Unfinished(NamedTuple):
+    """An update that was begun but not made.
+
+    Attributes:
+        worker: the index of the worker.
+        call: the number of the call.
+        made: the number of updates that were made earlier in the call.
+    """
+
+    worker: int
+    call: int
+    made: int
 
 
 class Rows(NamedTuple):
@@ -87,15 +102,6 @@ class Ledger:
         """Lets functions be traced anew, when the variables have moved."""
         self._ended = tf.function(self._end, autograph=False)
 
-    def reading(self, read: Callable[[], list[tf.Tensor]]) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """What `read` returns between two updates, and the number of updates so far.
-
-        In a function that runs on the parameter server.
-        """
-        with self.lock.held() as held:
-            held.until = read(), self._version.read_value()
-        return held.after(held.until)
-
     # --- in the chief ---------------------------------------------------------------------------
 
     def open(self, version: int) -> None:
@@ -108,6 +114,26 @@ class Ledger:
         """The number of a new call; None when no more are allowed."""
         with self._chief:
             return None if self._closed else next(self._calls)
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """In this context no worker reads or updates weights."""
+        return self.lock.held_by_chief(self.device)
+
+    def updates(self) -> int:
+        """The number of updates so far; under the lock."""
+        with tf.device(self.device):
+            return int(self._version.read_value().numpy())
+
+    def unfinished(self) -> Unfinished | None:
+        """The update that was begun but not made; None if there is none; under the lock."""
+        with tf.device(self.device):
+            counts = self._counts.read_value().numpy()
+        found = np.flatnonzero(counts[:, _BEGUN] != counts[:, _MADE])
+        if not found.size:
+            return None
+        (worker,) = found.tolist()
+        call, _, made = counts[worker, :_UPDATES].tolist()
+        return Unfinished(worker, call, made)
 
     def end(self, calls: Mapping[int, int], close: bool) -> dict[int, list[Made]]:
         """Ends calls. Whatever they have not done by now, they cannot do any more.
@@ -171,6 +197,11 @@ class Ledger:
     def rows(self, workers: tf.Tensor) -> Rows:
         """The rows of a worker, or of several."""
         return Rows(tf.gather(self._counts, workers), tf.gather(self._results, workers))
+
+    def is_unfinished(self) -> tf.Tensor:
+        """Whether an update was begun but not made; under the lock."""
+        counts = self._counts.read_value()
+        return tf.reduce_any(tf.not_equal(counts[:, _BEGUN], counts[:, _MADE]))
 
     def begin(self, entry: Entry) -> tuple[tf.Tensor, tf.Tensor]:
         """Begins an update; under the lock.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -23,21 +23,58 @@ class Lock:
         self._name = name
 
     @contextlib.contextmanager
-    def held(self, after: Structure = ()) -> Iterator[Held]:
+    def held(
+        self, after: Structure = (), unless: Callable[[], tf.Tensor] | None = None
+    ) -> Iterator[Held]:
         """In this context, operations are made that run while the lock is held.
 
         Args:
             after: what must be there before the lock is taken: nobody else should wait for it.
+            unless: called while the lock is held: whether to let it go at once and try again.
         """
         with tf.control_dependencies(operations(after)):
-            mutex = tf.raw_ops.MutexV2(shared_name=self._name, container="")
-            lock = tf.raw_ops.MutexLock(mutex=mutex)
+            lock = self._taken() if unless is None else self._taken_unless(unless)
         held = Held()
         with tf.control_dependencies([lock]):
             yield held
         with tf.control_dependencies([lock, *operations(held.until)]):
             released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         held.released = released
+
+    @contextlib.contextmanager
+    def held_by_chief(self, device: str) -> Iterator[None]:
+        """In this context, the chief holds the lock.
+
+        Args:
+            device: the device of the lock.
+        """
+        with tf.device(device):
+            lock = self._taken()
+        try:
+            yield
+        finally:
+            with tf.device(device):
+                tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+    def _taken(self) -> tf.Tensor:
+        mutex = tf.raw_ops.MutexV2(shared_name=self._name, container="")
+        return tf.raw_ops.MutexLock(mutex=mutex)
+
+    def _taken_unless(self, unless: Callable[[], tf.Tensor]) -> tf.Tensor:
+        def is_in_vain(lock: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([lock]):
+                return unless()
+
+        def again(lock: tf.Tensor) -> list[tf.Tensor]:
+            with tf.control_dependencies([tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)]):
+                return [self._taken()]
+
+        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+        def taken() -> tf.Tensor:
+            (lock,) = tf.while_loop(is_in_vain, again, [self._taken()], parallel_iterations=1)
+            return lock
+
+        return taken()
 
 
 class Held:

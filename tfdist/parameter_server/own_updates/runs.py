@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
 from tfdist.parameter_server.own_updates.ledger import Ledger
+from tfdist.parameter_server.own_updates.one_server import OneServer
 from tfdist.parameter_server.own_updates.pace import Pace
+from tfdist.parameter_server.own_updates.several_servers import SeveralServers
+from tfdist.parameter_server.pull import codes_differences
 from tfdist.parameter_server.work_item import Made, WorkItem
 from tfdist.structures import Structure
 
@@ -24,13 +28,22 @@ class OwnUpdates:
     Args:
         strategy: the strategy.
         function: what workers run.
+        servers: reads the weights and makes updates.
         ledger: counts the updates on the parameter server.
     """
 
-    def __init__(self, strategy: ChiefStrategy, function: OwnUpdatesFunction, ledger: Ledger):
-        self.pace = Pace(strategy.num_workers)
+    def __init__(
+        self,
+        strategy: ChiefStrategy,
+        function: OwnUpdatesFunction,
+        servers: OneServer | SeveralServers,
+        ledger: Ledger,
+    ):
+        differences = strategy.pull is not None and codes_differences(strategy.pull)
+        self.pace = Pace(strategy.num_workers, differences)
         self._strategy = strategy
         self._function = function
+        self._servers = servers
         self.ledger = ledger
         self._lock = threading.Lock()
         self._arrived: dict[int, tuple[Made, int]] = {}
@@ -49,7 +62,15 @@ class OwnUpdates:
         """Begins a run."""
         self._arrived = {}
         self._most = math.inf
+        self._servers.open()
         self.ledger.open(self._strategy.version)
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[int]:
+        """In this context nobody reads or updates weights. It gives the number of updates."""
+        with self.ledger.held():
+            self._servers.complete()
+            yield self.ledger.updates()
 
     # --- in the main thread ---------------------------------------------------------------------
 
@@ -108,6 +129,9 @@ class OwnUpdates:
         """
         with self._lock:
             calls = {item.worker: item.call for item in items if item.call is not None}
+            if calls:
+                with self.ledger.held():
+                    self._servers.complete()
             made = self.ledger.end(calls, close)
             for item in items:
                 item.made += made.get(item.worker, [])

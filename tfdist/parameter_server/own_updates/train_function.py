@@ -18,7 +18,10 @@ from tfdist.parameter_server.own_updates import needs_chief
 from tfdist.parameter_server.own_updates.factors import Factors
 from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
 from tfdist.parameter_server.own_updates.ledger import Ledger
+from tfdist.parameter_server.own_updates.one_server import OneServer
 from tfdist.parameter_server.own_updates.runs import OwnUpdates
+from tfdist.parameter_server.own_updates.several_servers import SeveralServers
+from tfdist.parameter_server.pull import codec_of
 from tfdist.parameter_server.work_item import Made, WorkItem
 from tfdist.structures import Structure
 
@@ -31,7 +34,6 @@ class LeavingTrainFunction(TrainFunction):
     """
 
     why_chief: str | None = None
-    _acting: keras.callbacks.Callback | None = None
     _function: OwnUpdatesFunction | None = None
     _kept: OwnUpdates | None = None
     _own: OwnUpdates | None = None
@@ -58,13 +60,18 @@ class LeavingTrainFunction(TrainFunction):
 
     def _make(self) -> OwnUpdates:
         strategy = self.strategy
-        (device,) = strategy.ps_devices
-        ledger = Ledger(device, len(strategy.addresses["worker"]), self._metrics)
-        factors = Factors(strategy.policies, device)
-        strategy.snapshots.note([*ledger.variables, *factors.variables])
-        arguments = (self.step, self._on_worker, self.updates, ledger, factors, self._metrics)
-        function = OwnUpdatesFunction(*arguments)
-        return OwnUpdates(strategy, function, ledger)
+        home = strategy.ps_devices[0]
+        ledger = Ledger(home, len(strategy.addresses["worker"]), self._metrics)
+        arguments = (self.updates, ledger, Factors(strategy.policies, home), self._metrics)
+        servers: OneServer | SeveralServers
+        if len(strategy.ps_devices) == 1:
+            servers = OneServer(*arguments)
+        else:
+            servers = SeveralServers(strategy, self.step, *arguments)
+        strategy.snapshots.note(servers.variables)
+        computing = (self.step, self._on_worker, servers, ledger, codec_of(strategy))
+        function = OwnUpdatesFunction(*computing)
+        return OwnUpdates(strategy, function, servers, ledger)
 
     def _limits(self) -> Limits:
         limits = super()._limits()
@@ -108,7 +115,7 @@ class LeavingTrainFunction(TrainFunction):
             self._kept.forget_traces()
 
     def _guard(self) -> Guard | None:
-        return None if self._own is None else self._own.ledger
+        return self._own
 
     def _work(self) -> bool:
         if self._own is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
@@ -16,43 +18,48 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._functions: dict[tuple[str, int, bool], Callable] = {}
+        self._functions: dict[tuple[str, int], Callable] = {}
 
     def forget(self) -> None:
         """Forgets what was traced: the variables have moved, or are no longer in use."""
         self._functions.clear()
 
     def read(
-        self, variables: Mapping[str, Sequence[tf.Variable]], made: int, guard: Guard | None
-    ) -> tuple[dict[str, list[tf.Tensor]], int | None]:
-        """Reads all variables.
+        self, variables: Mapping[str, Sequence[tf.Variable]], made: int
+    ) -> dict[str, list[tf.Tensor]]:
+        """Reads all variables, which nobody changes meanwhile.
 
         Args:
             variables: the variables by device.
             made: a number that changes when there are other variables.
-            guard: what keeps workers from making updates meanwhile; None if they make none.
 
         Returns:
-            The values by device, and the number of updates that the guard tells of.
+            The values by device.
         """
-        values, updates = {}, None
+        values = {}
         for device, of_device in variables.items():
-            key = device, made, guard is not None
+            key = device, made
             if key not in self._functions:
-                function = tf.function(_reading(of_device, guard), autograph=False)
+                function = tf.function(functools.partial(_read, of_device), autograph=False)
                 with tf.device(None):
                     self._functions[key] = function.get_concrete_function()
             with tf.device(device):
-                values[device], version = self._functions[key]()
-            updates = None if version is None else int(version.numpy())
-        return values, updates
+                values[device] = self._functions[key]()
+        return values
 
 
-def _reading(variables: Sequence[tf.Variable], guard: Guard | None) -> Callable:
-    def read() -> list[tf.Tensor]:
-        return [
-            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            for variable in variables
-        ]
+def at_rest(version: int, guard: Guard | None) -> contextlib.AbstractContextManager[int]:
+    """In this context nobody changes the weights. It gives the number of updates so far.
 
-    return (lambda: (read(), None)) if guard is None else (lambda: guard.reading(read))
+    Args:
+        version: the number where only the chief makes updates.
+        guard: what keeps workers from making updates; None if they make none.
+    """
+    return contextlib.nullcontext(version) if guard is None else guard.at_rest()
+
+
+def _read(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    return [
+        tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        for variable in variables
+    ]

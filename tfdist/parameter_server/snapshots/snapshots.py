@@ -16,7 +16,7 @@ from tfdist.parameter_server.chief import errors
 from tfdist.parameter_server.contracts import ChiefStrategy, Guard
 from tfdist.parameter_server.snapshots.files import SnapshotFiles, size_of
 from tfdist.parameter_server.snapshots.folder import Folder, remove
-from tfdist.parameter_server.snapshots.reading import Reader
+from tfdist.parameter_server.snapshots.reading import Reader, at_rest
 from tfdist.parameter_server.snapshots.saved import Saved
 from tfdist.parameter_server.snapshots.servers import Servers
 from tfdist.parameter_server.snapshots.variables import MadeVariables
@@ -179,8 +179,8 @@ class Snapshots:
         variables = collections.defaultdict(list)
         for variable in self._variables.in_use():
             variables[variable.device].append(variable)
-        values, updates = self._reader.read(variables, made, guard)
-        version = self._strategy.version if updates is None else updates
+        with at_rest(self._strategy.version, guard) as version:
+            values = self._reader.read(variables, made)
         size = sum(size_of(value) for some in values.values() for value in some)
         folder = parent.new(size)
         try:

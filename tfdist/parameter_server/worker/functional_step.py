@@ -40,6 +40,8 @@ class FunctionalStep:
         changed: the variables that the step assigns to, or their parts, in the order of their first
             use.
         draws: how many numbers a step draws with each of `seeds`; known once a step was traced.
+        by_rows: the ids of the weights of which the step reads single rows; known once a step was
+            traced.
     """
 
     def __init__(self, model: keras.Model, name: str, copies: bool = True):
@@ -57,6 +59,7 @@ class FunctionalStep:
         self.optimizers: list[DistributedOptimizer] = []
         self.changed: list[keras.Variable] = []
         self.draws = [0] * len(self.seeds)
+        self.by_rows: set[int] = set()
 
     @property
     def trainable(self) -> list[keras.Variable]:
@@ -95,6 +98,7 @@ class FunctionalStep:
             StepScope(others, parts, devices, collected) as scope,
         ):
             logs = self._step(_without_optionals(batch))
+        self.by_rows |= scope.by_rows
         self._check_read(scope.read_late, running)
         self._count_draws(running)
         changes: Changes = {}

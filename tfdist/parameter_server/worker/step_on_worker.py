@@ -39,6 +39,20 @@ class StepOnWorker:
         """Lets the function be traced anew, with other variables behind the model's."""
         self._function = Traced(self._compute)
 
+    def explore(self, spec: Structure) -> None:
+        """Traces a step once, only to let the step note what it changes and which rows it reads.
+
+        Args:
+            spec: as for `prepare`.
+        """
+        parts = self._step.parts
+        values = {
+            str(place): tf.TensorSpec(parts[place].shape, parts[place].dtype)
+            for place in self._step.copied
+        }
+        self.prepare(values, [tf.TensorSpec(s.shape, s.dtype) for s in self._step.seeds], spec)
+        self.forget_traces()
+
     def prepare(
         self, values: Mapping[str, tf.Tensor], seeds: Sequence[np.ndarray], spec: Structure
     ) -> None:

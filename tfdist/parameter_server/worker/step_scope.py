@@ -31,6 +31,7 @@ class StepScope(keras.StatelessScope):
         super().__init__(state_mapping, collect_losses=True)
         self.updated: dict[int, keras.Variable] = {}
         self.read_late: set[str] = set()
+        self.by_rows: set[int] = set()
         self._parts = parts
         self._devices = devices
         self._collected = collected
@@ -57,6 +58,7 @@ class StepScope(keras.StatelessScope):
         if partitions.is_small(variable):
             return None
         self._note_reading(variable)
+        self.by_rows.add(id(variable))
         found = partitions.lookup(self._parts[id(variable)], self._devices[id(variable)], ids)
         return tf.cast(found, variable.dtype)
 

@@ -21,7 +21,8 @@ class Traced:
     """
 
     def __init__(self, function: Callable):
-        self._function = tf.function(function, autograph=False, reduce_retracing=True)
+        self._given = function
+        self._begin()
         self._traced: dict[tuple, tf.types.experimental.ConcreteFunction] = {}
         self._lock = threading.Lock()
 
@@ -31,8 +32,15 @@ class Traced:
         key = (*types, *(argument is None for argument in arguments))
         with self._lock, tf.device(None):
             if key not in self._traced:
-                self._traced[key] = self._function.get_concrete_function(*arguments)
+                try:
+                    self._traced[key] = self._function.get_concrete_function(*arguments)
+                except BaseException:
+                    self._begin()  # TensorFlow cannot use the function of a failed trace again
+                    raise
             return self._traced[key]
+
+    def _begin(self) -> None:
+        self._function = tf.function(self._given, autograph=False, reduce_retracing=True)
 
     def __call__(self, *arguments: Structure) -> Structure:
         """Runs the function on the present device."""

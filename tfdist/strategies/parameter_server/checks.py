@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from tfdist.arguments import check_callable, check_path, shown
+import keras
+
+from tfdist.arguments import check_callable, check_instance, check_path, shown
+from tfdist.compression.base import Compressor
+from tfdist.compression.registry import get
+from tfdist.parameter_server.pull import check_pull, codes_differences
+from tfdist.staleness import Policies
 from tfdist.validation import check_choice, check_integer, check_seconds
 
 
@@ -69,3 +75,55 @@ def absolute(folder: str | os.PathLike | None) -> str | None:
     check_path("snapshot_dir", folder)
     path = os.fspath(folder)
     return path if "://" in path else os.path.abspath(path)
+
+
+def pull(
+    compression: str | Compressor | None, policies: Policies, record: str | os.PathLike | None
+) -> Compressor | None:
+    """The compressor that `pull_compression` means; None for no compression.
+
+    Args:
+        compression: what the user has chosen.
+        policies: what is done about stale gradients.
+        record: the path of the record; None for no record.
+
+    Raises:
+        ValueError: for no compressor, for one that cannot code weights, and beside options that
+            need the weights as they are.
+    """
+    if compression is None:
+        return None
+    kinds, called = (str, Compressor), "tfdist.compression.Compressor, or the name of one"
+    check_instance("pull_compression", compression, kinds, called)
+    compressor = get(compression)
+    check_pull(compressor)
+    why = None
+    if record is not None:
+        why = "a record does not have the weights that workers decode. Leave out `record`"
+    elif policies.compensates:
+        why = (
+            "a policy that compensates needs the weights that a gradient was computed from. Leave "
+            "out `DelayCompensated`"
+        )
+    elif policies.synchronous and codes_differences(compressor):
+        why = (
+            "the parts of a global batch would be computed with other weights on each worker, as "
+            "each worker has received other differences. Take half precision, or leave out "
+            "`Synchronous`"
+        )
+    if why is not None:
+        raise ValueError(
+            f"`pull_compression` is not possible here: {why}, or `pull_compression`. "
+            f"Received: pull_compression={compressor}, record={shown(record)}"
+        )
+    return compressor
+
+
+def check_compiled(model: keras.Model) -> None:
+    """Raises ValueError if `compile` was asked for what the strategy cannot do."""
+    for name in ("jit_compile", "run_eagerly"):
+        if getattr(model, name):
+            raise ValueError(
+                "A worker runs a step as a function of TensorFlow. Compile with "
+                f"`{name}=False` or leave it out. Received: {name}=True"
+            )

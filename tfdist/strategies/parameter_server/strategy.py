@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from tfdist import compat
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
+from tfdist.compression.base import Compressor
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.parameter_server.chief import errors, keras_hooks
 from tfdist.parameter_server.chief.keras_function import KerasFunction
@@ -66,9 +67,9 @@ class ParameterServerStrategy(
     epoch has as many batches as on one device, divided among the workers; `steps_per_epoch` is the
     total.
 
-    With `accumulation_steps` a worker averages the gradients of this many batches for one update.
-    `compression` compresses gradients on the way to the parameter servers, in buckets of
-    `bucket_bytes`; what is left unsent is not saved.
+    With `accumulation_steps` a worker averages the gradients of so many batches for an update.
+    `compression` compresses gradients on their way, in buckets of `bucket_bytes`; what is left
+    unsent is not saved.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as from
@@ -93,6 +94,8 @@ class ParameterServerStrategy(
             once a minute, and for never where there is a `record`.
         snapshot_dir: a folder that the chief and all servers share, in which each server writes its
             part; None for a temporary folder in which the chief writes all parts.
+        pull_compression: a `tfdist.compression.Compressor` of one tensor, or its name, for the
+            weights that workers read; see the guide, "Fewer bytes to the workers". None for none.
         **options: the options of all strategies, by keyword; see `tfdist.Options`.
 
     Raises:
@@ -126,18 +129,21 @@ class ParameterServerStrategy(
         record: str | os.PathLike | None = None,
         snapshot_every: int | None = None,
         snapshot_dir: str | os.PathLike | None = None,
+        pull_compression: str | Compressor | None = None,
         **options: Unpack[CommonOptions],
     ):
         common = Options(**options)  # type: ignore[arg-type]
         self.policies = Policies.of(staleness)
         check_momentum(common, self.policies)
+        self.pull = checks.pull(pull_compression, self.policies, record)
         check_resolver(cluster_resolver)
         checks.check(input, max_pending, worker_timeout, record, variable_partitioner)
-        snapshot_dir = checks.absolute(snapshot_dir)
-        snapshot_every = checks.updates_of_snapshots(snapshot_every, snapshot_dir, record)
+        folder = checks.absolute(snapshot_dir)
+        snapshot_every = checks.updates_of_snapshots(snapshot_every, folder, record)
         recorded = recorded_cluster()
         resolver = cluster_of_one_process(recorded.ps) if recorded else connect(cluster_resolver)
-        super().__init__(resolver, variable_partitioner)
+        with compat.servers_see_each_other():
+            super().__init__(resolver, variable_partitioner)
         extended = PartitioningExtended(self, resolver, variable_partitioner)
         tf.distribute.Strategy.__init__(self, extended)
         compat.allow_functions_of_coordinator(self)
@@ -159,11 +165,11 @@ class ParameterServerStrategy(
         self._own_pipelines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.journal = open_journal(record, self)
         every = 0 if recorded else snapshot_every
-        self.snapshots = Snapshots(self, extended.variables, every, snapshot_dir)
+        self.snapshots = Snapshots(self, extended.variables, every, folder)
 
     @property
     def is_chief(self) -> bool:
-        """True: only the chief ever gets a strategy object, and it writes files and progress."""
+        """True: only the chief gets a strategy object, and it writes files and progress."""
         return True
 
     def callbacks(self, log_dir: str | None = None) -> list[keras.callbacks.Callback]:
@@ -182,12 +188,7 @@ class ParameterServerStrategy(
 
     def check_compiled(self, model: keras.Model) -> None:
         """Raises ValueError if `compile` was asked for what the strategy cannot do."""
-        for name in ("jit_compile", "run_eagerly"):
-            if getattr(model, name):
-                raise ValueError(
-                    "A worker runs a step as a function of TensorFlow. Compile with "
-                    f"`{name}=False` or leave it out. Received: {name}=True"
-                )
+        checks.check_compiled(model)
 
     # Data
 

@@ -1,0 +1,107 @@
+"""How a worker reads and updates weights that are all on one parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfdist.parameter_server.chief.updates import Updates
+from tfdist.parameter_server.gradients import Outcome
+from tfdist.parameter_server.own_updates.factors import Factors
+from tfdist.parameter_server.own_updates.function_calls import apart
+from tfdist.parameter_server.own_updates.ledger import Entry, Ledger
+from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
+from tfdist.parameter_server.packing import Sent
+from tfdist.parameter_server.reading import Reading
+from tfdist.structures import Structure
+
+Check = Callable[[Structure], None]
+"""Called with the results of the metrics when an update is traced; may raise `NeedsChief`."""
+
+
+class OneServer:
+    """Reads and updates under the lock of the ledger, on the server itself.
+
+    Args:
+        updates: makes updates.
+        ledger: counts them.
+        factors: what the learning rates are multiplied by.
+        metrics: the names of the metrics' results.
+    """
+
+    def __init__(self, updates: Updates, ledger: Ledger, factors: Factors, metrics: Sequence[str]):
+        self._updates = updates
+        self._ledger = ledger
+        self._factors = factors
+        self._metrics = list(metrics)
+        self.forget_traces()
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What it keeps on the servers."""
+        return [*self._ledger.variables, *self._factors.variables]
+
+    def open(self) -> None:
+        """Called before workers begin."""
+
+    def complete(self) -> None:
+        """Completes an update that a lost worker has left: none, one server makes them whole."""
+
+    def forget_traces(self) -> None:
+        """Lets functions be traced anew, when variables have moved."""
+        # Not a part of the graph around it: in that graph, the operations of an optimizer would not
+        # wait for the lock, as Keras and TensorFlow begin without control dependencies.
+        self._applied = apart(self._updates.in_graph)
+        self._read = apart(self._values)
+
+    @property
+    def reading(self) -> Reading:
+        """How workers get the values of weights."""
+        return self._updates.reading
+
+    def read(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """The values of the weights that change, by the keys of `reading`, and their version."""
+        with tf.device(self._ledger.device), self._ledger.lock.held() as held:
+            held.until = values, version = self._read()
+        with tf.device(self._ledger.device):
+            return values, held.after(version)
+
+    def values(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The values of these weights after one update."""
+        with tf.device(self._ledger.device), self._ledger.lock.held() as held:
+            held.until = found = self._updates.read(keys)
+        return found
+
+    def _values(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        return self._updates.read(self.reading.changing), self._ledger.version()
+
+    def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
+        """Makes an update.
+
+        Args:
+            entry: whose update it is.
+            key: int64 scalar, the number of the update.
+            outcome: what the worker has computed.
+            check: see `Check`.
+        """
+        del key
+        home = self._ledger.device
+        sent = Sent((outcome.gradients, outcome.changes, outcome.assigned), home)
+
+        def under_lock(tensors: Sequence[tf.Tensor], entry: Entry) -> tf.Tensor:
+            staleness, made = self._ledger.begin(entry)
+            with tf.control_dependencies([staleness, made]):
+                factor = self._factors.of(staleness)
+            with tf.control_dependencies([staleness, made, factor]):
+                results, applied = self._applied(*sent.unpacked(tensors), factor, {})
+            if applied is not None:
+                raise NeedsChief("the loss is scaled")
+            check(results)
+            values = [tf.cast(results[name], tf.float64) for name in self._metrics]
+            return self._ledger.finish(entry, staleness, made, values)
+
+        with tf.device(home):
+            with self._ledger.lock.held(after=(sent.tensors, entry)) as held:
+                held.until = apart(under_lock)(sent.tensors, entry)
+        return held.released
