@@ -57,9 +57,8 @@ class ParameterServerStrategy(
     `predict`. One process, the chief, runs the script. The others are workers and parameter
     servers: there, making the strategy starts TensorFlow's server and does not return, and the
     process ends when the chief has ended. The processes find each other by the environment variable
-    TF_CONFIG, which `tfdist run --ps` and cluster managers set.
-
-    Make the strategy before TensorFlow runs anything.
+    TF_CONFIG, which `tfdist run --ps` and cluster managers set. Make the strategy before TensorFlow
+    runs anything.
 
     A worker reads the weights, computes a gradient on a batch of its own, and sends the gradient to
     the parameter servers. Before the gradient is applied, others may have updated the weights τ
