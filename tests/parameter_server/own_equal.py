@@ -224,6 +224,24 @@ def _failed(resolver) -> dict:
     return found
 
 
+def _only_begun(own) -> dict:
+    """An update of which nothing was made but that it was noted as begun."""
+    counts = own.ledger._counts
+    with tf.device(own.ledger.device):
+        before = counts.read_value().numpy()
+        begun = np.array(before)
+        begun[0, 1] += 1
+        counts.assign(begun)
+    is_unfinished = own.ledger.unfinished() is not None
+    with own.at_rest() as version:
+        after = counts.read_value().numpy()
+    return {
+        "unfinished": is_unfinished,
+        "as before": bool((before == after).all()),
+        "version": version == own._strategy.version,
+    }
+
+
 def _half_made(resolver) -> dict:
     """An update fails when only one server has made its part: what training has come to then."""
     apply = part_of_update.PartOfUpdate.apply
@@ -263,6 +281,7 @@ def _half_made(resolver) -> dict:
     found["to one device's"] = max(float(np.abs(a - b).max()) for a, b in weights)
     model.fit(data, verbose=0)
     found["after"] = [strategy.version - made, int(model.optimizer.iterations.numpy()) - made]
+    found["only begun"] = _only_begun(model.train_function._kept)
     return found
 
 

@@ -69,6 +69,7 @@ def test_an_update_that_one_server_has_made_is_made_by_all(trained_on_two):
     assert found["counted"] == [found["made"]] * 2
     assert found["to one device's"] <= 1e-6
     assert found["after"] == [13, 13]
+    assert all(found["only begun"].values())
 
 
 @pytest.mark.xdist_group("own_updates")

@@ -135,6 +135,13 @@ class Ledger:
         call, _, made = counts[worker, :_UPDATES].tolist()
         return Unfinished(worker, call, made)
 
+    def forget(self, unfinished: Unfinished) -> None:
+        """Takes back that an update was begun; under the lock."""
+        worker, _, made = unfinished
+        with tf.device(self.device):
+            row, before = tf.constant(worker, tf.int64), tf.constant(made, tf.int64)
+            _write(self._counts, row, [_BEGUN], [before])
+
     def end(self, calls: Mapping[int, int], close: bool) -> dict[int, list[Made]]:
         """Ends calls. Whatever they have not done by now, they cannot do any more.
 

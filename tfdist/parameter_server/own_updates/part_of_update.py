@@ -18,7 +18,7 @@ from tfdist.parameter_server.packing import Sent, unpack_there
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 
 # The numbers of an update.
-FACTOR, STALENESS, KIND, FIRST_SHARED = range(4)
+FACTOR, STALENESS, KIND, KEY, FIRST_SHARED = range(5)
 
 
 class PartOfUpdate:
@@ -88,8 +88,8 @@ class PartOfUpdate:
 
         Args:
             key: as for `keep`.
-            numbers: float64 vector: the factor of the learning rates, the staleness, the kind of
-                update; then the values of `shared_numbers`.
+            numbers: float64 vector: the factor of the learning rates, the staleness, the kind and
+                the number of the update; then the values of `shared_numbers`.
         """
         with tf.device(self._device):
             return self._once(tf.identity(key), tf.identity(numbers))

@@ -28,6 +28,7 @@ from tfdist.parameter_server.own_updates.ledger import MOST, Entry, Ledger
 from tfdist.parameter_server.own_updates.lock import Held
 from tfdist.parameter_server.own_updates.one_server import Check
 from tfdist.parameter_server.own_updates.part_of_update import (
+    KEY,
     KIND,
     STALENESS,
     PartOfUpdate,
@@ -155,7 +156,7 @@ class SeveralServers:
         with tf.device(self._home):
             kind = tf.constant(number, tf.float64)
             with self._held([entry, kept]) as held:
-                numbers, staleness, made = self._begin(entry, kind)
+                numbers, staleness, made = self._begin(entry, kind, key)
                 applied = [part.apply(key, numbers) for part in parts]
                 with tf.control_dependencies(applied):
                     held.until = finish(entry, staleness, made)
@@ -172,12 +173,15 @@ class SeveralServers:
         name, marks = f"{self._name} {len(self._kinds)}", self._marks[device]
         return PartOfUpdate(device, name, marks, self._strategy, self._step, sent)
 
-    def _begun(self, entry: Entry, kind: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _begun(
+        self, entry: Entry, kind: tf.Tensor, key: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         staleness, made = self._ledger.begin(entry)
         with tf.control_dependencies([staleness, made]):
             factor = self._factors.of(staleness)
             shared = [variable.value for variable in shared_numbers(self._step)]
-            found = [tf.cast(number, tf.float64) for number in (factor, staleness, kind, *shared)]
+            numbers = [factor, staleness, kind, key, *shared]
+            found = [tf.cast(number, tf.float64) for number in numbers]
         numbers = tf.stack(found)
         padded = tf.pad(numbers, [[0, _MOST_NUMBERS - len(found)]])
         noted = self._noted.assign(padded, read_value=False)
@@ -204,6 +208,9 @@ class SeveralServers:
             key = tf.constant(call * MOST + made, tf.int64)
             numbers = self._noted.read_value()
             noted = numbers.numpy()
+            if int(noted[KEY]) != key.numpy():  # the worker was lost before any part could begin
+                self._ledger.forget(unfinished)
+                return
             kind = self._kinds[int(noted[KIND])]
             for part in kind.parts:
                 part.apply(key, numbers)
