@@ -1,6 +1,6 @@
 """With one worker, whose updates come in one order: models trained in each of three ways.
 
-python -m tests.parameter_server.own_equal PATH SERVERS
+python -m tests.parameter_server.own_equal PATH SERVERS CASES
 """
 
 import json
@@ -15,7 +15,6 @@ import tensorflow as tf
 
 import tfdist
 from tfdist.parameter_server import partitions
-from tfdist.parameter_server.own_updates import ledger, part_of_update
 
 ROWS = 52
 _RANDOM = np.random.default_rng(1)
@@ -71,18 +70,18 @@ class Two(keras.Model):
         return {"loss": loss}
 
 
-def _dense(*layers):
+def dense(*layers):
     return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(1)])
 
 
 def _drawing():
     """Random numbers: the same in each way, since they count batches."""
-    return _dense(keras.layers.Dropout(0.3, seed=3), keras.layers.GaussianNoise(0.1, seed=4))
+    return dense(keras.layers.Dropout(0.3, seed=3), keras.layers.GaussianNoise(0.1, seed=4))
 
 
 def _constrained():
     norm = keras.constraints.MaxNorm(0.5)
-    return _dense(keras.layers.Dense(5, kernel_constraint=norm, kernel_regularizer="l2"))
+    return dense(keras.layers.Dense(5, kernel_constraint=norm, kernel_regularizer="l2"))
 
 
 def _embedding(rows=50):
@@ -92,7 +91,7 @@ def _embedding(rows=50):
 
 
 def _frozen():
-    model = _dense(keras.layers.BatchNormalization(), keras.layers.Dense(5))
+    model = dense(keras.layers.BatchNormalization(), keras.layers.Dense(5))
     model.layers[1].trainable = False
     return model
 
@@ -106,9 +105,9 @@ OPTIMIZERS = {
     ),
 }
 MODELS = {
-    "dense": lambda: _dense(keras.layers.Dense(5, activation="relu")),
+    "dense": lambda: dense(keras.layers.Dense(5, activation="relu")),
     "drawing": _drawing,
-    "batch normalization": lambda: _dense(keras.layers.BatchNormalization()),
+    "batch normalization": lambda: dense(keras.layers.BatchNormalization()),
     "constraint": _constrained,
     "embedding": _embedding,
     "table": lambda: _embedding(9001),
@@ -191,106 +190,12 @@ def _difference(first, second) -> float:
     return float(max(weights + logs))
 
 
-class Finite(keras.Model):
-    """Fails where a sample is no number."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-
-    def call(self, x):
-        return self.dense(tf.debugging.assert_all_finite(x, "a bad sample"))
-
-
-def _failed(resolver) -> dict:
-    """The counts after a step has failed, and after a `fit` that follows."""
-    strategy = tfdist.ParameterServerStrategy(resolver)
-    with strategy.scope():
-        model = Finite()
-        model.compile("sgd", "mse")
-    model.fit(X, Y, batch_size=8, epochs=4, verbose=0)  # calls get longer
-    bad = X.copy()
-    bad[8:16] = np.nan  # the second batch of a call
-    found = {}
-    try:
-        model.fit(bad, Y, batch_size=8, shuffle=False, verbose=0)
-    except tf.errors.InvalidArgumentError as error:
-        found["said"] = "a bad sample" in str(error)
-    found["why chief"] = model.train_function.why_chief
-    for name, fit in (("failed", lambda: None), ("after", lambda: model.fit(X, Y, batch_size=8))):
-        fit()
-        counts = [strategy.version, model.optimizer.iterations.numpy()]
-        found[name] = [*map(int, counts), strategy.staleness_report().updates]
-    return found
-
-
-def _only_begun(own) -> dict:
-    """An update of which nothing was made but that it was noted as begun."""
-    counts = own.ledger._counts
-    with tf.device(own.ledger.device):
-        before = counts.read_value().numpy()
-        begun = np.array(before)
-        begun[0, 1] += 1
-        counts.assign(begun)
-    is_unfinished = own.ledger.unfinished() is not None
-    with own.at_rest() as version:
-        after = counts.read_value().numpy()
-    return {
-        "unfinished": is_unfinished,
-        "as before": bool((before == after).all()),
-        "version": version == own._strategy.version,
-    }
-
-
-def _half_made(resolver) -> dict:
-    """An update fails when only one server has made its part: what training has come to then."""
-    apply = part_of_update.PartOfUpdate.apply
-
-    def failing(self, key, numbers):
-        if not tf.executing_eagerly() and self._device.endswith("task:1/device:CPU:0"):
-            with tf.device(self._device):
-                # The third update of the call; nothing but the first server was that far.
-                is_whole = tf.not_equal(key % ledger.MOST, 2) | tf.logical_not(fails)
-                checked = tf.debugging.Assert(is_whole, ["half"])
-            with tf.control_dependencies([checked]):
-                key = tf.identity(key)
-        return apply(self, key, numbers)
-
-    strategy = tfdist.ParameterServerStrategy(resolver)
-    with tf.device(strategy.ps_devices[1]):
-        fails = tf.Variable(True)
-    keras.utils.set_random_seed(5)
-    with strategy.scope():
-        model = _dense(keras.layers.Dense(5, activation="relu"))
-        model.compile("adam", "mse")
-    alone = keras.models.clone_model(model)
-    alone.compile("adam", "mse")
-    alone.set_weights(model.get_weights())
-    found = {}
-    with mock.patch.object(part_of_update.PartOfUpdate, "apply", failing):
-        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
-        try:
-            model.fit(data.repeat(), steps_per_epoch=200, verbose=0)
-        except tf.errors.InvalidArgumentError as error:
-            found["said"] = "half" in str(error)
-    fails.assign(False)
-    made = found["made"] = int(model.optimizer.iterations.numpy())
-    alone.fit(data.repeat(), steps_per_epoch=made, verbose=0)
-    found["counted"] = [strategy.version, strategy.staleness_report().updates]
-    weights = zip(model.get_weights(), alone.get_weights())
-    found["to one device's"] = max(float(np.abs(a - b).max()) for a, b in weights)
-    model.fit(data, verbose=0)
-    found["after"] = [strategy.version - made, int(model.optimizer.iterations.numpy()) - made]
-    found["only begun"] = _only_begun(model.train_function._kept)
-    return found
-
-
 def main() -> None:
     """Writes, for each case, why the chief made the updates, and how far the results differ."""
     found = {}
-    servers = int(sys.argv[2])
-    with tfdist.cluster.local_cluster(1, servers) as resolver:
-        for name in CASES if servers == 1 else SEVERAL_SERVERS:
+    path, servers, *names = sys.argv[1:]
+    with tfdist.cluster.local_cluster(1, int(servers)) as resolver:
+        for name in names:
             case = CASES[name]
             given = {key: value for key, value in case[2].items() if key in OPTIONS}
             copied = case[2].get("copied", partitions._COPIED_BYTES)
@@ -309,10 +214,7 @@ def main() -> None:
                 "to one device's": _difference(own, device),
                 "iterations": [int(one[0].optimizer.iterations.numpy()) for one in (own, by_chief)],
             }
-        found["error"] = _failed(resolver)
-        if servers > 1:
-            found["half"] = _half_made(resolver)
-    pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
+    pathlib.Path(path).write_text(json.dumps(found))
     os._exit(0)  # TensorFlow's servers cannot be stopped
 
 

@@ -1,5 +1,6 @@
 """Workers that make their updates themselves: the same weights, and no update twice or never."""
 
+import functools
 import json
 import os
 import subprocess
@@ -19,38 +20,56 @@ BY_CHIEF = {
 }
 
 
-def results(servers, folder):
+# Of each kind of reasons and models, one with one server and one with two. The others are `full`.
+QUICK = {
+    1: ("dense, adam", "drawing", "endless", "unknown length", "scaled loss", "no metrics"),
+    2: ("dense, schedule", "batch normalization", "large table in parts", "two optimizers"),
+}
+OF_SERVERS = {1: tuple(CASES), 2: SEVERAL_SERVERS}
+
+
+def written(module, folder, *arguments):
     path = folder / "found.json"
-    command = [sys.executable, "-m", "tests.parameter_server.own_equal", str(path), str(servers)]
+    command = [sys.executable, "-m", f"tests.parameter_server.{module}", path, *arguments]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
     assert path.exists(), done.stderr[-5000:]
     return json.loads(path.read_text())
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return results(1, tmp_path_factory.mktemp("own"))
+def results(tmp_path_factory):
+    """What `results(servers, quick)` returns: the results of the quick cases, or of the others."""
+
+    @functools.cache
+    def of(servers, quick):
+        names = [name for name in OF_SERVERS[servers] if (name in QUICK[servers]) == quick]
+        return written("own_equal", tmp_path_factory.mktemp("own"), str(servers), *names)
+
+    return of
 
 
 @pytest.fixture(scope="module")
-def trained_on_two(tmp_path_factory):
-    return results(2, tmp_path_factory.mktemp("own"))
+def failed(tmp_path_factory):
+    return functools.cache(
+        lambda servers: written("own_failing", tmp_path_factory.mktemp("own"), str(servers))
+    )
 
 
-@pytest.mark.xdist_group("own_updates")
-@pytest.mark.parametrize("case", CASES)
-def test_the_weights_are_those_of_one_device_whoever_makes_the_updates(trained, case):
-    assert trained[case]["why chief"] == BY_CHIEF.get(case)
-    assert trained[case]["to the chief's"] <= 1e-7
-    check(trained[case])
+def _cases():
+    for servers, names in OF_SERVERS.items():
+        for name in names:
+            quick = name in QUICK[servers]
+            group = pytest.mark.xdist_group(f"own_updates {servers} {quick}")
+            marks = [group] if quick else [group, pytest.mark.full]
+            yield pytest.param(servers, name, marks=marks, id=f"{servers}-{name}")
 
 
-@pytest.mark.xdist_group("own_updates_on_two")
-@pytest.mark.parametrize("case", SEVERAL_SERVERS)
-def test_on_several_servers_the_weights_are_those_of_one_device(trained_on_two, case):
-    found = trained_on_two[case]
+@pytest.mark.parametrize(("servers", "case"), list(_cases()))
+def test_the_weights_are_those_of_one_device_whoever_makes_the_updates(results, servers, case):
+    found = results(servers, case in QUICK[servers])[case]
     norm = "the norm of gradients on several parameter servers is needed"
-    assert found["why chief"] == (norm if case == "dense, adam" else None)
+    several = {"dense, adam": norm} if servers > 1 else {}
+    assert found["why chief"] == (BY_CHIEF | several).get(case)
     check(found)
 
 
@@ -61,9 +80,9 @@ def check(found):
     assert len(set(found["iterations"])) == 1
 
 
-@pytest.mark.xdist_group("own_updates_on_two")
-def test_an_update_that_one_server_has_made_is_made_by_all(trained_on_two):
-    found = trained_on_two["half"]
+@pytest.mark.xdist_group("own_updates failing 2")
+def test_an_update_that_one_server_has_made_is_made_by_all(failed):
+    found = failed(2)["half"]
     assert found["said"]
     assert found["made"] >= 3
     assert found["counted"] == [found["made"]] * 2
@@ -72,18 +91,15 @@ def test_an_update_that_one_server_has_made_is_made_by_all(trained_on_two):
     assert all(found["only begun"].values())
 
 
-@pytest.mark.xdist_group("own_updates")
-def test_updates_before_a_step_that_fails_are_counted(trained):
-    errors(trained)
-
-
-@pytest.mark.xdist_group("own_updates_on_two")
-def test_on_several_servers_updates_before_a_step_that_fails_are_counted(trained_on_two):
-    errors(trained_on_two)
-
-
-def errors(trained):
-    assert trained["error"] == {
+@pytest.mark.parametrize(
+    "servers",
+    [
+        pytest.param(1, marks=[pytest.mark.full, pytest.mark.xdist_group("own_updates failing 1")]),
+        pytest.param(2, marks=pytest.mark.xdist_group("own_updates failing 2")),
+    ],
+)
+def test_updates_before_a_step_that_fails_are_counted(failed, servers):
+    assert failed(servers)["error"] == {
         "said": True,
         "why chief": None,
         "failed": [29, 29, 1],
