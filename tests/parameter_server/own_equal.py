@@ -100,6 +100,10 @@ OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5, use_ema=True),
     "decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipvalue=0.2),
+    "nadam": lambda: keras.optimizers.Nadam(0.01),
+    "warm-up": lambda: keras.optimizers.SGD(
+        keras.optimizers.schedules.CosineDecay(0.01, 30, warmup_target=0.1, warmup_steps=6)
+    ),
     "schedule": lambda: keras.optimizers.RMSprop(
         keras.optimizers.schedules.ExponentialDecay(0.02, 3, 0.7), clipnorm=0.3
     ),
@@ -120,6 +124,8 @@ SEVERAL_SERVERS = (
     "dense, adam",
     "dense, schedule",
     "dense, decay",
+    "dense, warm-up",
+    "dense, nadam",
     "batch normalization",
     "large table in parts",
     "policy",
@@ -134,6 +140,8 @@ CASES = {
     "dense, adam": ("dense", "adam", {}),
     "dense, schedule": ("dense", "schedule", {}),
     "dense, decay": ("dense", "decay", {}),
+    "dense, warm-up": ("dense", "warm-up", {}),
+    "dense, nadam": ("dense", "nadam", {}),
     "drawing": ("drawing", "adam", {}),
     "batch normalization": ("batch normalization", "sgd", {}),
     "constraint": ("constraint", "adam", {}),

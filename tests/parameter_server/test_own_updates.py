@@ -20,10 +20,25 @@ BY_CHIEF = {
 }
 
 
+ON_ANOTHER = "the update of a variable needs nadam/variable, which is on another parameter server"
 # Of each kind of reasons and models, one with one server and one with two. The others are `full`.
 QUICK = {
-    1: ("dense, adam", "drawing", "endless", "unknown length", "scaled loss", "no metrics"),
-    2: ("dense, schedule", "batch normalization", "large table in parts", "two optimizers"),
+    1: (
+        "dense, adam",
+        "dense, warm-up",
+        "drawing",
+        "endless",
+        "unknown length",
+        "scaled loss",
+        "no metrics",
+    ),
+    2: (
+        "dense, warm-up",
+        "dense, nadam",
+        "batch normalization",
+        "large table in parts",
+        "two optimizers",
+    ),
 }
 OF_SERVERS = {1: tuple(CASES), 2: SEVERAL_SERVERS}
 
@@ -68,7 +83,7 @@ def _cases():
 def test_the_weights_are_those_of_one_device_whoever_makes_the_updates(results, servers, case):
     found = results(servers, case in QUICK[servers])[case]
     norm = "the norm of gradients on several parameter servers is needed"
-    several = {"dense, adam": norm} if servers > 1 else {}
+    several = {"dense, adam": norm, "dense, nadam": ON_ANOTHER} if servers > 1 else {}
     assert found["why chief"] == (BY_CHIEF | several).get(case)
     check(found)
 

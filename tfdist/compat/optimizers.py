@@ -180,6 +180,20 @@ _RATE = touch(
 )
 
 
+_LEARNING_RATE = touch(
+    *(_BASE, "_learning_rate", READ),
+    why="parameter servers tell each other the learning rate. The public attribute would compute a "
+    "schedule, and look like a number",
+    versions=KERAS,
+    instead="a public attribute for the variable or schedule",
+)
+
+
+def rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """The variable of the learning rate, or its schedule."""
+    return _LEARNING_RATE.of(optimizer)
+
+
 @contextlib.contextmanager
 def scaled_learning_rate(factor: tf.Tensor) -> Iterator[None]:
     """In this thread, Keras optimizers update with their learning rate times `factor`."""

@@ -13,8 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
 from tfdist import compat
 from tfdist.parameter_server.chief.turns import Limits, Turns
 from tfdist.parameter_server.data.batch import Batch
@@ -265,8 +263,8 @@ class Scheduler:
         if is_lost:
             try:
                 self._settle(early, False)
-            except tf.errors.OpError as lost_too:  # the parameter server that knows is lost as well
-                is_lost, error = False, lost_too
+            except Exception as failed:  # such as when the parameter server that knows is lost too
+                is_lost, error = False, failed
         if not is_lost:
             with self._changed:
                 self._unfinished += early

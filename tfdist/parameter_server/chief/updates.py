@@ -10,6 +10,7 @@ used elsewhere. So functions whose results stay on the parameter servers run the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -168,15 +169,17 @@ class Updates:
         assigned: Changes,
         factor: tf.Tensor,
         read: dict[str, tf.Tensor],
+        context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
         """Makes an update in the graph that is being traced. Returns results, and if it was made.
 
-        See `update` for the arguments, and `Updated` for what is returned.
+        See `update` for the arguments, and `Updated` for what is returned. In the thread in which
+        optimizers are applied, `context()` is entered.
         """
 
         def in_replica() -> list[tf.Tensor]:
             finite = []
-            with tf.compat.v1.device(where_the_largest_input_is):
+            with context(), tf.compat.v1.device(where_the_largest_input_is):
                 for key, packed in gradients.items():
                     optimizer = self._step.optimizers[int(key)]
                     parts = self._step.parts_for(key)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from tfdist.structures import Structure
+
+
+def one_by_one() -> contextlib.AbstractContextManager[None]:
+    """In this context, functions are called whose operations run one by one.
+
+    `tf.distribute.Strategy.run` has a thread of its own, which must enter it too: `tf.cond` is made
+    for the way in which the function around it runs.
+    """
+    return tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR")
 
 
 def apart(function: Callable) -> Callable:
@@ -17,7 +27,7 @@ def apart(function: Callable) -> Callable:
     traced = tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
 
     def call(*arguments: Structure) -> Structure:
-        with tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+        with one_by_one():
             return traced(*arguments)
 
     return call

@@ -108,6 +108,8 @@ class Ledger:
         """Lets workers make updates; `version` have been made so far."""
         with tf.device(self.device):
             self._version.assign(version)
+            # A `fit` that has ended with an error may have left an update that was begun only.
+            self._counts.assign(tf.zeros_like(self._counts))
         self._closed = False
 
     def call(self) -> int | None:
@@ -142,12 +144,22 @@ class Ledger:
             row, before = tf.constant(worker, tf.int64), tf.constant(made, tf.int64)
             _write(self._counts, row, [_BEGUN], [before])
 
-    def end(self, calls: Mapping[int, int], close: bool) -> dict[int, list[Made]]:
-        """Ends calls. Whatever they have not done by now, they cannot do any more.
+    def later(self, close: bool) -> int:
+        """A number that is higher than those of all calls so far.
+
+        Args:
+            close: whether to allow no more calls.
+        """
+        with self._chief:
+            self._closed = self._closed or close
+            return next(self._calls)
+
+    def end(self, calls: Mapping[int, int], later: int) -> dict[int, list[Made]]:
+        """Ends calls; under the lock. What they have not done by now, they cannot do any more.
 
         Args:
             calls: the numbers of the calls by worker.
-            close: whether to allow no more calls.
+            later: as from `later`.
 
         Returns:
             For each of the workers, the updates that its call has made.
@@ -155,11 +167,6 @@ class Ledger:
         Raises:
             RuntimeError: when one of the updates was made in part only.
         """
-        with self._chief:
-            self._closed = self._closed or close
-            later = next(self._calls)
-        if not calls:
-            return {}
         workers = sorted(calls)
         with tf.device(self.device):
             rows = self._ended(tf.constant(workers, tf.int64), tf.constant(later, tf.int64))
@@ -187,13 +194,11 @@ class Ledger:
         ]
 
     def _end(self, workers: tf.Tensor, later: tf.Tensor) -> Rows:
-        with self.lock.held() as held:
-            rows = self.rows(workers)
-            places = tf.stack([workers, tf.fill(tf.shape(workers), tf.constant(0, tf.int64))], 1)
-            with tf.control_dependencies(rows):
-                ended = self._counts.scatter_nd_update(places, tf.fill(tf.shape(workers), later))
-            held.until = [rows, ended]
-        return held.after(rows)
+        rows = self.rows(workers)
+        places = tf.stack([workers, tf.fill(tf.shape(workers), tf.constant(0, tf.int64))], 1)
+        with tf.control_dependencies(rows):
+            self._counts.scatter_nd_update(places, tf.fill(tf.shape(workers), later))
+        return rows
 
     # --- in a worker's function, on the parameter server ------------------------------------------
 

@@ -11,6 +11,8 @@ from tfdist.parameter_server.pull import codes_differences
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.processes import callback_kinds
 
+_MOST_OPTIMIZERS = 30
+
 
 class NeedsChief(Exception):
     """The chief must make the updates; the message says why."""
@@ -54,6 +56,8 @@ def check_several(step: FunctionalStep, home: str) -> None:
             raise NeedsChief(f"{type(optimizer).__name__} applies gradients in a way of its own")
         if optimizer.global_clipnorm is not None:
             raise NeedsChief("the norm of gradients on several parameter servers is needed")
+    if len({id(optimizer) for optimizer in step.optimizers}) > _MOST_OPTIMIZERS:
+        raise NeedsChief("the step applies too many optimizers")
     if any(variable.value.device != home for variable in step.model.metrics_variables):
         raise NeedsChief("the state of a metric is on several parameter servers")
     for optimizer in step.optimizers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -9,7 +10,7 @@ import tensorflow as tf
 from tfdist.parameter_server.chief.updates import Updates
 from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.own_updates.factors import Factors
-from tfdist.parameter_server.own_updates.function_calls import apart
+from tfdist.parameter_server.own_updates.function_calls import apart, one_by_one
 from tfdist.parameter_server.own_updates.ledger import Entry, Ledger
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.packing import Sent
@@ -52,7 +53,7 @@ class OneServer:
         """Lets functions be traced anew, when variables have moved."""
         # Not a part of the graph around it: in that graph, the operations of an optimizer would not
         # wait for the lock, as Keras and TensorFlow begin without control dependencies.
-        self._applied = apart(self._updates.in_graph)
+        self._applied = apart(functools.partial(self._updates.in_graph, context=one_by_one))
         self._read = apart(self._values)
 
     @property

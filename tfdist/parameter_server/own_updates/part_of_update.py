@@ -11,8 +11,9 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.gradients import Gradients
-from tfdist.parameter_server.own_updates.function_calls import apart
+from tfdist.parameter_server.own_updates.function_calls import apart, one_by_one
 from tfdist.parameter_server.own_updates.lock import Lock
+from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.own_updates.server_scope import ServerScope
 from tfdist.parameter_server.packing import Sent, unpack_there
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
@@ -137,7 +138,18 @@ class PartOfUpdate:
             changed[int(key)].value.assign_add(change)
         for key, value in unpack_there(assigned, changed).items():
             changed[int(key)].value.assign(value)
+        self._check_captures()
         return tf.constant(True)
+
+    def _check_captures(self) -> None:
+        """Raises `NeedsChief` if what was traced uses variables on other servers."""
+        for operation in tf.compat.v1.get_default_graph().get_operations():
+            is_resource = (
+                operation.type == "Placeholder" and operation.outputs[0].dtype == tf.resource
+            )
+            device = compat.captured_from(operation.outputs[0]) if is_resource else ""
+            if device not in ("", self._device):
+                raise NeedsChief("an update needs a variable that is on another parameter server")
 
     def _update(
         self, gradients: Gradients, factor: tf.Tensor, values: dict[int, tf.Tensor]
@@ -147,7 +159,8 @@ class PartOfUpdate:
             parts = self._step.parts_for(key)
             here = [parts[int(place)] for place in by_variable]
             steps.append((self._step.optimizers[int(key)], [*by_variable.values()], here))
-        with ServerScope(self._device, values), compat.scaled_learning_rate(factor):
+        scope = ServerScope(self._device, values)
+        with one_by_one(), scope, compat.scaled_learning_rate(factor):
             for optimizer, of_variables, here in steps:
                 if here:
                     optimizer.apply_collected(of_variables, here)
@@ -157,6 +170,7 @@ class PartOfUpdate:
 
 
 def shared_numbers(step: FunctionalStep) -> list[keras.Variable]:
-    """The variables of optimizers that are single numbers, such as counts and learning rates."""
+    """The counts of updates and the learning rates, which every server needs."""
     optimizers = {id(o): o.unwrap() for o in step.optimizers}.values()
-    return [v for o in optimizers for v in o.variables if v.shape.rank == 0]
+    found = [number for o in optimizers for number in (o.iterations, compat.rate_of(o))]
+    return [number for number in found if isinstance(number, keras.Variable)]

@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -68,7 +68,9 @@ class OwnUpdates:
     @contextlib.contextmanager
     def at_rest(self) -> Iterator[int]:
         """In this context nobody reads or updates weights. It gives the number of updates."""
-        with self.ledger.held():
+        # What the chief sends to a server arrives in order. A thread that waited for the lock there
+        # would keep the thread that has the lock from letting it go.
+        with self._lock, self.ledger.held():
             self._servers.complete()
             yield self.ledger.updates()
 
@@ -120,6 +122,15 @@ class OwnUpdates:
                 item.made += made
                 item.call = None
 
+    def _ended(self, calls: Mapping[int, int], close: bool) -> dict[int, list[Made]]:
+        """Ends calls: their updates by worker."""
+        later = self.ledger.later(close)
+        if not calls:
+            return {}
+        with self.ledger.held():
+            self._servers.complete()
+            return self.ledger.end(calls, later)
+
     def settle(self, items: Sequence[WorkItem], close: bool) -> None:
         """Ends work items early: notes what they have made, and leaves them the other batches.
 
@@ -129,10 +140,7 @@ class OwnUpdates:
         """
         with self._lock:
             calls = {item.worker: item.call for item in items if item.call is not None}
-            if calls:
-                with self.ledger.held():
-                    self._servers.complete()
-            made = self.ledger.end(calls, close)
+            made = self._ended(calls, close)
             for item in items:
                 item.made += made.get(item.worker, [])
                 item.made[:] = [update for update in item.made if update.version <= self._most]

@@ -39,7 +39,7 @@ from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.structures import Structure
 
-_MOST_NUMBERS = 64
+_MOST_NUMBERS = 64  # room for the counts and learning rates of 30 optimizers
 
 
 class _Kind(NamedTuple):
@@ -110,7 +110,6 @@ class SeveralServers:
     def forget_traces(self) -> None:
         """Lets functions be traced anew, when variables have moved."""
         self._kinds: list[_Kind] = []
-        self._begin = apart(self._begun)
         self._version = apart(self._ledger.version)
 
     # --- in a worker's function -----------------------------------------------------------------
@@ -151,15 +150,15 @@ class SeveralServers:
         parts = [*filter(None, (self._part(device, outcome) for device in self._devices))]
         kept = [operation for part in parts for operation in part.keep(key)]
         finish = apart(functools.partial(self._finished, check))
-        number = len(self._kinds)
-        self._kinds.append(_Kind(parts, finish))
+        begin = apart(self._begun)
         with tf.device(self._home):
-            kind = tf.constant(number, tf.float64)
+            kind = tf.constant(len(self._kinds), tf.float64)
             with self._held([entry, kept]) as held:
-                numbers, staleness, made = self._begin(entry, kind, key)
+                numbers, staleness, made = begin(entry, kind, key)
                 applied = [part.apply(key, numbers) for part in parts]
                 with tf.control_dependencies(applied):
                     held.until = finish(entry, staleness, made)
+        self._kinds.append(_Kind(parts, finish))
         return held.released
 
     def _part(self, device: str, outcome: Outcome) -> PartOfUpdate | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -34,6 +36,7 @@ class LeavingTrainFunction(TrainFunction):
     """
 
     why_chief: str | None = None
+    _refused: Mapping[str, str] = types.MappingProxyType({})
     _function: OwnUpdatesFunction | None = None
     _kept: OwnUpdates | None = None
     _own: OwnUpdates | None = None
@@ -49,7 +52,10 @@ class LeavingTrainFunction(TrainFunction):
                 raise needs_chief.NeedsChief(f"{type(self._acting).__name__} acts in each batch")
             needs_chief.check(self.strategy, source)
             kept = self._kept = self._kept or self._make()
-            kept.prepare(spec)
+            if repr(spec) in self._refused:
+                raise needs_chief.NeedsChief(self._refused[repr(spec)])
+            with self._noting(spec):
+                kept.prepare(spec)
         except needs_chief.NeedsChief as reason:
             self.why_chief = str(reason)
             super()._trace(source, spec)
@@ -57,6 +63,15 @@ class LeavingTrainFunction(TrainFunction):
         self.why_chief = None
         kept.begin()
         self._own = kept
+
+    @contextlib.contextmanager
+    def _noting(self, spec: Structure) -> Iterator[None]:
+        """Notes why the chief is needed, so that nothing is traced again in vain."""
+        try:
+            yield
+        except needs_chief.NeedsChief as reason:
+            self._refused = {**self._refused, repr(spec): str(reason)}
+            raise
 
     def _make(self) -> OwnUpdates:
         strategy = self.strategy
