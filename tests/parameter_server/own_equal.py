@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tfdist.compat import row_updates
 from tfdist.parameter_server import partitions
 
 ROWS = 52
@@ -100,6 +101,7 @@ OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5, use_ema=True),
     "decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipvalue=0.2),
+    "adam, plain": lambda: keras.optimizers.Adam(0.01),
     "nadam": lambda: keras.optimizers.Nadam(0.01),
     "warm-up": lambda: keras.optimizers.SGD(
         keras.optimizers.schedules.CosineDecay(0.01, 30, warmup_target=0.1, warmup_steps=6)
@@ -128,6 +130,7 @@ SEVERAL_SERVERS = (
     "dense, nadam",
     "batch normalization",
     "large table in parts",
+    "large table in pieces",
     "policy",
     "two optimizers",
     "mixed precision",
@@ -148,6 +151,11 @@ CASES = {
     "embedding": ("embedding", "adam", {}),
     "large table": ("table", "sgd", {"copied": 0}),
     "large table in parts": ("table", "sgd", {"copied": 0, "variable_partitioner": _TWO_PARTS}),
+    "large table in pieces": (
+        "table",
+        "adam, plain",
+        {"copied": 0, "piece": 4096, "variable_partitioner": _TWO_PARTS},
+    ),
     "frozen": ("frozen", "sgd", {}),
     "no metrics": ("no metrics", "sgd", {}),
     "policy": ("dense", "sgd", {"staleness": tfdist.staleness.InverseLR()}),
@@ -207,7 +215,11 @@ def main() -> None:
             case = CASES[name]
             given = {key: value for key, value in case[2].items() if key in OPTIONS}
             copied = case[2].get("copied", partitions._COPIED_BYTES)
-            with mock.patch.object(partitions, "_COPIED_BYTES", copied):
+            piece = case[2].get("piece", row_updates.LARGE_BYTES)
+            with (
+                mock.patch.object(partitions, "_COPIED_BYTES", copied),
+                mock.patch.object(row_updates, "LARGE_BYTES", piece),
+            ):
                 own, by_chief = (
                     _trained(tfdist.ParameterServerStrategy(resolver, **given), case, callbacks)
                     for callbacks in ([], [AtRest()])

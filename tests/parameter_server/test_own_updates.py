@@ -20,7 +20,7 @@ BY_CHIEF = {
 }
 
 
-ON_ANOTHER = "the update of a variable needs nadam/variable, which is on another parameter server"
+ON_ANOTHER = "the update of a variable needs variable, which is on another parameter server"
 # Of each kind of reasons and models, one with one server and one with two. The others are `full`.
 QUICK = {
     1: (
@@ -36,7 +36,7 @@ QUICK = {
         "dense, warm-up",
         "dense, nadam",
         "batch normalization",
-        "large table in parts",
+        "large table in pieces",
         "two optimizers",
     ),
 }

@@ -67,7 +67,10 @@ class OwnUpdatesFunction:
             NeedsChief: when it turns out that the chief must make the updates.
         """
         size = _SEEDS + _PER_SEED * len(self._step.seeds)
-        self._function.prepare(tf.TensorSpec([size], tf.int64), spec)
+        numbers = tf.TensorSpec([size], tf.int64)
+        if not self._servers.calls.fit(self._function.prepare(numbers, spec)):
+            self.forget_traces()
+            self._function.prepare(numbers, spec)
 
     def __call__(
         self,

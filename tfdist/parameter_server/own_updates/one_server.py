@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.parameter_server.chief.updates import Updates
 from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.own_updates.factors import Factors
-from tfdist.parameter_server.own_updates.function_calls import apart, one_by_one
+from tfdist.parameter_server.own_updates.function_calls import FunctionCalls
 from tfdist.parameter_server.own_updates.ledger import Entry, Ledger
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.packing import Sent
@@ -29,6 +29,9 @@ class OneServer:
         ledger: counts them.
         factors: what the learning rates are multiplied by.
         metrics: the names of the metrics' results.
+
+    Attributes:
+        calls: makes the functions that run on the server.
     """
 
     def __init__(self, updates: Updates, ledger: Ledger, factors: Factors, metrics: Sequence[str]):
@@ -36,6 +39,7 @@ class OneServer:
         self._ledger = ledger
         self._factors = factors
         self._metrics = list(metrics)
+        self.calls = FunctionCalls()
         self.forget_traces()
 
     @property
@@ -53,8 +57,10 @@ class OneServer:
         """Lets functions be traced anew, when variables have moved."""
         # Not a part of the graph around it: in that graph, the operations of an optimizer would not
         # wait for the lock, as Keras and TensorFlow begin without control dependencies.
-        self._applied = apart(functools.partial(self._updates.in_graph, context=one_by_one))
-        self._read = apart(self._values)
+        self._applied = self.calls.apart(
+            functools.partial(self._updates.in_graph, context=self.calls.one_by_one)
+        )
+        self._read = self.calls.apart(self._values)
 
     @property
     def reading(self) -> Reading:
@@ -104,5 +110,5 @@ class OneServer:
 
         with tf.device(home):
             with self._ledger.lock.held(after=(sent.tensors, entry)) as held:
-                held.until = apart(under_lock)(sent.tensors, entry)
+                held.until = self.calls.apart(under_lock)(sent.tensors, entry)
         return held.released

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.gradients import Gradients
-from tfdist.parameter_server.own_updates.function_calls import apart, one_by_one
+from tfdist.parameter_server.own_updates.function_calls import FunctionCalls
 from tfdist.parameter_server.own_updates.lock import Lock
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.own_updates.server_scope import ServerScope
@@ -33,6 +33,7 @@ class PartOfUpdate:
         strategy: the strategy.
         step: the model's step.
         sent: gradients and changes that are on the server.
+        calls: makes the functions that run there.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class PartOfUpdate:
         strategy: ChiefStrategy,
         step: FunctionalStep,
         sent: Sent,
+        calls: FunctionCalls,
     ):
         self._device = device
         self._name = name
@@ -50,10 +52,11 @@ class PartOfUpdate:
         self._strategy = strategy
         self._step = step
         self._sent = sent
+        self._calls = calls
         self._types = [tensor.dtype for tensor in sent.tensors]
         self._shapes = [tensor.shape for tensor in sent.tensors]
-        self._change = apart(self._changed)
-        self._make = apart(self._made_once)
+        self._change = calls.apart(self._changed)
+        self._make = calls.apart(self._made_once)
         # The loss of a worker ends a function in the middle, while the chief already looks.
         self._lock = Lock(f"{name} {device}")
         self._once = tf.function(
@@ -160,7 +163,7 @@ class PartOfUpdate:
             here = [parts[int(place)] for place in by_variable]
             steps.append((self._step.optimizers[int(key)], [*by_variable.values()], here))
         scope = ServerScope(self._device, values)
-        with one_by_one(), scope, compat.scaled_learning_rate(factor):
+        with self._calls.one_by_one(), scope, compat.scaled_learning_rate(factor):
             for optimizer, of_variables, here in steps:
                 if here:
                     optimizer.apply_collected(of_variables, here)

@@ -23,7 +23,7 @@ from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.own_updates import needs_chief
 from tfdist.parameter_server.own_updates.factors import Factors
-from tfdist.parameter_server.own_updates.function_calls import apart
+from tfdist.parameter_server.own_updates.function_calls import FunctionCalls
 from tfdist.parameter_server.own_updates.ledger import MOST, Entry, Ledger
 from tfdist.parameter_server.own_updates.lock import Held
 from tfdist.parameter_server.own_updates.one_server import Check
@@ -64,6 +64,9 @@ class SeveralServers:
         ledger: counts them.
         factors: what the learning rates are multiplied by.
         metrics: the names of the metrics' results.
+
+    Attributes:
+        calls: makes the functions that run on the servers.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class SeveralServers:
         self._ledger = ledger
         self._factors = factors
         self._metrics = list(metrics)
+        self.calls = FunctionCalls()
         self._name = f"tfdist gradients {uuid.uuid4().hex}"
         with tf.device(self._home):
             zeros = tf.zeros([_MOST_NUMBERS], tf.float64)
@@ -110,7 +114,7 @@ class SeveralServers:
     def forget_traces(self) -> None:
         """Lets functions be traced anew, when variables have moved."""
         self._kinds: list[_Kind] = []
-        self._version = apart(self._ledger.version)
+        self._version = self.calls.apart(self._ledger.version)
 
     # --- in a worker's function -----------------------------------------------------------------
 
@@ -141,7 +145,7 @@ class SeveralServers:
         found: dict[str, tf.Tensor] = {}
         for device, there in self.reading.by_device(keys).items():
             with tf.device(device):
-                found.update(apart(functools.partial(self._updates.read, there))())
+                found.update(self.calls.apart(functools.partial(self._updates.read, there))())
         return found
 
     def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
@@ -149,8 +153,8 @@ class SeveralServers:
         needs_chief.check_several(self._step, self._home)
         parts = [*filter(None, (self._part(device, outcome) for device in self._devices))]
         kept = [operation for part in parts for operation in part.keep(key)]
-        finish = apart(functools.partial(self._finished, check))
-        begin = apart(self._begun)
+        finish = self.calls.apart(functools.partial(self._finished, check))
+        begin = self.calls.apart(self._begun)
         with tf.device(self._home):
             kind = tf.constant(len(self._kinds), tf.float64)
             with self._held([entry, kept]) as held:
@@ -170,7 +174,7 @@ class SeveralServers:
         if not sent.tensors and device != self._home:
             return None
         name, marks = f"{self._name} {len(self._kinds)}", self._marks[device]
-        return PartOfUpdate(device, name, marks, self._strategy, self._step, sent)
+        return PartOfUpdate(device, name, marks, self._strategy, self._step, sent, self.calls)
 
     def _begun(
         self, entry: Entry, kind: tf.Tensor, key: tf.Tensor
