@@ -1,5 +1,6 @@
 """Snapshots that cannot be written: what training does about it."""
 
+import re
 import shutil
 
 import pytest
@@ -38,7 +39,9 @@ def test_training_with_an_older_snapshot_goes_on(found):
     assert (facts["updates"], facts["error"]) == (EPOCHS * BATCHES, None)
     assert 1 <= facts["snapshots"] <= 1 + BATCHES // 4
     (said,) = facts["log"]
-    assert f"Until then, the last one is of update {4 * (facts['snapshots'] - 1)}." in said
+    (last,) = re.findall(r"Until then, the last one is of update (\d+)\.", said)
+    # One is taken four updates after the last one or later, as workers go on meanwhile.
+    assert 4 * (facts["snapshots"] - 1) <= int(last) <= BATCHES
 
 
 def test_a_temporary_folder_is_not_filled():

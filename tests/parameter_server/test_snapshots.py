@@ -42,6 +42,7 @@ def run(folder, scenario, ps):
     return facts, said
 
 
+@pytest.mark.full
 def test_no_update_is_in_the_weights_by_half_and_lost_ones_are_counted(tmp_path):
     """The workers make the updates themselves, so the chief learns of them later."""
     facts, _ = run(tmp_path, "counts", ps=1)

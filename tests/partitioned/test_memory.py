@@ -55,6 +55,7 @@ def _check(growth, of_servers):
         assert peaks["ps"] < of_servers, (name, growth)
 
 
+@pytest.mark.full
 def test_only_servers_need_memory_for_a_table(tmp_path):
     # A server has half of the table, and now and then some rows of it once more.
     _check(_growth(tmp_path, "sgd"), 0.5 + 0.3)

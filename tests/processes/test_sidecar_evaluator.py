@@ -180,3 +180,16 @@ def test_an_evaluator_that_finds_no_chief_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDIST_CONNECT_TIMEOUT", "0.3")
     with pytest.raises(TimeoutError, match=r"The chief \(localhost:1: connection refused\)"):
         tfdist.SidecarEvaluator(make(), DATA, tmp_path).start()
+
+
+def test_a_file_that_is_written_again_within_a_second_is_another_one(tmp_path):
+    path = tmp_path / "newest.weights.h5"
+    path.write_bytes(b"first")
+    os.utime(path, ns=(10**18, 10**18))
+    (first,) = checkpoints(str(tmp_path))
+    assert first.is_current()
+    path.write_bytes(b"again")
+    os.utime(path, ns=(10**18, 10**18 + 1))
+    (again,) = checkpoints(str(tmp_path))
+    assert first < again
+    assert not first.is_current()

@@ -20,12 +20,14 @@ class Checkpoint:
         numbers: the numbers in its name, which order what was written at the same time.
         size: bytes of the file.
         path: of the file; of a `tf.train.Checkpoint`, the prefix of its files.
+        inode: the file system's number of the file; 0 where the folder is an object store.
     """
 
     changed: int
     numbers: tuple[int, ...]
     size: int
     path: str
+    inode: int = 0
 
     @property
     def is_keras(self) -> bool:
@@ -67,9 +69,12 @@ def checkpoints(folder: str) -> list[Checkpoint]:
 def _found(path: str) -> Checkpoint | None:
     """What is at `path` now; None if it is gone."""
     file = path if path.endswith(_KERAS) else f"{path}.index"
-    try:
-        status = tf.io.gfile.stat(file)
-    except tf.errors.NotFoundError:
-        return None
     numbers = tuple(int(number) for number in re.findall(r"\d+", os.path.basename(path)))
-    return Checkpoint(status.mtime_nsec, numbers, status.length, path)
+    try:
+        if "://" in file:
+            remote = tf.io.gfile.stat(file)
+            return Checkpoint(remote.mtime_nsec, numbers, remote.length, path)
+        local = os.stat(file)  # TensorFlow's has whole seconds only
+    except (tf.errors.NotFoundError, FileNotFoundError):
+        return None
+    return Checkpoint(local.st_mtime_ns, numbers, local.st_size, path, local.st_ino)
