@@ -121,7 +121,7 @@ benchmark-parameter-server: $(INSTALLED) ## updates per second, beside TensorFlo
 	$(BIN)/python -m benchmarks.parameter_server --update
 
 benchmark-parameter-server-scaling: $(INSTALLED) ## the same with more workers and servers; needs root
-	$(BIN)/python -m benchmarks.parameter_server_scaling --update
+	$(BIN)/python -m benchmarks.parameter_server_scaling
 
 benchmark-pulled-weights: $(INSTALLED) ## bytes of an update on a parameter server; needs root
 	$(BIN)/python -m benchmarks.pulled_weights --update

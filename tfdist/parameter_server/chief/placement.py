@@ -10,9 +10,8 @@ from tfdist import compat
 def where_the_largest_input_is(operation: tf.Operation) -> str:
     """The parameter server on which an operation of an update runs; "" for the chief.
 
-    What is computed from a variable or its gradient stays on the server of that variable. Servers
-    cannot send to each other. So an operation with inputs of equal size from several servers runs
-    in the chief.
+    What is computed from a variable or its gradient stays on the server of that variable. An
+    operation with inputs of equal size from several servers runs in the chief.
     """
     if operation.device:
         return operation.device

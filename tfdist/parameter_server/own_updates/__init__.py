@@ -2,8 +2,8 @@
 
 Elsewhere the chief makes each update. It must, where it decides something between a gradient and
 its update; `needs_chief` says where. Everywhere else a worker reads the weights, computes, and
-updates the weights on the parameter server, several times in one call.
+updates the weights on the parameter servers, several times in one call.
 
-A lock on the parameter server keeps what the chief's main thread keeps elsewhere: updates are made
-one after the other, are all counted, and weights are read between two updates.
+A lock on the first parameter server keeps what the chief's main thread keeps elsewhere: updates are
+made one after the other, are all counted, and weights are read between two updates.
 """
