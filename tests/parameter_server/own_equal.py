@@ -97,7 +97,15 @@ def _frozen():
     return model
 
 
+def _several_rates():
+    """A learning rate for kernels, and another one for biases."""
+    kernels = {".*/kernel": keras.optimizers.Adam(0.01)}
+    others = keras.optimizers.SGD(0.1)
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(others, kernels))
+
+
 OPTIMIZERS = {
+    "several rates": _several_rates,
     "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5, use_ema=True),
     "decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipvalue=0.2),
@@ -172,6 +180,9 @@ CASES = {
     ),
     "accumulation": ("dense", "sgd", {"accumulation_steps": 2}),
 }
+if hasattr(keras.optimizers, "MultiOptimizer"):  # not in every Keras
+    CASES["several rates"] = ("dense", "several rates", {"staleness": tfdist.staleness.InverseLR()})
+    SEVERAL_SERVERS += ("several rates",)
 
 
 def _data(model: str, steps: int | None, unknown: bool) -> tf.data.Dataset:

@@ -28,7 +28,8 @@ class StalenessMonitor(keras.callbacks.Callback):
     - `dropped`: the number of gradients that were not applied;
     - `waits`: how often a worker had to wait: to begin a step, or because other gradients had to be
       applied before its own;
-    - `effective_learning_rate`: the learning rate times the mean of the policy's factors.
+    - `effective_learning_rate`: the learning rate times the mean of the policy's factors; not with
+      a `MultiOptimizer`, which has several learning rates.
 
     `strategy.staleness_report()` has the histograms of each worker.
 
@@ -82,10 +83,12 @@ class StalenessMonitor(keras.callbacks.Callback):
             logs["staleness_max"] = report.max_staleness
             logs["lost_updates"] = report.lost_updates
             if self._strategy.policies.policies:
-                rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
                 logs["dropped"] = report.drops
                 logs["waits"] = report.waits
-                logs["effective_learning_rate"] = rate * report.learning_rate_factor
+                rate = getattr(self.model.optimizer, "learning_rate", None)
+                if rate is not None:
+                    rate = float(keras.ops.convert_to_numpy(rate))
+                    logs["effective_learning_rate"] = rate * report.learning_rate_factor
         if self._writer is not None:
             with self._writer.as_default():
                 for index, own in sorted(report.workers.items()):

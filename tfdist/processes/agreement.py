@@ -13,7 +13,7 @@ from tfdist import compat
 from tfdist.checksum import checksum
 from tfdist.processes.contracts import Coordinated
 from tfdist.step.accumulation import GradientAccumulator
-from tfdist.step.model_optimizers import optimizers_of
+from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
 
 
@@ -161,10 +161,10 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
     return [v for v in found.values() if v.dtype != tf.string]
 
 
-def learning_rates(model: keras.Model) -> list[tf.Variable]:
-    """The learning rates that can be set; a schedule's learning rate cannot."""
-    rates = [optimizer.learning_rate for optimizer in optimizers_of(model).values()]
-    return [rate.value for rate in rates if isinstance(rate, keras.Variable)]
+def rates(model: keras.Model) -> list[tf.Variable]:
+    """The learning rates of the optimizers of `model` that can be set."""
+    owners = optimizers_of(model).values()
+    return [rate.value for optimizer in owners for rate in learning_rates(optimizer)]
 
 
 def replica_states(model: keras.Model) -> list[ReplicaState]:

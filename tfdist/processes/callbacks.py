@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from tfdist.processes import meeting, runs
-from tfdist.processes.agreement import Agreement, all_variables, learning_rates, replica_states
+from tfdist.processes.agreement import Agreement, all_variables, rates, replica_states
 from tfdist.processes.callback_kinds import (
     PASSIVE,
     SAVING,
@@ -70,7 +70,7 @@ class _Shared:
         """Begins training; if callbacks of one process look into batches, all processes do."""
         self.training = True
         self.whole = Agreement(model, self.strategy, all_variables)
-        self.in_batches = Agreement(model, self.strategy, learning_rates)
+        self.in_batches = Agreement(model, self.strategy, rates)
         looks = any(acts_in_batches(callback) for callback in self.callbacks)
         saves = [any(may_save_alone(c, phase) for c in self.callbacks) for phase in _PHASES]
         savers = [callback for callback in self.callbacks if isinstance(callback, SAVING)]

@@ -1,4 +1,4 @@
-"""The optimizers of a model."""
+"""The optimizers of a model, and their learning rates."""
 
 from __future__ import annotations
 
@@ -15,3 +15,18 @@ def optimizers_of(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
         for name, value in vars(model).items()
         if isinstance(value, keras.optimizers.Optimizer)
     }
+
+
+def learning_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """The learning rates of `optimizer` that can be set; a schedule's cannot.
+
+    A `MultiOptimizer` has none of its own, but its parts have.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return learning_rates(inner)
+    parts = getattr(optimizer, "optimizers", ())
+    if parts:
+        return [rate for part in parts for rate in learning_rates(part)]
+    rate = optimizer.learning_rate
+    return [rate] if isinstance(rate, keras.Variable) else []

@@ -20,6 +20,7 @@ from tfdist.parameter_server.snapshots.reading import Reader, at_rest
 from tfdist.parameter_server.snapshots.saved import Saved
 from tfdist.parameter_server.snapshots.servers import Servers
 from tfdist.parameter_server.snapshots.variables import MadeVariables
+from tfdist.step.model_optimizers import learning_rates
 
 # Seconds between two snapshots, and how much longer than a snapshot that must be.
 _SECONDS, _TIMES = 60.0, 20
@@ -118,8 +119,8 @@ class Snapshots:
         """
         if self._folder is None:
             return
-        rates = [optimizer.learning_rate for optimizer in optimizers]
-        self._rates = [(r, float(r.numpy())) for r in rates if isinstance(r, keras.Variable)]
+        rates = [rate for optimizer in optimizers for rate in learning_rates(optimizer)]
+        self._rates = [(rate, float(rate.numpy())) for rate in rates]
         self._servers.watch()
         self.take_if_due(guard)
 
