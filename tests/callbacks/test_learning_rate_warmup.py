@@ -142,7 +142,13 @@ class _Double(keras.callbacks.Callback):
     ],
     ids=["SGD", "RMSprop with momentum", "RMSprop", "Adam"],
 )
-@pytest.mark.parametrize("plain", [True, False], ids=["plain Keras", "two replicas"])
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pytest.param(True, id="plain Keras", marks=pytest.mark.full),
+        pytest.param(False, id="two replicas"),
+    ],
+)
 def test_only_momentum_that_is_proportional_to_the_rate_is_scaled(plain, optimizer, scaled, mixed):
     if mixed:
         keras.config.set_dtype_policy("mixed_float16")

@@ -162,8 +162,10 @@ def test_tensorflow_trains_on_without_a_worker(launcher):
 
 @pytest.mark.full
 def test_tensorflow_says_that_a_parameter_server_is_lost(launcher):
+    """It is started again, but TensorFlow's own loop cannot go on with an empty one."""
     finished = launcher.run(TRAINS, "--ps", "1", arguments=["ps-0"], timeout=120)
-    assert finished.returncode == 137
-    assert "ps 0 was killed by SIGKILL" in messages(finished)[0]
-    assert "; rank 0 then failed too" in messages(finished)[0]
+    assert finished.returncode == 1
+    said = messages(finished)
+    assert "ps 0 was killed by SIGKILL" in said[0] and "it is started again (1 of 3)" in said[0]
+    assert said[1].startswith("tfdist run: rank 0 ended with exit status 1 after")
     assert b"UnavailableError" in finished.stderr

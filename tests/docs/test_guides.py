@@ -79,6 +79,7 @@ def test_the_first_script_of_a_beginner_runs(path, tmp_path, monkeypatch):
     assert variables["model"].optimizer.iterations == 3 * 16
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("horovod")
 def test_script_for_horovod_runs(script, tmp_path):
     output = starting.run("horovod", script("from_horovod.md", "train.py"), cwd=tmp_path)
@@ -89,6 +90,7 @@ def test_script_for_horovod_runs(script, tmp_path):
         assert keras.saving.load_model(tmp_path / name).count_params() == 20 * 64 + 64 + 64 * 5 + 5
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("multi_worker")
 def test_script_for_workers_runs(script, tmp_path):
     output = starting.run(

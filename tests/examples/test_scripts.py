@@ -69,6 +69,7 @@ def test_digits_defaults_reach_98_percent(tmp_path):
     check_picture(out)
 
 
+@pytest.mark.full
 def test_digits_on_two_devices_equal_one(tmp_path):
     options = "--strategy mirrored --devices 2 --epochs 1 --compare --out here".split()
     result = run("digits.py", *options, cwd=tmp_path)

@@ -36,9 +36,11 @@ _USUAL = {
     "loops.means": ("multi_worker-2",),
     "loops.built_in_the_first_step": ("horovod-2",),
     "loops.wrapped_and_built_in_the_first_step": ("horovod-2",),
+    "loops.tutorials": ("multi_worker-2",),
     "mismatches": ("multi_worker-2",),
-    "mismatches_by_hand.loops": ("multi_worker-2",),
-    "mismatches_by_hand.harmless": ("multi_worker-2",),
+    "mismatches_by_hand": ("multi_worker-2",),
+    "strategies.several": ("multi_worker-2",),
+    "strategies.loop_with_changing_sizes": ("horovod-2",),
 }
 
 

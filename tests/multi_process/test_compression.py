@@ -65,6 +65,7 @@ def test_each_way_to_travel_gives_the_same(found, assert_as_on_devices):
     assert_ranks_agree(found)
 
 
+@pytest.mark.full
 @scenario(compression.momentum_before_the_exchange)
 def test_momentum_before_the_exchange(found, assert_as_on_devices):
     assert_as_on_devices(found, layers.MOMENTUM)
@@ -130,6 +131,7 @@ def test_what_others_have_changed_since_the_callbacks_began_is_not_saved(found):
     assert found[0]["goes on"] == found[1]["goes on"]
 
 
+@pytest.mark.full
 @scenario(compression.saved_after_a_nested_fit, PAIRS)
 def test_rank_0_alone_saves_after_a_nested_fit_and_all_go_on_after_an_error(found):
     for rank in found:

@@ -80,6 +80,7 @@ def trained_as_their_union(found, name, devices):
     trained(of(found, name), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["0", "1", "2"])
 @scenario(data.own_shards_of_one_model)
 def test_one_model_is_trained_on_own_shards_of_known_and_unknown_lengths(found, name):
@@ -126,6 +127,7 @@ def test_runs_of_different_lengths_are_refused_by_all(found, name, message):
         assert message in rank[name]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["known lengths", "unknown lengths"])
 @scenario(data.own_shards_with_several_steps_per_execution, ("multi_worker-2", "horovod-2"))
 def test_own_shards_with_several_steps_per_execution(found, name, devices):
@@ -146,6 +148,7 @@ def test_own_shards_are_evaluated_and_predicted_as_their_union(found, name, devi
         np.testing.assert_allclose(rank["predictions"], predictions, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["known lengths", "unknown lengths", "a rank without data"])
 @scenario(data.own_data_in_a_loop)
 def test_own_shards_in_a_loop_end_with_the_longest(found, name):

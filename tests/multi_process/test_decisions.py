@@ -59,6 +59,7 @@ def test_the_lowest_rank_that_changed_something_counts(found):
     assert found[0]["state"]["rate"] == pytest.approx({2: 0.01, 3: 0.02}[len(found)])
 
 
+@pytest.mark.full
 @scenario(decisions.different_changes)
 def test_where_ranks_change_different_things_only_those_of_the_lowest_rank_count(found):
     assert [rank["error"] for rank in found] == ["", ""]
@@ -76,6 +77,7 @@ def test_stopping_in_a_batch_of_one_rank_stops_all_there(found):
     assert [len(rank["batches"]) for rank in found] == [3, 3]
 
 
+@pytest.mark.full
 @scenario(decisions.stop_in_batch_by_a_subclass)
 def test_subclasses_of_callbacks_that_only_write_may_decide(found):
     checks.trained(found, OneDevice().train(1, BATCHES[:3]))
@@ -149,6 +151,7 @@ def test_the_backup_of_rank_0_counts(found):
     checks.trained(found, expected)
 
 
+@pytest.mark.full
 @scenario(decisions.callbacks_used_again_after_an_error)
 def test_callbacks_can_be_used_again_after_an_error(found):
     for rank in found:
@@ -159,6 +162,7 @@ def test_callbacks_can_be_used_again_after_an_error(found):
     checks.trained(found, OneDevice().train(4))
 
 
+@pytest.mark.full
 @scenario(decisions.weights_loaded_after_an_error)
 def test_weights_are_loaded_everywhere_after_an_error_in_a_callback(found):
     assert [rank["death"][:5] for rank in found] == ["_Died"] * 2

@@ -118,6 +118,7 @@ def test_the_log_has_the_metrics_of_all_ranks(found):
     checks.metrics({name: [float(row[name]) for row in rows] for name in expected}, expected)
 
 
+@pytest.mark.full
 @scenario(files.callbacks_in_one_folder)
 def test_ranks_do_not_collide_in_one_folder(found):
     assert [rank["files"] for rank in found] == [WRITTEN, WRITTEN]
@@ -136,6 +137,7 @@ def test_a_saved_model_loads_without_tfdist(found):
     assert_loads(pathlib.Path(found[0]["folder"]) / "model.keras")
 
 
+@pytest.mark.full
 @scenario(files.saving_in_other_formats)
 def test_other_formats_are_written_by_the_chief_only(found):
     checks.trained(found, HALF)
@@ -187,6 +189,7 @@ def test_a_whole_model_is_loaded_in_a_scope(found):
     checks.trained(found, ones(2), "trained")
 
 
+@pytest.mark.full
 @scenario(files.resumed_accumulation)
 def test_gradients_that_wait_survive_saving_and_loading(found):
     checks.trained(found, OneDevice(accumulation_steps=2).train(1, BATCHES[:4]))
@@ -206,6 +209,7 @@ def test_callbacks_and_saving_in_rank_0_alone_while_gradients_wait(found):
     checks.trained(found, OneDevice(accumulation_steps=2).train(2))
 
 
+@pytest.mark.full
 @scenario(files.best_of_each_rank)
 def test_the_best_epoch_of_rank_0_counts_while_gradients_wait(found):
     saved = [f"{epoch}.weights.h5" for epoch in (1, 2, 3)]

@@ -23,6 +23,7 @@ def test_models_that_differ_are_named_before_the_first_step(found, name):
     named(found, name, mismatches.MODELS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", mismatches.COMPILED)
 @scenario(mismatches.compiled)
 def test_what_is_compiled_that_differ_are_named_before_the_first_step(found, name):

@@ -14,7 +14,27 @@ from tfdist.strategies.horovod.backend import is_installed
 _function = functools.partial(tf.function, autograph=False)
 
 
-@pytest.mark.parametrize("style", styles.STYLES, ids=lambda style: style.__name__)
+# Each differs in one point from a style that the default suite trains; the full suite has them.
+VARIATIONS = {
+    styles.KerasLossWrapped,
+    styles.TutorialWithoutSize,
+    styles.TutorialWrapped,
+    styles.OlderTutorial,
+    styles.HorovodWrapped,
+    styles.KerasLossAndScaledRegularization,
+    styles.AverageAndPlainRegularization,
+    styles.SynchronizedNormalizationByHand,
+    styles.BuiltLateWrapped,
+}
+
+
+def _styles():
+    for style in styles.STYLES:
+        marks = [pytest.mark.full] if style in VARIATIONS else []
+        yield pytest.param(style, id=style.__name__, marks=marks)
+
+
+@pytest.mark.parametrize("style", list(_styles()))
 def test_loop_equals_one_device(style, strategy):
     expected = styles.run(style, tf.distribute.get_strategy(), function=False)
     assert styles.differences(styles.run(style, strategy), expected) == {}

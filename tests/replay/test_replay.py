@@ -137,6 +137,7 @@ def test_a_script_that_is_not_the_recorded_one_is_told_what_differs(with_drops):
         assert log in errors[name] or name in ("data", "length", "second strategy")
 
 
+@pytest.mark.full
 @shares_run
 def test_what_a_killed_chief_has_recorded_is_replayed(with_drops, tmp_path):
     log = tmp_path / "cut.log"

@@ -38,7 +38,7 @@ def _jobs():
     for backend in ("multi_worker", "horovod"):
         for count in (2, 3):
             marks = [pytest.mark.xdist_group(f"traffic {backend} {count}")]
-            if count > 2:
+            if count > 2 or backend == "horovod":
                 marks.append(pytest.mark.full)
             if backend == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
