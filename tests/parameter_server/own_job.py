@@ -2,8 +2,8 @@
 
 python -m tests.parameter_server.own_job FOLDER KILLS EPOCHS
 
-The chief kills worker 0 so many times, at moments that have nothing to do with batches, and starts
-it again. Then it trains for so many epochs more.
+The chief kills worker 0 so many times, and starts it again: in turns, at moments that have nothing
+to do with batches, and while workers wait for the lock. Then it trains for so many epochs more.
 """
 
 import json
@@ -35,17 +35,22 @@ def start_worker():
 class Killer(threading.Thread):
     """Kills worker 0, and starts it again, whatever the training does meanwhile."""
 
-    def __init__(self, strategy):
+    def __init__(self, strategy, model):
         super().__init__(daemon=True)
+        self.model = model
         self.strategy = strategy
         self.kills = 0
+        self.at_rest = []
 
     def run(self):
         process, pid = None, int((FOLDER / "pid-worker-0").read_text())
         while self.kills < KILLS:
             self.wait_for_updates()
-            time.sleep(random.random() / 2)
-            os.kill(pid, signal.SIGKILL)
+            if self.kills % 2:
+                self.kill_at_rest(pid)
+            else:
+                time.sleep(random.random() / 2)
+                os.kill(pid, signal.SIGKILL)
             if process is not None:
                 process.wait()
             self.kills += 1
@@ -54,6 +59,15 @@ class Killer(threading.Thread):
             self.wait_until(lambda: 0 in self.strategy.lost)
             self.wait_until(lambda: 0 not in self.strategy.lost)
         self.wait_for_updates()
+
+    def kill_at_rest(self, pid):
+        """Kills the worker while it waits; notes the updates before, and after some time."""
+        own = self.model.train_function._own
+        with own.at_rest() as version:
+            time.sleep(0.3)  # a step takes 0.02
+            os.kill(pid, signal.SIGKILL)
+            time.sleep(0.5)
+            self.at_rest.append([version, own.ledger.updates()])
 
     def wait_for_updates(self):
         """Waits until worker 0 has made updates again."""
@@ -90,7 +104,7 @@ def main():
         model = Counting([0.02] * strategy.num_workers)
         model.compile(Recorder(1.0))
     model.built = True
-    killer = Killer(strategy)
+    killer = Killer(strategy, model)
     if KILLS:
         killer.start()
     enough = Enough(killer)
@@ -99,6 +113,7 @@ def main():
     report = strategy.staleness_report()
     facts = model.facts() | {
         "counted": enough.counted,
+        "at rest": killer.at_rest,
         "version": strategy.version,
         "reported": sorted(report.histogram.elements()),
         "reported rate": report.learning_rate_factor,

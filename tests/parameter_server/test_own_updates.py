@@ -133,12 +133,14 @@ def test_staleness_is_counted_and_acted_upon_where_updates_are_made(start, tmp_p
 
 
 @pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.full), 2])
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.full)])
 def test_each_sample_is_trained_on_once_though_workers_are_killed_in_updates(
     start, tmp_path, kills, servers
 ):
     facts = run(start, tmp_path, kills, 2, servers)
     assert facts["reported"] == sorted(facts["staleness"])
+    assert len(facts["at rest"]) == kills // 2
+    assert all(before == after for before, after in facts["at rest"])
     said = (tmp_path / "chief-0.log").read_text()
     assert said.count("is lost; training goes on with the others") >= kills
     assert said.count("is back.") >= kills

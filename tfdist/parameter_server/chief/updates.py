@@ -177,7 +177,6 @@ class Updates:
         See `update` for the arguments, and `Updated` for what is returned. In the thread in which
         optimizers are applied, `context()` is entered.
         """
-
         optimizers = {id(o): o for o in self._step.optimizers}.values()
         numbers = ReadOnce(count for optimizer in optimizers for count in optimizer.counters())
 

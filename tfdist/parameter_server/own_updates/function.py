@@ -99,6 +99,10 @@ class OwnUpdatesFunction:
 
     def _call(self, numbers: tf.Tensor, batch: Structure) -> Rows:
         """The rows of the worker in the ledger, after all updates."""
+        with tf.control_dependencies(self._servers.started()):
+            return self._updated(numbers, batch)
+
+    def _updated(self, numbers: tf.Tensor, batch: Structure) -> Rows:
         home = self._ledger.device
         with tf.device(home):
             worker, call = tf.unstack(tf.identity(numbers[:_FIRST]))

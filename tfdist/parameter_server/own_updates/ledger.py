@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdist.parameter_server.own_updates.lock import Lock, operations
+from tfdist.parameter_server.own_updates.lock import operations
+from tfdist.parameter_server.own_updates.queued_lock import QueuedLock
 from tfdist.parameter_server.work_item import Made
 
 MOST = 64
@@ -85,7 +86,7 @@ class Ledger:
     def __init__(self, device: str, workers: int, metrics: Sequence[str]):
         self.device = device
         self._metrics = list(metrics)
-        self.lock = Lock(f"tfdist updates {uuid.uuid4().hex}")
+        self.lock = QueuedLock(f"tfdist updates {uuid.uuid4().hex}", device)
         self._calls = itertools.count(1)
         self._chief = threading.Lock()
         self._closed = False
@@ -106,11 +107,16 @@ class Ledger:
 
     def open(self, version: int) -> None:
         """Lets workers make updates; `version` have been made so far."""
+        self.lock.open()
         with tf.device(self.device):
             self._version.assign(version)
             # A `fit` that has ended with an error may have left an update that was begun only.
             self._counts.assign(tf.zeros_like(self._counts))
         self._closed = False
+
+    def close(self) -> None:
+        """Called when the calls have ended."""
+        self.lock.close()
 
     def call(self) -> int | None:
         """The number of a new call; None when no more are allowed."""

@@ -13,7 +13,9 @@ from tfdist.structures import Structure
 class Lock:
     """A lock that operations of a graph hold.
 
-    When a function ends early, such as after the loss of a worker, TensorFlow lets go its lock.
+    When a function ends early, such as after the loss of a worker, TensorFlow lets go its lock. But
+    if a function ends early while it waits for a lock, TensorFlow lets go the lock that another one
+    holds. Where that can happen, `QueuedLock` is needed.
 
     Args:
         name: the name of the lock on its device.
@@ -38,8 +40,7 @@ class Lock:
         with tf.control_dependencies([lock]):
             yield held
         with tf.control_dependencies([lock, *operations(held.until)]):
-            released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-        held.released = released
+            held.released = self._let_go(lock)
 
     @contextlib.contextmanager
     def held_by_chief(self, device: str) -> Iterator[None]:
@@ -54,11 +55,14 @@ class Lock:
             yield
         finally:
             with tf.device(device):
-                tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+                self._let_go(lock)
 
     def _taken(self) -> tf.Tensor:
         mutex = tf.raw_ops.MutexV2(shared_name=self._name, container="")
         return tf.raw_ops.MutexLock(mutex=mutex)
+
+    def _let_go(self, lock: tf.Tensor) -> tf.Operation:
+        return tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
 
     def _taken_unless(self, unless: Callable[[], tf.Tensor]) -> tf.Tensor:
         def is_in_vain(lock: tf.Tensor) -> tf.Tensor:
@@ -66,7 +70,7 @@ class Lock:
                 return unless()
 
         def again(lock: tf.Tensor) -> list[tf.Tensor]:
-            with tf.control_dependencies([tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)]):
+            with tf.control_dependencies([self._let_go(lock)]):
                 return [self._taken()]
 
         @tf.function(autograph=False, experimental_attributes={"_noinline": True})

@@ -67,6 +67,10 @@ class OneServer:
         """How workers get the values of weights."""
         return self._updates.reading
 
+    def started(self) -> list[tf.Operation]:
+        """What must be done before a lock is taken: nothing, as the server waits for no other."""
+        return []
+
     def read(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """The values of the weights that change, by the keys of `reading`, and their version."""
         with tf.device(self._ledger.device), self._ledger.lock.held() as held:

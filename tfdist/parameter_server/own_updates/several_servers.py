@@ -118,6 +118,18 @@ class SeveralServers:
 
     # --- in a worker's function -----------------------------------------------------------------
 
+    def started(self) -> list[tf.Operation]:
+        """Operations that are done when all servers have begun with the function.
+
+        Before, no lock may be taken: a worker that is lost when only some servers have begun would
+        let the one that has the lock wait for the others.
+        """
+        found = []
+        for device, (begun, _) in self._marks.items():
+            with tf.device(device):
+                found.append(tf.debugging.Assert(begun >= 0, ["The number of an update."]))
+        return found
+
     @property
     def reading(self) -> Reading:
         """How workers get the values of weights."""

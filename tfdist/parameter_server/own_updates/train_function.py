@@ -160,5 +160,8 @@ class LeavingTrainFunction(TrainFunction):
         """Ends what the workers do, and counts what they have done meanwhile."""
         super().close()
         own, self._own = self._own, None
-        while own is not None and (update := own.next()) is not None:
+        if own is None:
+            return
+        while (update := own.next()) is not None:
             self._count(*update)
+        own.ledger.close()
