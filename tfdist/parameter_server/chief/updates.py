@@ -22,7 +22,6 @@ from tfdist import compat
 from tfdist.parameter_server.chief.finite_gradients import finite_by_path
 from tfdist.parameter_server.chief.partition_updates import constrain
 from tfdist.parameter_server.chief.placement import where_the_largest_input_is
-from tfdist.parameter_server.chief.read_once import ReadOnce
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.devices import CHIEF, on_its_device
 from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
@@ -177,13 +176,10 @@ class Updates:
         See `update` for the arguments, and `Updated` for what is returned. In the thread in which
         optimizers are applied, `context()` is entered.
         """
-        optimizers = {id(o): o for o in self._step.optimizers}.values()
-        numbers = ReadOnce(count for optimizer in optimizers for count in optimizer.counters())
 
         def in_replica() -> list[tf.Tensor]:
             finite = []
-            # An optimizer is applied in another thread than the one in which it updates variables.
-            with context(), numbers, tf.compat.v1.device(where_the_largest_input_is):
+            with context(), tf.compat.v1.device(where_the_largest_input_is):
                 for key, packed in gradients.items():
                     optimizer = self._step.optimizers[int(key)]
                     parts = self._step.parts_for(key)
@@ -202,8 +198,7 @@ class Updates:
                 self._change(changes, assigned)
             return finite
 
-        with numbers:
-            finite = self._strategy.run(in_replica)
+        finite = self._strategy.run(in_replica)
         applied = None if None in finite else tf.reduce_any(finite)
         return self._step.model.get_metrics_result(), applied
 
