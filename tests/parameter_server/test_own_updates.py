@@ -109,6 +109,16 @@ def test_updates_before_a_step_that_fails_are_counted(failed, servers):
     }
 
 
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_calls_that_end_after_a_fit_keep_no_worker_and_change_nothing(tmp_path, servers):
+    found = written("own_late", tmp_path, str(servers))
+    assert found["why chief"] is None and found["said"] == [True, True]
+    assert found["same"] == [BATCHES, BATCHES, BATCHES, 1, 1]
+    assert found["other"] == [7, 7]
+    assert found["workers"] == [0, 1, 2]
+    assert found["threads"] == 0
+
+
 def run(start, tmp_path, kills, epochs, servers=1):
     processes, _ = start(3, servers, str(kills), str(epochs), job="tests.parameter_server.own_job")
     assert processes["chief", 0].wait(300) == 0, (tmp_path / "chief-0.log").read_text()

@@ -34,3 +34,8 @@ def test_those_of_all_parts_of_a_multi_optimizer(scaled):
     expected = [part.learning_rate for part in parts]
     assert learning_rates(model.optimizer) == expected
     assert [id(rate) for rate in rates(model)] == [id(rate.value) for rate in expected]
+
+
+@pytest.mark.skipif(not hasattr(optimizers, "MultiOptimizer"), reason="not in this Keras")
+def test_parts_that_are_not_chosen_yet_have_none():
+    assert learning_rates(optimizers.MultiOptimizer(lambda variable: optimizers.SGD(0.1))) == []

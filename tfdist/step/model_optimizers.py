@@ -25,8 +25,8 @@ def learning_rates(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return learning_rates(inner)
-    parts = getattr(optimizer, "optimizers", ())
-    if parts:
+    parts = getattr(optimizer, "optimizers", None)
+    if parts is not None:
         return [rate for part in parts for rate in learning_rates(part)]
     rate = optimizer.learning_rate
     return [rate] if isinstance(rate, keras.Variable) else []

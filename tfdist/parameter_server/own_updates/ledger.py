@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -86,7 +85,7 @@ class Ledger:
     def __init__(self, device: str, workers: int, metrics: Sequence[str]):
         self.device = device
         self._metrics = list(metrics)
-        self.lock = QueuedLock(f"tfdist updates {uuid.uuid4().hex}", device)
+        self.lock = QueuedLock("tfdist updates", device)
         self._calls = itertools.count(1)
         self._chief = threading.Lock()
         self._closed = False
@@ -108,15 +107,14 @@ class Ledger:
     def open(self, version: int) -> None:
         """Lets workers make updates; `version` have been made so far."""
         self.lock.open()
-        with tf.device(self.device):
+        counts = np.zeros(self._counts.shape, np.int64)
+        # Calls of earlier runs, which may not have ended yet, can do nothing in this one.
+        counts[:, _CALL] = self.later(False)
+        with self.held(), tf.device(self.device):
             self._version.assign(version)
             # A `fit` that has ended with an error may have left an update that was begun only.
-            self._counts.assign(tf.zeros_like(self._counts))
+            self._counts.assign(counts)
         self._closed = False
-
-    def close(self) -> None:
-        """Called when the calls have ended."""
-        self.lock.close()
 
     def call(self) -> int | None:
         """The number of a new call; None when no more are allowed."""

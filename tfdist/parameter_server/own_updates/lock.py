@@ -49,13 +49,16 @@ class Lock:
         Args:
             device: the device of the lock.
         """
-        with tf.device(device):
-            lock = self._taken()
+        lock = None
         try:
+            with tf.device(device):
+                lock = self._taken()
             yield
         finally:
-            with tf.device(device):
-                self._let_go(lock)
+            if lock is not None:
+                with tf.device(device):
+                    self._let_go(lock)
+            del lock  # else it would not be let go with the function that takes it next
 
     def _taken(self) -> tf.Tensor:
         mutex = tf.raw_ops.MutexV2(shared_name=self._name, container="")

@@ -48,6 +48,8 @@ class OwnUpdates:
         self._lock = threading.Lock()
         self._arrived: dict[int, tuple[Made, int]] = {}
         self._most = math.inf
+        self._in_calls = 0
+        self._has_ended = True
 
     def forget_traces(self) -> None:
         """Lets functions be traced anew, when variables have moved."""
@@ -56,14 +58,29 @@ class OwnUpdates:
 
     def prepare(self, spec: Structure) -> None:
         """Traces what workers run; see `OwnUpdatesFunction.prepare`."""
+        if self.ledger.lock.error is not None:
+            self.ledger.lock.renew()
+            self.forget_traces()
         self._function.prepare(spec)
 
     def begin(self) -> None:
         """Begins a run."""
-        self._arrived = {}
-        self._most = math.inf
-        self._servers.open()
-        self.ledger.open(self._strategy.version)
+        with self._lock:
+            self._has_ended = False
+            self._arrived = {}
+            self._most = math.inf
+            self.ledger.open(self._strategy.version)
+            self._servers.open()
+
+    def end(self) -> None:
+        """Ends a run, though calls may not have ended yet; they can make no updates any more."""
+        with self._lock:
+            self._has_ended = True
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._has_ended and not self._in_calls:
+            self.ledger.lock.close()
 
     @contextlib.contextmanager
     def at_rest(self) -> Iterator[int]:
@@ -110,17 +127,29 @@ class OwnUpdates:
             with self._lock:
                 call = item.call = self.ledger.call()
                 first = item.number + len(item.made)
-            if call is None:
-                return
+                if call is None:
+                    return
+                self._in_calls += 1
             start = time.perf_counter()
             data = batches[0].data
-            made = self._function(call, item.worker, first, len(batches), seeds, data)
+            with self._in_call():
+                made = self._function(call, item.worker, first, len(batches), seeds, data)
             self.pace.note(len(batches), time.perf_counter() - start)
             with self._lock:
                 if item.call is None:
                     return
                 item.made += made
                 item.call = None
+
+    @contextlib.contextmanager
+    def _in_call(self) -> Iterator[None]:
+        """Notes when a call has ended."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_calls -= 1
+                self._close_if_unused()
 
     def _ended(self, calls: Mapping[int, int], close: bool) -> dict[int, list[Made]]:
         """Ends calls: their updates by worker."""

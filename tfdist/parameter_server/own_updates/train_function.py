@@ -61,8 +61,8 @@ class LeavingTrainFunction(TrainFunction):
             super()._trace(source, spec)
             return
         self.why_chief = None
-        kept.begin()
         self._own = kept
+        kept.begin()
 
     @contextlib.contextmanager
     def _noting(self, spec: Structure) -> Iterator[None]:
@@ -164,4 +164,4 @@ class LeavingTrainFunction(TrainFunction):
             return
         while (update := own.next()) is not None:
             self._count(*update)
-        own.ledger.close()
+        own.end()
