@@ -119,8 +119,7 @@ class Snapshots:
         """
         if self._folder is None:
             return
-        rates = [rate for optimizer in optimizers for rate in learning_rates(optimizer)]
-        self._rates = [(rate, float(rate.numpy())) for rate in rates]
+        self._rates = [(r, float(r.numpy())) for o in optimizers for r in learning_rates(o)]
         self._servers.watch()
         self.take_if_due(guard)
 
