@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)
-    help_of_updates = "in a round, for one variable; with n variables 1/n of them"
+    help_of_updates = "in a round, for one variable; with n variables 1/n of them, but at least 100"
     parser.add_argument("--updates", type=int, default=6000, help=help_of_updates)
     parser.add_argument("--rounds", type=int, default=3, help="in each job")
     parser.add_argument("--jobs", type=int, default=3, help="of each system")
@@ -50,7 +50,7 @@ def variables(layers: int) -> int:
 
 def measure(arguments: argparse.Namespace, row: dict[str, Any]) -> dict[str, list[float]]:
     """The updates per second of each round, by system."""
-    steps = max(20, arguments.updates // variables(row["layers"]))
+    steps = max(100, arguments.updates // variables(row["layers"]))
     given = ["--layers", row["layers"], "--width", arguments.width, "--batch", arguments.batch]
     given += ["--steps", steps, "--rounds", arguments.rounds, "--optimizer", row["optimizer"]]
     start = runner.launched(1 + row["workers"], "parameter_server")

@@ -42,6 +42,9 @@ def _job(request, tmp_path_factory):
 @pytest.fixture
 def found(request, _job):
     """What was found out in the scenario of the test."""
+    group = request.node.get_closest_marker("xdist_group")
+    message = "each process of pytest-xdist that has one of these tests would start the cluster"
+    assert group is not None and group.args == ("parameter_server",), message
     (result,) = _job.result(_scenario(request.node))
     return result
 

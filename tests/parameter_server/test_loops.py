@@ -5,6 +5,8 @@ import pytest
 from tests.own_loops import styles
 from tests.parameter_server.loops_scenarios import STEPS, batch
 
+pytestmark = pytest.mark.xdist_group("parameter_server")
+
 
 @pytest.mark.scenario("tutorial")
 def test_tensorflows_loop_equals_one_device(found):

@@ -12,9 +12,12 @@ import pytest
 from tests.parameter_server.stock_scenarios import MANY, OPTIMIZERS, STEPS, one_device
 
 ROOT = Path(__file__).parents[2]
+# One process of pytest-xdist has the job.
+shares_job = pytest.mark.xdist_group("parameter_server")
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@shares_job
 @pytest.mark.scenario("stock_partitioned")
 def test_a_loop_with_partitioned_variables_equals_one_device(found, name):
     ours, theirs = found["found"][name], one_device(OPTIMIZERS[name]())
@@ -26,6 +29,7 @@ def test_a_loop_with_partitioned_variables_equals_one_device(found, name):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
+@shares_job
 @pytest.mark.scenario("stock_partitioned")
 def test_a_loop_refuses_optimizers_that_need_whole_variables(found):
     assert set(found["refused"]) == {"adafactor", "lamb"}
@@ -33,6 +37,7 @@ def test_a_loop_refuses_optimizers_that_need_whole_variables(found):
         assert "Partitioned variables are updated part by part" in error
 
 
+@shares_job
 @pytest.mark.scenario("stock_many")
 def test_workers_that_update_at_the_same_time_lose_nothing(found):
     assert found["weights"] == [[-MANY * 2.0**-7]] * 2
