@@ -27,7 +27,8 @@ THEMES = (
 )
 FEATURES = [feature for theme in THEMES for feature in theme.FEATURES]
 
-# Each differs in one point from a feature that the default suite trains; the full suite has them.
+# Each is near to a feature that the default suite trains, in one point or a few; the full suite has
+# them.
 VARIATIONS = {
     "SGD",
     "SGD, Nesterov",

@@ -227,12 +227,8 @@ class SeveralServers:
                 self._ledger.forget(unfinished)
                 return
             kind = self._kinds[int(noted[KIND])]
-            try:
-                for part in kind.parts:
-                    part.apply(key, numbers)
-            except tf.errors.OpError:
-                self._ledger.forget(unfinished)  # which others would wait for
-                raise
+            for part in kind.parts:
+                part.apply(key, numbers)
             numbers = tf.constant([worker, call, 0, int(noted[STALENESS]), made], tf.int64)
             *entry, staleness, made_before = tf.unstack(numbers)
             kind.finish(Entry(*entry), staleness, made_before)
