@@ -24,6 +24,7 @@ from tfdist.parameter_server.snapshots.snapshots import Snapshots
 FOLDER, SCENARIO = sys.argv[1:] if __name__ == "__main__" else ("", "")
 FOLDER = pathlib.Path(FOLDER)
 EPOCHS = 4
+TESTED = 4  # so many batches of this size that the death is noticed before the last one
 noted = {"taken": [], "restored": [], "killed": []}
 
 
@@ -179,7 +180,14 @@ def adam():
     callbacks = [schedule, Kills(), *strategy.callbacks()]
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
     model.predict_on_batch(x)  # traced with the variables as they are before the losses
-    history = model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks, validation_data=(x, y))
+    history = model.fit(
+        data,
+        epochs=EPOCHS,
+        verbose=0,
+        callbacks=callbacks,
+        validation_data=(x, y),
+        validation_batch_size=TESTED,
+    )
     noted["tested"] = callbacks[1].tests
     noted["accuracy"] = model.evaluate(x, y, verbose=0)[1]
     model.save(FOLDER / "model.keras")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.parameter_server.counting import BATCHES, SAMPLES
-from tests.parameter_server.dying import EPOCHS, rate_of
+from tests.parameter_server.dying import EPOCHS, TESTED, rate_of
 
 ROOT = Path(__file__).parents[2]
 ALL = EPOCHS * BATCHES
@@ -110,7 +110,7 @@ def test_epochs_logs_and_the_learning_rate_are_those_of_the_epoch(adam):
     assert {len(values) for values in facts["history"].values()} == {EPOCHS}
     assert facts["rate"] == pytest.approx(rate_of(1))
     # The evaluation in which a server died was begun anew.
-    assert facts["tested"] > EPOCHS * (8 * BATCHES // 32)
+    assert facts["tested"] > EPOCHS * (8 * BATCHES // TESTED)
     assert facts["history"]["val_accuracy"][-1] == pytest.approx(facts["accuracy"])
 
 
