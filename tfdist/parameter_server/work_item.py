@@ -55,6 +55,7 @@ class WorkItem:
         released: whether the worker may go on.
         call: the number of the call in which the worker makes updates itself; None outside of it.
         made: the updates that the worker has made itself.
+        closed: whether the run has ended, so the worker may make no more updates itself.
     """
 
     worker: int
@@ -69,6 +70,7 @@ class WorkItem:
     released: bool = False
     call: int | None = None
     made: list[Made] = dataclasses.field(default_factory=list)
+    closed: bool = False
 
 
 Compute = Callable[[WorkItem, Callable[[WorkItem], None]], None]

@@ -45,6 +45,7 @@ class QueuedLock(Lock):
         self._is_open = False
         self._thread: threading.Thread | None = None
         self._wait: Callable | None = None
+        self._can_be_had = threading.Event()
         self.error: Exception | None = None
 
     def _taken(self) -> tf.Tensor:
@@ -61,33 +62,41 @@ class QueuedLock(Lock):
     # --- in the chief ---------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Called before workers begin: waits until the lock is in the queue."""
-        self._start()
-        while not self._size():
-            if self.error is not None:
-                raise self.error
-            time.sleep(0.001)
+        """Called before workers begin: waits until the lock can be had.
 
-    def _start(self) -> None:
+        What the chief sends to a server arrives in order. Whoever waited for the lock earlier would
+        keep the thread from putting it into the queue.
+        """
+        can_be_had = self._start()
+        while self.error is None and not can_be_had.is_set():
+            if self._size():  # raises if the server is lost
+                break
+            time.sleep(0.001)
+        if self.error is not None:
+            raise self.error
+
+    def _start(self) -> threading.Event:
         with self._guard:
             self._is_open = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._keep, daemon=True)
+                self._can_be_had = threading.Event()
+                arguments = [self._can_be_had]
+                self._thread = threading.Thread(target=self._keep, args=arguments, daemon=True)
                 self._thread.start()
+            return self._can_be_had
 
     @contextlib.contextmanager
     def held_by_chief(self, device: str) -> Iterator[None]:
         """As in `Lock`, also after `close`."""
-        if self.error is not None:
-            raise self.error
-        self._start()
+        self.open()
         with super().held_by_chief(device):
             yield
 
     def close(self) -> None:
         """Called when no function uses the lock: ends the thread."""
         thread = self._thread
-        if thread is None:
+        if thread is None or not self._can_be_had.is_set():
+            self._is_open = False
             return
         lock = None
         # If the server is lost, so is the lock.
@@ -104,44 +113,49 @@ class QueuedLock(Lock):
 
     # --- in the thread --------------------------------------------------------------------------
 
-    def _keep(self) -> None:
+    def _keep(self, can_be_had: threading.Event) -> None:
+        """Waits until the lock is let go, and puts it back, again and again."""
         error: Exception | None = None
         while self._goes_on():
             try:
                 if error is not None:
                     time.sleep(_PAUSE)
-                self._keep_once(error)
+                if self._wait is None:
+                    # The wait that has ended may have let the lock go though somebody has it;
+                    # unless the server was lost, and another one is in its place.
+                    if self._is_known() and error is not None:
+                        self.error = error
+                        continue
+                    self._wait = tf.function(self._put_back, autograph=False)
+                if not can_be_had.is_set() and self._size():
+                    can_be_had.set()
+                self._wait()
+                can_be_had.set()
                 error = None
             except tf.errors.OpError as caught:  # others say that the server is lost
                 error = caught
                 self._wait = None
+                can_be_had.clear()
             except Exception as caught:
                 self.error = caught
 
     def _goes_on(self) -> bool:
         with self._guard:
-            if self._is_open and self.error is None:
+            is_kept = self._thread is threading.current_thread()
+            if is_kept and self._is_open and self.error is None:
                 return True
-            self._thread = None
+            if is_kept:
+                self._thread = None
             return False
 
-    def _keep_once(self, error: Exception | None) -> None:
-        """Waits until the lock is let go, and puts it back.
-
-        Args:
-            error: why waiting for it has ended before. That may have let it go though somebody has
-                it; unless the server was lost, and another one is in its place.
-        """
-        if not self._size(tf.bool):
-            with tf.device(self._device):
-                known = tf.constant(True)
-                tf.raw_ops.QueueEnqueueV2(handle=self._queue(tf.bool), components=[known])
-        elif error is not None:
-            self.error = error
-            return
-        if self._wait is None:
-            self._wait = tf.function(self._put_back, autograph=False)
-        self._wait()
+    def _is_known(self) -> bool:
+        """Whether the server has had this lock before."""
+        if self._size(tf.bool):
+            return True
+        with tf.device(self._device):
+            known = tf.constant(True)
+            tf.raw_ops.QueueEnqueueV2(handle=self._queue(tf.bool), components=[known])
+        return False
 
     def _put_back(self) -> tf.Tensor:
         # As a whole, this function runs in the chief. If it ran on the server, what the chief sends

@@ -125,7 +125,7 @@ class OwnUpdates:
         for _, same in itertools.groupby(tuple(item.batches), key=lambda batch: id(batch.data)):
             batches = list(same)
             with self._lock:
-                call = item.call = self.ledger.call()
+                call = item.call = None if item.closed else self.ledger.call()
                 first = item.number + len(item.made)
                 if call is None:
                     return
@@ -173,7 +173,7 @@ class OwnUpdates:
             for item in items:
                 item.made += made.get(item.worker, [])
                 item.made[:] = [update for update in item.made if update.version <= self._most]
-                item.call = None
+                item.call, item.closed = None, close
                 item.batches = item.batches[len(item.made) :]
         if close:
             for item in items:

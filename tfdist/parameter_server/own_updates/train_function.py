@@ -158,10 +158,12 @@ class LeavingTrainFunction(TrainFunction):
 
     def close(self) -> None:
         """Ends what the workers do, and counts what they have done meanwhile."""
-        super().close()
-        own, self._own = self._own, None
-        if own is None:
-            return
-        while (update := own.next()) is not None:
-            self._count(*update)
-        own.end()
+        own = self._own
+        try:
+            super().close()
+            self._own = None
+            while own is not None and (update := own.next()) is not None:
+                self._count(*update)
+        finally:
+            if own is not None:
+                own.end()
