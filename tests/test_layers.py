@@ -21,6 +21,7 @@ LAYERS = (
     "parameter_server",
     "replay",
     "strategies",
+    "rendezvous",
     "launcher",
     "cli",
 )

@@ -9,5 +9,11 @@ DEVICES_PER_WORKER = "TFDIST_DEVICES_PER_WORKER"
 REPLAY = "TFDIST_REPLAY"
 """The path of the record that a script follows instead of training anew."""
 
+SECRET = "TFDIST_SECRET"
+"""The secret of launchers that meet at a rendezvous."""
+
+SECRET_FILE = "TFDIST_SECRET_FILE"
+"""The path of a file with that secret."""
+
 STRICT_VERSIONS = "TFDIST_STRICT_VERSIONS"
 """With "1", releases of TensorFlow and Keras that tfdist was not tested with are refused."""

@@ -56,6 +56,13 @@ def test_a_healthy_machine_has_no_problems():
     assert text.endswith("Problems\n  none")
 
 
+def test_the_secret_of_a_rendezvous_is_not_shown():
+    report = examine({"TFDIST_SECRET": "known to all launchers", "TFDIST_PORT_BASE": "2"}, HEALTHY)
+    text = as_text(report) + str(report)
+    assert "TFDIST_SECRET=(not shown)" in text and "known to all" not in text
+    assert "TFDIST_PORT_BASE=2" in text
+
+
 def test_missing_horovod_is_no_problem_where_nobody_wants_it():
     report = examine({}, NO_HOROVOD)
     assert report.problems == []

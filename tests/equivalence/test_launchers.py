@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.equivalence.compare import MAX_HISTORY_DIFFERENCE, MAX_WEIGHT_DIFFERENCE
+from tests.traffic import network
 from tfdist.cluster import Cluster
 from tfdist.cluster.addresses import reserved_ports
 from tfdist.strategies.horovod.backend import is_installed
@@ -37,7 +38,12 @@ STRATEGIES = {
     "tfdist run --strategy horovod": HORO,
     "horovodrun": HORO,
     "mpirun": HORO,
+    "rendezvous": "MultiWorkerMirroredStrategy",
+    "rendezvous --strategy horovod": HORO,
 }
+
+
+USUAL = ("horovodrun", "rendezvous")
 
 
 def environment(**variables):
@@ -75,6 +81,8 @@ def trained(shared, tmp_path):
     def train(name):
         if name == "TF_CONFIG":
             printed = with_tf_config(tmp_path)
+        elif name.startswith("rendezvous"):
+            printed = on_two_hosts(tmp_path, name.split()[1:])
         else:
             printed = run([(*COMMANDS[name], SCRIPT, str(tmp_path))], [environment()])
         assert f"trained under {STRATEGIES[name]}" in printed
@@ -95,12 +103,23 @@ def with_tf_config(folder):
         return run([(PYTHON, SCRIPT, str(folder))] * 2, environments)
 
 
+def on_two_hosts(folder, options):
+    """Starts the same command on hosts with networks of their own; the one that serves is last."""
+    with network.hosts(2) as hosts:
+        meeting = ["--rendezvous", f"{hosts[1].address}:2222", "--machines", "2"]
+        command = (*TFDIST_RUN[:5], "1", *TFDIST_RUN[6:], *meeting, *options, SCRIPT, str(folder))
+        inside = [("ip", "netns", "exec", host.name, *command) for host in hosts]
+        return run(inside, [environment(TFDIST_SECRET="known to both hosts")] * 2)
+
+
 def bits(arrays):
     return {name: (a.dtype.str, a.shape, a.tobytes()) for name, a in arrays.items()}
 
 
 def _can_start(name):
     if STRATEGIES[name] == HORO and not is_installed():
+        return False
+    if name.startswith("rendezvous") and network.reason_against():
         return False
     return name != "mpirun" or bool(shutil.which("mpirun") and _horovod_has_mpi())
 
@@ -109,14 +128,14 @@ def _can_start(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name == "horovodrun" else [pytest.mark.full])
+        pytest.param(name, marks=[] if name in USUAL else [pytest.mark.full])
         for name in STRATEGIES
         if name != "python"
     ],
 )
 def test_every_launcher_gives_the_weights_of_one_device(name, trained):
     if not _can_start(name):
-        pytest.skip("needs Horovod, for mpirun with MPI: make horovod")
+        pytest.skip("needs Horovod, for mpirun with MPI, or root for network namespaces")
     ranks = trained(name)
     assert len(ranks) == 2
     assert bits(ranks[0]) == bits(ranks[1])

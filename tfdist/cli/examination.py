@@ -84,6 +84,8 @@ def examine(environ: Mapping[str, str], probed: Mapping[str, Mapping[str, Any]])
         The report.
     """
     read = {name: environ[name] for name in sorted(environ) if name.startswith(_PREFIXES)}
+    if environment.SECRET in read:
+        read[environment.SECRET] = "(not shown)"
     report = Report(cores=cores(), environment=read)
     engine = _engine(report, probed["tensorflow"], probed["keras"], environ)
     installed = "missing" not in probed["horovod"] and "error" not in probed["horovod"]

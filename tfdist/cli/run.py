@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
-import tempfile
-from typing import Any
+from importlib.metadata import version
 
 import click
 
-from tfdist.launcher import isolation, job, output, ranks
-from tfdist.launcher.members import members
+from tfdist.cli.reporting import directory_of, report, say
+from tfdist.cli.seconds import Seconds
+from tfdist.cluster.addresses import split_address
+from tfdist.launcher import isolation, output
+from tfdist.launcher.job import Job
+from tfdist.launcher.limits import Limits
 from tfdist.launcher.outcome import Outcome
-from tfdist.limits import MOST_DEVICES, MOST_SECONDS
+from tfdist.launcher.starting import starting
+from tfdist.limits import MOST_DEVICES
+from tfdist.rendezvous import secret
+from tfdist.rendezvous.machine import RefusedError, Terms
 from tfdist.strategies.registry import LAUNCHED
 
-
-class _Seconds(click.ParamType):
-    name = "seconds"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """A number of seconds, greater than 0 and not too large to wait for."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = 0.0
-        if not 0 < seconds < float("inf"):
-            self.fail(f"must be a number of seconds > 0. Received: {value!r}", param, ctx)
-        if seconds > MOST_SECONDS:
-            allowed = f"must be at most {MOST_SECONDS:,.0f} seconds"
-            self.fail(f"{allowed}. Received: {value!r}", param, ctx)
-        return seconds
-
-
-_SECONDS = _Seconds()
+_SECONDS = Seconds()
 _RESTARTS = 3
+_MEETING = 600.0  # seconds: people start the command on one machine after the other
 _NUMBER = click.IntRange(1, MOST_DEVICES)
 _EXAMPLE = """\b
 Example:
@@ -44,6 +32,7 @@ Example:
   tfdist run -n 2 --strategy horovod train.py
   tfdist run -n 3 --ps 1 train.py
   tfdist run -n 2 --isolate train.py
+  tfdist run -n 2 --rendezvous 10.0.0.1:2222 --machines 2 train.py
   tfdist run -n 2 --timeout 600 -m package.train --epochs 3
 """
 
@@ -87,6 +76,24 @@ Example:
     metavar="R",
     help="How often each parameter server that fails or is killed is started again (3). Training "
     "goes on from the last snapshot.",
+)
+@click.option(
+    "--rendezvous",
+    metavar="HOST:PORT",
+    help="Trains on several machines: start the same command on each. The machine with the address "
+    "HOST has rank 0, and the others come to its PORT.",
+)
+@click.option(
+    "--machines",
+    type=click.IntRange(2, MOST_DEVICES),
+    metavar="M",
+    help="Number of machines, with --rendezvous; each may have another -n.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(),
+    help="With --rendezvous, a file whose text is the same on all machines, at least 16 characters "
+    "(or TFDIST_SECRET_FILE, or the secret itself in TFDIST_SECRET).",
 )
 @click.option(
     "--devices-per-worker",
@@ -149,6 +156,9 @@ def run(
     ps: int | None,
     evaluator: bool,
     ps_restarts: int | None,
+    rendezvous: str | None,
+    machines: int | None,
+    secret_file: str | None,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -186,34 +196,38 @@ def run(
             f"{one_device} on one device in each process, so there is no "
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
+    across = _across(context, strategy, rendezvous, machines, secret_file, connect_timeout)
+    if across is not None and isolate:
+        context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
     directory, logs = None, []
     try:
         if isolate:
             isolation.enter()
-        with ranks.environments(
+        with starting(
             strategy,
             count,
+            across,
             ps=ps,
             evaluator=evaluator,
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
-        ) as environments:
-            directory = _directory(log_dir)
-            started = members(count, ps, evaluator)
-            logs = [output.Log(os.path.join(directory, one.log_name)) for one in started]
+        ) as start:
+            directory = directory_of(log_dir)
+            logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:
-                _say(f"{len(started)} processes, strategy {strategy}, logs in {directory}")
+                say(f"{start.described}, strategy {strategy}, logs in {directory}")
             restarts = _RESTARTS if ps_restarts is None else ps_restarts
-            limits = job.Limits(timeout, stall_timeout, grace_period, restarts)
-            outcome = job.Job(program, started, environments, logs, limits).run()
-    except (OSError, ImportError) as error:
+            limits = Limits(timeout, stall_timeout, grace_period, restarts)
+            job = Job(program, start.members, start.environments, logs, limits, start.remote)
+            outcome = start.concluded(job.run())
+    except (OSError, ImportError, RefusedError) as error:
         outcome = Outcome(2, str(error))
     for log in logs:
         log.close()
     keep = log_dir is not None or verbose or (outcome.message and logs)
     if directory is not None and not keep:
         shutil.rmtree(directory, ignore_errors=True)
-    _report(outcome, directory if logs else None)
+    report(outcome, directory if logs else None)
     return outcome.status
 
 
@@ -237,36 +251,35 @@ def _choose(
     return servers, ps or 1
 
 
-def _directory(chosen: str | None) -> str:
-    if chosen is None:
-        return tempfile.mkdtemp(prefix="tfdist-")
-    os.makedirs(chosen, exist_ok=True)
-    return os.path.abspath(chosen)
-
-
-def _report(outcome: Outcome, directory: str | None) -> None:
-    """Says what went wrong, if anything, and shows the last lines of the rank."""
-    if not outcome.message:
-        return
-    _say(outcome.message)
-    rank = outcome.rank
-    if rank is not None:
-        lines = rank.log.last_lines
-        _say(
-            f"the last lines of {rank.name}:"
-            if lines
-            else f"{rank.name} printed nothing of its own"
+def _across(
+    context: click.Context,
+    strategy: str,
+    rendezvous: str | None,
+    machines: int | None,
+    secret_file: str | None,
+    patience: float | None,
+) -> Terms | None:
+    """What the launchers of several machines agree on; None for one machine."""
+    given = {"--rendezvous": rendezvous, "--machines": machines}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given) and secret_file is None:
+        return None
+    if missing:
+        context.fail(
+            f"several machines need --rendezvous and --machines. Received: no {missing[0]}"
         )
-        for line in lines:
-            _echo(f"[{rank.member.label}] {line.decode(errors='replace')}")
-    if directory is not None:
-        _say(f"all that the ranks printed is in {directory}/*.log")
-
-
-def _say(message: str) -> None:
-    _echo(output.SAYS + message)
-
-
-def _echo(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        click.echo(line, err=True)
+    across = LAUNCHED[strategy].across
+    if across is None:
+        names = ", ".join(name for name, launch in LAUNCHED.items() if launch.across)
+        context.fail(
+            f"--rendezvous is for the strategies {names}; for parameter servers on several "
+            f"machines, set TF_CONFIG on each. Received: --strategy {strategy}"
+        )
+    assert rendezvous is not None and machines is not None
+    alike = {"--strategy": strategy, "--machines": machines, "version": version("tfdist")}
+    try:
+        split_address(rendezvous)
+        known = secret.read(secret_file, os.environ)
+    except (ValueError, OSError) as error:
+        context.fail(str(error))
+    return Terms(rendezvous, known, machines, patience or _MEETING, alike, across)

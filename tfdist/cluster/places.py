@@ -39,13 +39,13 @@ def clustered(
             {
                 **common,
                 "TF_CONFIG": Cluster(jobs, *task).to_tf_config(),
-                **_own_gpus(task, len(jobs["worker"]), gpus(environ)),
+                **own_gpus(task, len(jobs["worker"]), gpus(environ)),
             }
             for task in tasks
         ]
 
 
-def _own_gpus(task: tuple[str, int], workers: int, devices: list[str]) -> dict[str, str]:
+def own_gpus(task: tuple[str, int], workers: int, devices: list[str]) -> dict[str, str]:
     """Divides the GPUs among the workers, because two processes cannot share a GPU."""
     kind, index = task
     each = len(devices) // workers

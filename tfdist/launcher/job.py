@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import selectors
@@ -12,9 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tfdist.launcher import guardian, outcome, output, signals
+from tfdist.launcher.limits import Limits
 from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.rank import Rank, ending
+from tfdist.launcher.remote import Remote
 
 # After the first failure, the other ranks may end by themselves, and so tell what they have seen.
 # On a busy machine, a rank that has printed a traceback or leaves early takes long to end.
@@ -23,23 +24,6 @@ _SETTLE_FAILING = 5.0
 _LOOK = 0.5
 # After all ranks have ended, their output is read for this long at most.
 _DRAIN = 2.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """How long things may take, in seconds, and how often they may fail.
-
-    Attributes:
-        total: for the whole job; None for no limit.
-        stall: for which a rank may be stopped, for example by SIGSTOP.
-        grace: for ranks that are told to end.
-        restarts: how often a rank is started again, if its role says so; a number.
-    """
-
-    total: float | None = None
-    stall: float = 60.0
-    grace: float = 5.0
-    restarts: int = 0
 
 
 class Job:
@@ -51,6 +35,7 @@ class Job:
         environments: the environment of each rank.
         logs: the log of each rank.
         limits: how long things may take.
+        remote: tells how ranks on other machines have failed; None without other machines.
     """
 
     def __init__(
@@ -60,12 +45,14 @@ class Job:
         environments: Sequence[Mapping[str, str]],
         logs: Sequence[output.Log],
         limits: Limits | None = None,
+        remote: Remote | None = None,
     ) -> None:
         self._command = list(command)
         self._members = members
         self._environments = environments
         self._logs = logs
         self._limits = limits or Limits()
+        self._remote = remote
         self._ranks: list[Rank] = []
         self._selector = selectors.DefaultSelector()
         # Ranks that have ended and were started again.
@@ -94,6 +81,8 @@ class Job:
         """Starts the ranks. Returns when all ranks and all that they started have ended."""
         with guardian.Guardian() as watcher, signals.received() as received, self._selector:
             self._selector.register(received, selectors.EVENT_READ)
+            if self._remote is not None:
+                self._selector.register(self._remote, selectors.EVENT_READ)
             try:
                 self._start(watcher)
                 while any(rank.code is None for rank in self._ranks):
@@ -115,7 +104,8 @@ class Job:
             self._ranks.append(self._started_rank(place))
 
     def _started_rank(self, place: int) -> Rank:
-        member, log, first = self._members[place], self._logs[place], place == 0
+        member, log = self._members[place], self._logs[place]
+        first = place == member.number == 0
         prefix = None if first else f"[{member.label}] ".encode()
         together = self._screens[1] is self._screens[2]
         writers = {}
@@ -163,6 +153,9 @@ class Job:
         for key, _ in ready:
             if key.fd == received:
                 self._take_signals(received)
+            elif key.fileobj is self._remote:
+                self._selector.unregister(self._remote)
+                self._end(self._remote.failure(), now, signal.SIGTERM)
             else:
                 self._read(key)
         while self._to_say:
@@ -290,6 +283,8 @@ class Job:
     def _drain(self, received: int) -> None:
         """Reads the rest of the ranks' output, until their streams end."""
         self._selector.unregister(received)
+        if self._remote is not None and self._remote in self._selector.get_map():
+            self._selector.unregister(self._remote)
         end = time.monotonic() + _DRAIN
         while self._selector.get_map() and time.monotonic() < end:
             for key, _ in self._selector.select(0.1):

@@ -74,7 +74,7 @@ class Member:
         return f"{self.kind}-{self.number}.log"
 
 
-def members(count: int, ps: int = 0, evaluator: bool = False) -> list[Member]:
+def members(count: int, ps: int = 0, evaluator: bool = False, *, first: int = 0) -> list[Member]:
     """The processes of a job, in the order in which they are started.
 
     Args:
@@ -82,6 +82,7 @@ def members(count: int, ps: int = 0, evaluator: bool = False) -> list[Member]:
             the workers.
         ps: the number of parameter servers; with 0 all ranks are equal.
         evaluator: whether there is an evaluator; only with parameter servers.
+        first: the number of the first rank; other machines have those before it.
 
     Example:
 
@@ -90,7 +91,9 @@ def members(count: int, ps: int = 0, evaluator: bool = False) -> list[Member]:
     [('rank 0', 'chief', 0), ('rank 1', 'worker', 0), ('ps 0', 'ps', 0)]
     """
     if not ps:
-        return [Member("rank", rank, PEER, ("worker", rank)) for rank in range(count)]
+        return [
+            Member("rank", rank, PEER, ("worker", rank)) for rank in range(first, first + count)
+        ]
     return [
         Member("rank", 0, CHIEF, ("chief", 0)),
         *(Member("rank", rank, WORKER, ("worker", rank - 1)) for rank in range(1, count)),

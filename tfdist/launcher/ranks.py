@@ -10,6 +10,7 @@ from tfdist import environment
 from tfdist.cluster.environments import RANK_VARIABLES
 from tfdist.cluster.parameter_server import enough_threads
 from tfdist.launcher.members import members
+from tfdist.rendezvous.machine import Group, Terms, meet
 from tfdist.strategies.registry import LAUNCHED
 
 # By default the C library returns the memory of a step's gradients to the system, and the system
@@ -62,6 +63,53 @@ def environments(
     ...     first["TF_CONFIG"] == second["TF_CONFIG"]
     False
     """
+    common = _common(count, environ, ps, evaluator, devices_per_worker, connect_timeout)
+    tasks = [member.task for member in members(count, ps, evaluator)]
+    with LAUNCHED[strategy].environments(tasks, common) as own:
+        yield [{**common, **variables} for variables in own]
+
+
+@contextlib.contextmanager
+def environments_of_group(
+    terms: Terms,
+    count: int,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    devices_per_worker: int | None = None,
+    connect_timeout: float | None = None,
+) -> Iterator[tuple[Group, list[dict[str, str]]]]:
+    """Meets other machines. Keep it open until the job has ended on all machines.
+
+    Args:
+        terms: what the launchers agree on.
+        count: the number of ranks on this machine.
+        environ: the environment to start from.
+        devices_per_worker: the number of virtual CPU devices of each rank.
+        connect_timeout: seconds that a rank waits for the other ranks.
+
+    Yields:
+        The launchers, and the environments of this machine's ranks.
+
+    Raises:
+        RefusedError: in one line, when the job cannot begin.
+        OSError: when the rendezvous cannot be reached, or when there are not enough free ports.
+    """
+    common = _common(count, environ, 0, False, devices_per_worker, connect_timeout)
+    for name in (environment.SECRET, environment.SECRET_FILE):
+        common.pop(name, None)
+    with meet(terms, count) as group:
+        yield group, [{**common, **variables} for variables in group.variables]
+
+
+def _common(
+    count: int,
+    environ: Mapping[str, str],
+    ps: int,
+    evaluator: bool,
+    devices_per_worker: int | None,
+    connect_timeout: float | None,
+) -> dict[str, str]:
+    """What the environments of all ranks have in common; the arguments are those above."""
     common = {name: value for name, value in environ.items() if name not in RANK_VARIABLES}
     if devices_per_worker is not None:
         common[environment.DEVICES_PER_WORKER] = str(devices_per_worker)
@@ -75,9 +123,7 @@ def environments(
         sharing, waiting = count - 1 + ps + evaluator, enough_threads(count - 1)
     for name, value in {**threads(sharing, waiting), **ALLOCATOR}.items():
         common.setdefault(name, value)
-    tasks = [member.task for member in members(count, ps, evaluator)]
-    with LAUNCHED[strategy].environments(tasks, common) as own:
-        yield [{**common, **variables} for variables in own]
+    return common
 
 
 def threads(count: int, waiting: int = 1) -> dict[str, str]:

@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from tfdist.cluster.machines import Machine
+
 Task = tuple[str, int]
 """The job and the index of a process, as in TF_CONFIG."""
 
@@ -44,11 +46,14 @@ class Launch:
         one_device: for backends with one device per process and so no virtual devices: the
             beginning of a sentence that says so. "" if a process may have several devices.
         has_servers: whether there are parameter servers besides the ranks.
+        across: makes the variables of the ranks on several machines; runs where the rendezvous is.
+            None if the ranks must be on one machine.
     """
 
     environments: Callable[[Sequence[Task], Mapping[str, str]], Environments]
     one_device: str = ""
     has_servers: bool = False
+    across: Callable[[Sequence[Machine]], Environments] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

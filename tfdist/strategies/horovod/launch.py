@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
+from tfdist.cluster.machines import Machine
 from tfdist.cluster.places import LOOPBACK
 
 
@@ -26,6 +27,39 @@ def environments(
     Raises:
         ImportError: in one line, where Horovod is not installed.
     """
+    with _variables([("localhost", len(tasks))], LOOPBACK) as own:
+        interface = {"HOROVOD_GLOO_IFACE": _loopback()}
+        yield [{**variables, **interface} for variables in own]
+
+
+@contextlib.contextmanager
+def across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str]]]:
+    """The variables of the ranks on all machines; runs Horovod's rendezvous server on the first.
+
+    Args:
+        machines: the machines, in the order of the ranks; this is the first one.
+
+    Raises:
+        ImportError: in one line, where Horovod is not installed.
+    """
+    # Several launchers may be on one machine. Horovod must not take their ranks as one machine's.
+    hosts = [(f"machine-{place}", len(machine.ports)) for place, machine in enumerate(machines)]
+    interfaces = [machine.interface for machine in machines for _ in machine.ports]
+    with _variables(hosts, machines[0].host) as own:
+        yield [
+            {**variables, **({"HOROVOD_GLOO_IFACE": interface} if interface else {})}
+            for variables, interface in zip(own, interfaces)
+        ]
+
+
+@contextlib.contextmanager
+def _variables(hosts: Sequence[tuple[str, int]], address: str) -> Iterator[list[dict[str, str]]]:
+    """Runs the server.
+
+    Args:
+        hosts: the names of hosts, and how many ranks each has.
+        address: where the server listens.
+    """
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -34,15 +68,15 @@ def environments(
             "Horovod cannot be imported: install it with `make horovod` in a checkout of tfdist, "
             f"or choose the strategy multi_worker. Received: {error}"
         ) from error
-    slots = get_host_assignments(parse_hosts(f"localhost:{len(tasks)}"), len(tasks))
+    listed = ",".join(f"{name}:{ranks}" for name, ranks in hosts)
+    slots = get_host_assignments(parse_hosts(listed), sum(ranks for _, ranks in hosts))
     # `RendezvousServer` of the same module would listen on all interfaces.
-    server = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, verbose=0)
+    server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
     server.init(slots)
     common = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_IFACE": _loopback(),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
     }
     thread = threading.Thread(target=server.serve_forever, daemon=True)

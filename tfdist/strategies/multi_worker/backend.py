@@ -1,5 +1,6 @@
 """The backend `multi_worker`, described without importing TensorFlow."""
 
+from tfdist.cluster.machines import clustered_across
 from tfdist.cluster.places import clustered
 from tfdist.strategies.backend import Backend, Launch
 
@@ -8,5 +9,5 @@ MULTI_WORKER = Backend(
     strategy="tfdist.strategies.multi_worker.strategy:MultiWorkerMirroredStrategy",
     engine="TensorFlow's collective operations",
     obstacle=lambda found: found.tensorflow or found.launch or found.peers_port,
-    launch=Launch(clustered),
+    launch=Launch(clustered, across=clustered_across),
 )

@@ -1,0 +1,74 @@
+"""The machines of a job, and the places of its ranks on them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+
+from tfdist.cluster.config import Cluster
+from tfdist.cluster.places import own_gpus
+
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a machine offers to a job.
+
+    Attributes:
+        host: its address, as other machines reach it.
+        interface: the network interface that has this address; "" where it is not known.
+        ports: a free port for each rank that it starts.
+        gpus: its GPUs, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    host: str
+    interface: str
+    ports: tuple[int, ...]
+    gpus: tuple[str, ...]
+
+    def address(self, place: int) -> str:
+        """The address "host:port" of its rank number `place`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.ports[place]}"
+
+
+@contextlib.contextmanager
+def clustered_across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str]]]:
+    """The variables of the ranks on all machines, with TF_CONFIG.
+
+    Args:
+        machines: the machines, in the order of the ranks.
+    """
+    places = [(machine, place) for machine in machines for place in range(len(machine.ports))]
+    jobs = {"worker": tuple(machine.address(place) for machine, place in places)}
+    yield [
+        {
+            "TF_CONFIG": Cluster(jobs, "worker", rank).to_tf_config(),
+            **own_gpus(("worker", place), len(machine.ports), list(machine.gpus)),
+        }
+        for rank, (machine, place) in enumerate(places)
+    ]
+
+
+def interface_of(host: str) -> str:
+    """The network interface of this machine that has the IPv4 address `host`; "" for none.
+
+    Example:
+
+    >>> from tfdist.cluster.machines import interface_of
+    >>> interface_of("127.0.0.1")
+    'lo'
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == host:
+                    return name
+    return ""
