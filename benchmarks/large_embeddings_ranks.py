@@ -85,10 +85,15 @@ def _peak(identity: int) -> int:
 
 
 def sent_here() -> int:
-    """What the loopback device of this network has sent."""
+    """The bytes that the loopback device of this network has sent."""
+    return counted_here()[0]
+
+
+def counted_here() -> tuple[int, int]:
+    """The bytes and the packets that the loopback device of this network has sent."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
     (numbers,) = [line.split(":")[1].split() for line in lines if line.strip().startswith("lo:")]
-    return int(numbers[8])
+    return int(numbers[8]), int(numbers[9])
 
 
 def make_data(arguments: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:

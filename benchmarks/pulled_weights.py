@@ -48,18 +48,20 @@ def table(found: dict[str, Any], arguments: argparse.Namespace) -> str:
     bound = found["bound"]
     head = ["`pull_compression`"]
     for way in WAYS.values():
-        head += [f"{way}, bytes", "of the bound"]
+        head += [f"{way}, bytes", "of them headers", "of the bound"]
     rows = []
     for pull in arguments.pulls:
         cells = [f"`{pull!r}`" if pull != "none" else "`None`"]
         for way in WAYS:
             sent = found["sent"][way][pull]
-            cells += [f"{sent:,.0f}", f"{sent / bound:.2f}"]
+            headers = found["headers"][way][pull]
+            cells += [f"{sent:,.0f}", f"{headers:,.0f}", f"{sent / bound:.2f}"]
         rows.append(cells)
     text = (
         f"Bytes that cross the loopback device for an update: {arguments.layers} dense layers of "
         f"{arguments.width} and one of 10, {arguments.workers} workers, one parameter server. The "
-        f"bound, {bound:,} bytes, is all weights once and all gradients once. "
+        f"bound, {bound:,} bytes, is all weights once and all gradients once. Headers are those of "
+        "Ethernet, IP and TCP, also of packets that only confirm: 66 bytes each. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make benchmark-pulled-weights`."
     )
     return "\n".join([*tables.table(head, rows), "", text])

@@ -11,7 +11,9 @@ import keras
 import numpy as np
 
 import tfdist
-from benchmarks.large_embeddings_ranks import sent_here
+from benchmarks.large_embeddings_ranks import counted_here
+
+HEADERS = 14 + 20 + 32  # bytes of a packet: of Ethernet, of IPv4, and of TCP with its time
 
 
 class Bytes(keras.callbacks.Callback):
@@ -19,19 +21,19 @@ class Bytes(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.crossed: list[int] = []
+        self.crossed: list[tuple[int, int]] = []
 
     def on_epoch_begin(self, epoch, logs=None):
         """Notes it."""
-        self.crossed.append(sent_here())
+        self.crossed.append(counted_here())
 
     def on_train_end(self, logs=None):
         """Notes it."""
-        self.crossed.append(sent_here())
+        self.crossed.append(counted_here())
 
 
-def sent(arguments: argparse.Namespace, pull: str, way: str) -> tuple[float, int]:
-    """The bytes of an update, and the bytes of all weights and gradients."""
+def sent(arguments: argparse.Namespace, pull: str, way: str) -> tuple[float, float, int]:
+    """The bytes of an update, those of headers, and the bytes of all weights and gradients."""
     waits = tfdist.staleness.SSP(1000) if way == "chief" else None  # for nobody, but the chief asks
     strategy = tfdist.Strategy(
         "parameter_server", staleness=waits, pull_compression=None if pull == "none" else pull
@@ -52,7 +54,9 @@ def sent(arguments: argparse.Namespace, pull: str, way: str) -> tuple[float, int
         raise RuntimeError(f"The updates were made otherwise: {model.train_function.why_chief}")
     moved = [*model.weights, *model.trainable_variables]
     bound = sum(4 * variable.value.shape.num_elements() for variable in moved)
-    return (counted.crossed[-1] - counted.crossed[-2]) / arguments.steps, bound
+    before, after = counted.crossed[-2:]
+    crossed, packets = ((b - a) / arguments.steps for a, b in zip(before, after))
+    return crossed, HEADERS * packets, bound
 
 
 def main() -> None:
@@ -63,11 +67,12 @@ def main() -> None:
     for name in ("width", "layers", "frozen", "steps"):
         parser.add_argument(f"--{name}", type=int, required=True)
     arguments = parser.parse_args()
-    found: dict = {"sent": {}, "bound": 0}
+    found: dict = {"sent": {}, "headers": {}, "bound": 0}
     for way in ("workers", "chief"):
         for pull in arguments.pulls:
-            number, found["bound"] = sent(arguments, pull, way)
+            number, headers, found["bound"] = sent(arguments, pull, way)
             found["sent"].setdefault(way, {})[pull] = number
+            found["headers"].setdefault(way, {})[pull] = headers
     arguments.path.write_text(json.dumps(found))
     os._exit(0)
 
