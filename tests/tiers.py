@@ -51,6 +51,7 @@ _OF_PATH = {
     "partitioned": "job",
     "processes": "graph",
     "processes/test_backups.py": "pure",
+    "rendezvous": "pure",
     "replay/test_damage.py": "pure",
     "replay/test_exit.py": "graph",
     "replay/test_log.py": "pure",

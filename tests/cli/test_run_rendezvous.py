@@ -208,3 +208,89 @@ def test_a_file_can_have_the_secret(two, address, tmp_path):
 def test_no_tensorflow_is_needed_to_meet():
     code = "import sys, tfdist.rendezvous.machine; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_launcher_that_was_stopped_when_another_failed_learns_of_it(two, address, tmp_path):
+    """It reads that the job begins and that it has failed at the same time."""
+    first, second = two
+    third = Launcher(tmp_path / "third")
+    serving = start(first, STAYS, address, machines=3, notes=first)
+    wait_until_served(address)
+    stopped = start(second, STAYS, address, machines=3, notes=first)
+    while b"2 of 3" not in serving.stderr.readline():
+        pass
+    stopped.send_signal(signal.SIGSTOP)
+    killed = start(third, STAYS, address, machines=3, notes=first)
+    first.wait_for("task-0", "task-2")
+    killed.kill()
+    assert killed.wait(10)
+    time.sleep(0.5)
+    stopped.send_signal(signal.SIGCONT)
+    for process in (serving, stopped):
+        assert said(process, timeout=25)[0] == 1
+
+
+def test_the_cause_is_named_though_another_machine_ends_first(two, address):
+    """Rank 1 is killed; rank 0 notices and ends; rank 2, beside rank 1, has not noticed yet."""
+    body = NOTES + (
+        "    wait_for('task-0', 'task-1', 'task-2')\n"
+        "    if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    if rank == 0:\n"
+        "        time.sleep(0.5)\n"
+        "        raise ConnectionError('Rank 0 lost its connection to rank 1')\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    time.sleep(600)\n"
+    )
+    first, second = two
+    serving = start(first, body, address, notes=first)
+    wait_until_served(address)
+    other = start(second, body, address, "--grace-period", 3, count=2, notes=first)
+    for status, _, errors in map(said, (serving, other)):
+        assert status == 137
+        assert "rank 1 was killed by SIGKILL" in errors
+
+
+@pytest.mark.parametrize("interrupted", [0, 1], ids=["serves", "came"])
+def test_ctrl_c_while_others_train_on_ends_the_job(two, address, interrupted):
+    """The ranks of the launcher that gets the signal have ended well already."""
+    body = NOTES + f"    if (rank == 2) == bool({interrupted}): sys.exit(0)\n    time.sleep(600)\n"
+    processes = both(two, body, address)
+    two[0].wait_for("task-0", "task-1", "task-2")
+    time.sleep(1.5)
+    processes[interrupted].send_signal(signal.SIGINT)
+    (status, _, _), (other_status, _, errors) = map(said, processes)
+    assert (status, other_status) == (130, 130)
+    assert interrupted or "ended by SIGINT" in errors
+
+
+def test_the_time_limit_holds_while_others_train_on(two, address):
+    body = NOTES + "    if rank != 2: sys.exit(0)\n    time.sleep(600)\n"
+    processes = both(two, body, address, "--timeout", 4)
+    assert [said(process)[0] for process in processes] == [124, 124]
+
+
+def test_ctrl_c_while_waiting_for_machines_ends_at_once(two, address):
+    first, second = two
+    serving = start(first, NOTES, address, machines=3, notes=first)
+    wait_until_served(address)
+    other = start(second, NOTES, address, machines=3, notes=first)
+    while b"2 of 3" not in serving.stderr.readline():
+        pass
+    serving.send_signal(signal.SIGINT)
+    assert said(serving, timeout=5)[0] == 130
+    status, _, errors = said(other, timeout=5)
+    assert status == 2 and "has ended" in errors
+
+
+def test_who_comes_when_the_job_has_begun_is_not_kept_waiting(two, address, tmp_path):
+    processes = both(two, STAYS, address)
+    two[0].wait_for("task-0", "task-1", "task-2")
+    late = Launcher(tmp_path / "late")
+    begun = time.monotonic()
+    status, _, errors = said(
+        start(late, NOTES, address, "--connect-timeout", 1, notes=late), timeout=25
+    )
+    assert status == 2 and time.monotonic() - begun < 15
+    assert "Nobody serves" in errors or "1 of 2 machines" in errors
+    processes[0].send_signal(signal.SIGTERM)
+    assert [said(process)[0] for process in processes] == [143, 143]

@@ -1,11 +1,10 @@
-"""`tfdist run`: starts a script in several processes on this machine."""
+"""`tfdist run`: starts a script in several processes, on one machine or several."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from importlib.metadata import version
 
 import click
 
@@ -19,12 +18,14 @@ from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.starting import starting
 from tfdist.limits import MOST_DEVICES
 from tfdist.rendezvous import secret
-from tfdist.rendezvous.machine import RefusedError, Terms
+from tfdist.rendezvous.machine import RefusedError
+from tfdist.rendezvous.terms import Terms
 from tfdist.strategies.registry import LAUNCHED
 
 _SECONDS = Seconds()
 _RESTARTS = 3
 _MEETING = 600.0  # seconds: people start the command on one machine after the other
+_ALL_INTERFACES = ("0.0.0.0", "::")
 _NUMBER = click.IntRange(1, MOST_DEVICES)
 _EXAMPLE = """\b
 Example:
@@ -50,7 +51,8 @@ Example:
     type=_NUMBER,
     required=True,
     metavar="N",
-    help="Number of processes, the ranks 0 to N-1; with parameter servers a chief and N-1 workers.",
+    help="Number of processes on this machine, the ranks 0 to N-1 if it is alone; with parameter "
+    "servers a chief and N-1 workers.",
 )
 @click.option(
     "--strategy",
@@ -116,7 +118,8 @@ Example:
     "--connect-timeout",
     type=_SECONDS,
     help="How long a process waits for the others at its start (60, or TFDIST_CONNECT_TIMEOUT; "
-    "Horovod's: 30, or HOROVOD_GLOO_TIMEOUT_SECONDS).",
+    "Horovod's: 30, or HOROVOD_GLOO_TIMEOUT_SECONDS). With --rendezvous also how long a "
+    "machine waits for the others (600).",
 )
 @click.option(
     "--stall-timeout",
@@ -170,7 +173,7 @@ def run(
     verbose: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Starts SCRIPT in N processes on this machine, which train together.
+    """Starts SCRIPT in N processes, which train together.
 
     The script needs no change: `tfdist.Strategy("auto")` in it finds the other processes. All
     ARGS belong to the script. The output of rank 0 is shown as it is. Output of other ranks is
@@ -203,6 +206,7 @@ def run(
     try:
         if isolate:
             isolation.enter()
+        directory = directory_of(log_dir)
         with starting(
             strategy,
             count,
@@ -212,14 +216,13 @@ def run(
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
         ) as start:
-            directory = directory_of(log_dir)
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:
                 say(f"{start.described}, strategy {strategy}, logs in {directory}")
             restarts = _RESTARTS if ps_restarts is None else ps_restarts
             limits = Limits(timeout, stall_timeout, grace_period, restarts)
             job = Job(program, start.members, start.environments, logs, limits, start.remote)
-            outcome = start.concluded(job.run())
+            outcome = job.run()
     except (OSError, ImportError, RefusedError) as error:
         outcome = Outcome(2, str(error))
     for log in logs:
@@ -276,10 +279,15 @@ def _across(
             f"machines, set TF_CONFIG on each. Received: --strategy {strategy}"
         )
     assert rendezvous is not None and machines is not None
-    alike = {"--strategy": strategy, "--machines": machines, "version": version("tfdist")}
+    same: dict[str, str | int] = {"--strategy": strategy, "--machines": machines}
     try:
-        split_address(rendezvous)
+        host, _ = split_address(rendezvous)
         known = secret.read(secret_file, os.environ)
     except (ValueError, OSError) as error:
         context.fail(str(error))
-    return Terms(rendezvous, known, machines, patience or _MEETING, alike, across)
+    if host in _ALL_INTERFACES:
+        context.fail(
+            "--rendezvous needs the address at which the other machines reach this one. "
+            f"Received: {rendezvous}"
+        )
+    return Terms(rendezvous, known, machines, patience or _MEETING, same, across, say)

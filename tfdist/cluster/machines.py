@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import ipaddress
+import json
 import socket
 import struct
 from collections.abc import Iterator, Sequence
 
 from tfdist.cluster.config import Cluster
-from tfdist.cluster.places import own_gpus
+from tfdist.cluster.places import LOOPBACK, own_gpus
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
 
@@ -46,9 +48,10 @@ def clustered_across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str
     """
     places = [(machine, place) for machine in machines for place in range(len(machine.ports))]
     jobs = {"worker": tuple(machine.address(place) for machine, place in places)}
+    config = json.loads(Cluster(jobs, "worker", 0).to_tf_config())
     yield [
         {
-            "TF_CONFIG": Cluster(jobs, "worker", rank).to_tf_config(),
+            "TF_CONFIG": json.dumps(config | {"task": {"type": "worker", "index": rank}}),
             **own_gpus(("worker", place), len(machine.ports), list(machine.gpus)),
         }
         for rank, (machine, place) in enumerate(places)
@@ -64,6 +67,8 @@ def interface_of(host: str) -> str:
     >>> interface_of("127.0.0.1")
     'lo'
     """
+    if ipaddress.ip_address(host).is_loopback:
+        host = LOOPBACK
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])

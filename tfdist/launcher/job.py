@@ -92,7 +92,11 @@ class Job:
                 self._drain(received)
                 for rank in [*self._replaced, *self._ranks]:
                     rank.process.wait()
-        return self._outcome or outcome.of_ranks(self._ranks, self._told, self._started)
+            own = self._outcome or outcome.of_ranks(self._ranks, self._told, self._started)
+            if self._remote is None:
+                return own
+            end = self._started + (self._limits.total or math.inf)
+            return self._remote.concluded(own, received, end, self._limits.grace)
 
     # --- starting -----------------------------------------------------------------------------
 

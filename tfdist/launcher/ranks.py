@@ -10,7 +10,8 @@ from tfdist import environment
 from tfdist.cluster.environments import RANK_VARIABLES
 from tfdist.cluster.parameter_server import enough_threads
 from tfdist.launcher.members import members
-from tfdist.rendezvous.machine import Group, Terms, meet
+from tfdist.rendezvous.machine import Meeting, meet
+from tfdist.rendezvous.terms import Terms
 from tfdist.strategies.registry import LAUNCHED
 
 # By default the C library returns the memory of a step's gradients to the system, and the system
@@ -70,14 +71,14 @@ def environments(
 
 
 @contextlib.contextmanager
-def environments_of_group(
+def environments_of_machine(
     terms: Terms,
     count: int,
     environ: Mapping[str, str] = os.environ,
     *,
     devices_per_worker: int | None = None,
     connect_timeout: float | None = None,
-) -> Iterator[tuple[Group, list[dict[str, str]]]]:
+) -> Iterator[tuple[Meeting, list[dict[str, str]]]]:
     """Meets other machines. Keep it open until the job has ended on all machines.
 
     Args:
@@ -95,10 +96,8 @@ def environments_of_group(
         OSError: when the rendezvous cannot be reached, or when there are not enough free ports.
     """
     common = _common(count, environ, 0, False, devices_per_worker, connect_timeout)
-    for name in (environment.SECRET, environment.SECRET_FILE):
-        common.pop(name, None)
-    with meet(terms, count) as group:
-        yield group, [{**common, **variables} for variables in group.variables]
+    with meet(terms, count) as meeting:
+        yield meeting, [{**common, **variables} for variables in meeting.variables]
 
 
 def _common(
@@ -110,7 +109,8 @@ def _common(
     connect_timeout: float | None,
 ) -> dict[str, str]:
     """What the environments of all ranks have in common; the arguments are those above."""
-    common = {name: value for name, value in environ.items() if name not in RANK_VARIABLES}
+    not_passed_on = (*RANK_VARIABLES, environment.SECRET, environment.SECRET_FILE)
+    common = {name: value for name, value in environ.items() if name not in not_passed_on}
     if devices_per_worker is not None:
         common[environment.DEVICES_PER_WORKER] = str(devices_per_worker)
     if connect_timeout is not None:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from tfdist.launcher import ranks
 from tfdist.launcher.members import Member, members
-from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.remote import Remote
-from tfdist.rendezvous.machine import Terms
+from tfdist.rendezvous.terms import Terms
 
 
 class Start(NamedTuple):
@@ -27,10 +26,6 @@ class Start(NamedTuple):
     environments: Sequence[Mapping[str, str]]
     described: str
     remote: Remote | None = None
-
-    def concluded(self, own: Outcome) -> Outcome:
-        """The outcome of the job on all machines, from the outcome on this machine."""
-        return own if self.remote is None else self.remote.concluded(own)
 
 
 @contextlib.contextmanager
@@ -70,9 +65,9 @@ def starting(
         ) as found:
             yield Start(own, found, f"{len(own)} processes")
         return
-    with ranks.environments_of_group(
+    with ranks.environments_of_machine(
         across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
-    ) as (group, found):
-        own = members(count, first=group.first)
-        described = f"{count} of {group.ranks} processes on {across.machines} machines"
-        yield Start(own, found, described, Remote(group))
+    ) as (meeting, found):
+        own = members(count, first=meeting.first)
+        described = f"{count} of {meeting.ranks} processes on {across.machines} machines"
+        yield Start(own, found, described, Remote(meeting))

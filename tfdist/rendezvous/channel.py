@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
+import re
 import secrets
 import socket
+import time
 from typing import Any
 
-_LONGEST = 16 * 1024 * 1024  # bytes of a message
-_PATIENCE = 10.0  # seconds, for the first messages
-_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_GREETING = "tfdist rendezvous 1"  # another number for other messages
+_PATIENCE = 10.0  # seconds, until both sides have greeted
+_GREETING_BYTES = 200
+_MOST_BYTES = 16 * 1024 * 1024
+_NUMBER = re.compile("[0-9a-f]{32}")
+# A machine that has lost its power or its network is noticed within about half a minute.
+_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
 class NotAuthenticatedError(Exception):
@@ -22,8 +29,10 @@ class Channel:
     """A connection on which each message has a code that needs the secret.
 
     The code is an HMAC-SHA256 (RFC 2104) of the message, its number, its direction, and a random
-    number of each side. So no message can be made, changed, repeated or left out by others. They
-    can read messages: addresses, ranks, and how ranks end.
+    number of each side. So nobody else can make, change, repeat or skip a message; but whoever is
+    on the way can read messages, and can cut the connection.
+
+    Both sides greet while the channel is made, which takes 10 seconds at most.
 
     Args:
         connection: a connected socket. It belongs to the channel.
@@ -32,26 +41,29 @@ class Channel:
 
     Raises:
         NotAuthenticatedError: when the other side does not know the secret.
-        OSError: when the connection breaks.
+        OSError: when the connection breaks, or the other side says nothing.
     """
 
     def __init__(self, connection: socket.socket, secret: bytes, *, serves: bool):
         self._connection = connection
-        self._file = connection.makefile("rb")
         self._secret = secret
-        self._names = ("server", "client") if serves else ("client", "server")
-        self._numbers = [0, 0]
-        for name, value in _KEEPALIVE.items():
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._directions = ("server", "client") if serves else ("client", "server")
+        self._counts = [0, 0]
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _OPTIONS.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        end = time.monotonic() + _PATIENCE
         connection.settimeout(_PATIENCE)
         own = secrets.token_hex(16)
         connection.sendall(own.encode() + b"\n")
-        other = self._file.readline(100).decode(errors="replace").strip()
-        self._both = f"{own} {other}" if serves else f"{other} {own}"
-        self.send("tfdist")
-        if self.receive() != "tfdist":
+        other = self._line(_GREETING_BYTES, end).decode(errors="replace")
+        if not _NUMBER.fullmatch(other):
             raise NotAuthenticatedError("the other side is no launcher of tfdist")
+        self._numbers = f"{own} {other}" if serves else f"{other} {own}"
+        self.send(_GREETING)
+        if self._message(_GREETING_BYTES, end) != _GREETING:
+            raise NotAuthenticatedError("the other side is a launcher of another version")
         connection.settimeout(None)
 
     def fileno(self) -> int:
@@ -63,12 +75,6 @@ class Channel:
         """The address of this side, as the other one sees it."""
         return self._connection.getsockname()[0]
 
-    def _code(self, side: int, text: bytes) -> bytes:
-        number = self._numbers[side]
-        self._numbers[side] += 1
-        beginning = f"{self._both} {self._names[side]} {number} ".encode()
-        return hmac.new(self._secret, beginning + text, hashlib.sha256).hexdigest().encode()
-
     def send(self, message: object) -> None:
         """Sends what JSON can express."""
         text = json.dumps(message).encode()
@@ -79,21 +85,38 @@ class Channel:
 
         Raises:
             NotAuthenticatedError: when the message was not made with the secret.
-            ConnectionError: when the other side is gone.
+            OSError: when the other side is gone.
         """
-        line = self._file.readline(_LONGEST)
-        if not line.endswith(b"\n"):
-            raise ConnectionError("the other side is gone")
-        code, _, text = line[:-1].partition(b" ")
+        return self._message(_MOST_BYTES, None)
+
+    def close(self) -> None:
+        """Closes the connection. Whoever waits for a message on either side learns of it."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _code(self, side: int, text: bytes) -> bytes:
+        count = self._counts[side]
+        self._counts[side] += 1
+        beginning = f"{self._numbers} {self._directions[side]} {count} ".encode()
+        return hmac.new(self._secret, beginning + text, hashlib.sha256).hexdigest().encode()
+
+    def _message(self, most: int, end: float | None) -> Any:
+        code, _, text = self._line(most, end).partition(b" ")
         if not hmac.compare_digest(code, self._code(1, text)):
             raise NotAuthenticatedError("the other side has another secret")
         return json.loads(text)
 
-    def close(self) -> None:
-        """Closes the connection; whoever waits for a message on either side learns of it."""
-        try:
-            self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was first
-        self._file.close()
-        self._connection.close()
+    def _line(self, most: int, end: float | None) -> bytes:
+        # Byte by byte: a message that was read ahead would not show in `fileno`.
+        line = bytearray()
+        while len(line) < most:
+            if end is not None:
+                self._connection.settimeout(max(0.001, end - time.monotonic()))
+            byte = self._connection.recv(1)
+            if byte == b"\n":
+                return bytes(line)
+            if not byte:
+                raise ConnectionError("the other side is gone")
+            line += byte
+        raise NotAuthenticatedError("the other side is no launcher of tfdist")

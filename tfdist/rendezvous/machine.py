@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfdist.cluster.addresses import is_local, reserved_ports, split_address
@@ -17,37 +17,17 @@ from tfdist.cluster.places import gpus
 from tfdist.rendezvous.channel import Channel, NotAuthenticatedError
 from tfdist.rendezvous.end import End
 from tfdist.rendezvous.server import Server
-from tfdist.strategies.backend import Environments
+from tfdist.rendezvous.terms import Terms
 
 _PAUSE = 0.2  # seconds between two attempts to reach the rendezvous
-
-
-@dataclasses.dataclass(frozen=True)
-class Terms:
-    """What the launchers agree on.
-
-    Attributes:
-        address: "host:port" of the rendezvous.
-        secret: what all launchers know.
-        machines: how many launchers there are.
-        patience: seconds to wait for them.
-        alike: what all of them must have been given alike, by names for messages.
-        across: makes the variables of all ranks; see `tfdist.strategies.backend.Launch`.
-    """
-
-    address: str
-    secret: bytes = dataclasses.field(repr=False)
-    machines: int
-    patience: float
-    alike: Mapping[str, Any]
-    across: Callable[[Sequence[Machine]], Environments]
+_ATTEMPT = 5.0  # seconds for one of them
 
 
 class RefusedError(Exception):
     """The job cannot begin."""
 
 
-class Group:
+class Meeting:
     """The launchers of a job, from the view of one of them, once all have come.
 
     Args:
@@ -59,6 +39,7 @@ class Group:
         ranks: the number of ranks on all machines.
         variables: the environment variables of this machine's ranks.
         host: the address of this machine.
+        said: what this launcher has said last of its own end; None for nothing.
     """
 
     def __init__(self, channel: Channel, told: Mapping[str, Any]):
@@ -67,37 +48,33 @@ class Group:
         self.ranks: int = told["ranks"]
         self.variables: list[dict[str, str]] = told["variables"]
         self.host = channel.own_host
+        self.said: End | None = None
 
     def fileno(self) -> int:
-        """The descriptor; it can be read once another machine has failed."""
+        """The descriptor; it can be read when there is something to be told."""
         return self._channel.fileno()
 
-    def failure(self) -> End:
-        """How another machine has failed. Waits for it."""
-        return self._received("failed", "end")
+    def say(self, end: End) -> None:
+        """Tells the others how this machine's ranks have ended, or that it was interrupted."""
+        self.said = end
+        with contextlib.suppress(OSError):  # then nobody serves any more, which `told` tells
+            self._channel.send(dataclasses.asdict(end))
 
-    def conclude(self, own: End) -> End:
-        """Tells the others how this machine's ranks have ended, and waits for the others.
+    def told(self) -> tuple[End, bool]:
+        """How another machine has failed, or the job has ended. Waits for either.
 
         Returns:
-            The failure that has ended the job, on whichever machine; status 0 for none.
+            The end, and whether the job has ended.
         """
-        with contextlib.suppress(OSError):
-            self._channel.send(dataclasses.asdict(own))
-        return self._received("end")
-
-    def _received(self, *wanted: str) -> End:
         try:
-            while True:
-                for what, end in self._channel.receive().items():
-                    if what in wanted:
-                        return End(**end)
-        except (OSError, ValueError, NotAuthenticatedError) as error:
-            return End(1, f"the launcher that serves the rendezvous is gone: {error}")
+            message = self._channel.receive()
+            return End(**message.get("end", message.get("failed"))), "end" in message
+        except (OSError, NotAuthenticatedError, ValueError, TypeError, AttributeError):
+            return End(1, "the launcher that serves the rendezvous is gone"), True
 
 
 @contextlib.contextmanager
-def meet(terms: Terms, processes: int) -> Iterator[Group]:
+def meet(terms: Terms, processes: int) -> Iterator[Meeting]:
     """Waits for the other launchers. Keep it open until the job has ended everywhere.
 
     Args:
@@ -111,69 +88,90 @@ def meet(terms: Terms, processes: int) -> Iterator[Group]:
         ValueError: when the address is none.
     """
     host, port = split_address(terms.address)
-    end = time.monotonic() + terms.patience
     server = _serve(host, port, terms)
+    what = "Serving" if server is not None else "Looking for"
+    terms.say(
+        f"{what} the rendezvous {terms.address} for {terms.machines} machines, for at most "
+        f"{terms.patience:g} s"
+    )
+    end = End(1, "its launcher has ended")
     try:
-        with _connected(host, port, end, terms) as channel, reserved_ports(processes) as ports:
+        with _connected(host, port, terms) as channel, reserved_ports(processes) as ports:
             own = channel.own_host
             machine = Machine(own, interface_of(own), tuple(ports), tuple(gpus(os.environ)))
-            joining = {"machine": dataclasses.asdict(machine), "terms": dict(terms.alike)}
-            channel.send({**joining, "serves": server is not None})
-            told = _answer(channel, terms)
-            if "refused" in told:
-                raise RefusedError(told["refused"])
-            yield Group(channel, told)
+            joining = {"machine": dataclasses.asdict(machine), "serves": server is not None}
+            channel.send({**joining, "terms": dict(terms.same_everywhere)})
+            meeting = Meeting(channel, _answer(channel, terms))
+            try:
+                yield meeting
+            except (OSError, ImportError) as error:
+                meeting.say(End(2, str(error)))
+                raise
+            finally:
+                end = meeting.said or end
     finally:
         if server is not None:
-            server.join()
+            server.stop(end)
 
 
 def _serve(host: str, port: int, terms: Terms) -> Server | None:
     """The server, if it is this launcher's task to serve."""
     if not is_local(host):
         return None
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     try:
-        listener = socket.create_server((host, port), family=family)
+        listener = socket.create_server(address[:2], family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:  # another launcher of this machine serves
             return None
         raise
-    return Server(listener, terms.secret, terms.machines, terms.patience, terms.across)
+    return Server(listener, terms)
 
 
 @contextlib.contextmanager
-def _connected(host: str, port: int, end: float, terms: Terms) -> Iterator[Channel]:
+def _connected(host: str, port: int, terms: Terms) -> Iterator[Channel]:
+    end = time.monotonic() + terms.patience
     while True:
         try:
-            connection = socket.create_connection((host, port), timeout=_PAUSE * 10)
+            connection = socket.create_connection((host, port), timeout=_ATTEMPT)
+            channel = _greeted(connection, terms)
             break
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             if time.monotonic() > end:
                 raise OSError(
                     f"Nobody serves the rendezvous {terms.address} (for {terms.patience:g} s). "
-                    "Start the same command on the machine that has this address, and look for a "
-                    f"firewall between the machines. Received: {error}"
+                    "Start the same command on the machine that has this address. Look for a "
+                    "firewall between the machines, and for another program at this port. "
+                    f"Received: {error}"
                 ) from error
         time.sleep(_PAUSE)
-    try:
-        channel = Channel(connection, terms.secret, serves=False)
-    except (OSError, NotAuthenticatedError) as error:
-        connection.close()
-        raise RefusedError(
-            f"The rendezvous {terms.address} has another secret, or it is no launcher of tfdist, "
-            f"or its job has begun already. Received: {error}"
-        ) from error
     try:
         yield channel
     finally:
         channel.close()
 
 
+def _greeted(connection: socket.socket, terms: Terms) -> Channel:
+    try:
+        return Channel(connection, terms.secret, serves=False)
+    except NotAuthenticatedError as error:
+        connection.close()
+        raise RefusedError(
+            f"The rendezvous {terms.address} has another secret, or it is no launcher of this "
+            f"version of tfdist. Received: {error}"
+        ) from error
+    except OSError:
+        connection.close()
+        raise
+
+
 def _answer(channel: Channel, terms: Terms) -> dict[str, Any]:
     try:
-        return channel.receive()
-    except (OSError, NotAuthenticatedError) as error:
+        told = channel.receive()
+    except (OSError, NotAuthenticatedError, ValueError) as error:
         raise RefusedError(
             f"The launcher that serves the rendezvous {terms.address} has ended. Received: {error}"
         ) from error
+    if "refused" in told:
+        raise RefusedError(told["refused"])
+    return told

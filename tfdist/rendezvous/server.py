@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfdist.cluster.machines import Machine
 from tfdist.rendezvous.channel import Channel, NotAuthenticatedError
 from tfdist.rendezvous.end import End
-from tfdist.strategies.backend import Environments
+from tfdist.rendezvous.terms import Terms
 
 _LOOK = 0.2  # seconds between two looks at the clock
+_PATIENCE = 30.0  # seconds for the others to end, once the launcher here has ended
+_SPARE_GREETINGS = 16
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError)
 
 
 @dataclasses.dataclass
@@ -25,17 +29,25 @@ class _Launcher:
 
     Attributes:
         channel: the connection to it.
-        terms: what all launchers must have been given alike.
         machine: its machine.
         serves: whether its process is the one that serves.
+        same_everywhere: as in its `Terms`.
         end: how its ranks have ended; None until then.
     """
 
     channel: Channel
-    terms: dict[str, Any]
     machine: Machine
     serves: bool
+    same_everywhere: dict[str, Any]
     end: End | None = None
+
+
+class _Come:
+    """The event that a launcher has come."""
+
+
+class _Gone:
+    """The event that the connection to a launcher has broken."""
 
 
 class Server:
@@ -43,110 +55,137 @@ class Server:
 
     Args:
         listener: listens at the rendezvous.
-        secret: what the launchers know.
-        machines: how many launchers there must be.
-        patience: seconds to wait for them.
-        across: makes the variables of all ranks; see `tfdist.strategies.backend.Launch`.
+        terms: what the launchers agree on.
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        secret: bytes,
-        machines: int,
-        patience: float,
-        across: Callable[[Sequence[Machine]], Environments],
-    ):
+    def __init__(self, listener: socket.socket, terms: Terms):
         self._listener = listener
-        self._secret = secret
-        self._machines = machines
-        self._patience = patience
-        self._across = across
-        self._events: queue.Queue[tuple[_Launcher, End | None]] = queue.Queue()
+        self._terms = terms
+        self._events: queue.Queue[tuple[_Launcher | None, _Come | _Gone | End]] = queue.Queue()
         self._launchers: list[_Launcher] = []
+        self._greetings = threading.BoundedSemaphore(2 * terms.machines + _SPARE_GREETINGS)
+        self._accepts = True
         self._thread = threading.Thread(target=self._serve, name="rendezvous", daemon=True)
-        for target in (self._thread, threading.Thread(target=self._accept, daemon=True)):
-            target.start()
+        self._thread.start()
+        threading.Thread(target=self._accept, daemon=True).start()
 
-    def join(self) -> None:
-        """Waits until all launchers know how the job has ended, or are gone."""
+    def stop(self, end: End) -> None:
+        """Ends the job, unless it has ended, and waits until all launchers were told.
+
+        Args:
+            end: how the launcher that serves has ended.
+        """
+        self._events.put((None, end))
         self._thread.join()
 
     # --- connections ----------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        while True:
+        while self._accepts:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed: the job has begun
-                return
+            except OSError:  # closed; or there are too many descriptors for the moment
+                time.sleep(_LOOK)
+                continue
+            self._greetings.acquire()
             threading.Thread(target=self._greet, args=[connection], daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
         try:
-            channel = Channel(connection, self._secret, serves=True)
+            channel = Channel(connection, self._terms.secret, serves=True)
             said = channel.receive()
-        except (OSError, ValueError, NotAuthenticatedError):
+            machine = Machine(**said["machine"])
+            launcher = _Launcher(channel, machine, said["serves"], said["terms"])
+        except (OSError, NotAuthenticatedError, *_MALFORMED):
             connection.close()  # the other side says why, if it is a launcher
             return
-        launcher = _Launcher(channel, said["terms"], Machine(**said["machine"]), said["serves"])
-        self._events.put((launcher, None))
+        finally:
+            self._greetings.release()
+        self._events.put((launcher, _Come()))
         self._listen_to(launcher)
 
     def _listen_to(self, launcher: _Launcher) -> None:
-        host = launcher.machine.host
         try:
-            end = dataclasses.replace(End(**launcher.channel.receive()), host=host)
-        except (OSError, ValueError, NotAuthenticatedError) as error:
-            end = End(1, f"its launcher is gone: {error}", host=host)
-        self._events.put((launcher, end))
+            while True:
+                end = End(**launcher.channel.receive())
+                end = dataclasses.replace(end, host=launcher.machine.host)
+                self._events.put((launcher, end))
+        except (OSError, NotAuthenticatedError, *_MALFORMED):
+            self._events.put((launcher, _Gone()))
 
     # --- the job --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        refusal = self._gather()
-        self._listener.close()
-        if refusal is not None:
-            self._tell_all({"refused": refusal})
-            return
-        self._launchers.sort(key=lambda launcher: not launcher.serves)
-        machines = [launcher.machine for launcher in self._launchers]
         try:
-            with self._across(machines) as variables:
+            refusal = self._gather()
+            self._close_listener()
+            if refusal is not None:
+                self._tell_all({"refused": refusal})
+                return
+            self._launchers.sort(key=lambda launcher: not launcher.serves)
+            machines = [launcher.machine for launcher in self._launchers]
+            with self._terms.across(machines) as variables:
                 self._begin(machines, variables)
                 self._watch()
-        except (OSError, ImportError) as error:
+        except Exception as error:  # whatever it is, nobody may wait for this thread
             self._tell_all({"refused": str(error)})
+        finally:
+            self._close_listener()
+            for launcher in self._launchers:
+                launcher.channel.close()
+
+    def _close_listener(self) -> None:
+        self._accepts = False
+        with contextlib.suppress(OSError):  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     def _gather(self) -> str | None:
         """Waits for all launchers. Returns why the job cannot begin, if so."""
-        end = time.monotonic() + self._patience
-        while len(self._launchers) < self._machines:
+        terms = self._terms
+        end = time.monotonic() + terms.patience
+        while len(self._launchers) < terms.machines:
             if time.monotonic() > end:
                 came = ", ".join(launcher.machine.host for launcher in self._launchers)
                 return (
-                    f"{len(self._launchers)} of {self._machines} machines came to the rendezvous "
-                    f"within {self._patience:g} s: {came}. Start the same command on the others, "
-                    "or wait longer (--connect-timeout)"
+                    f"{len(self._launchers)} of {terms.machines} machines came to the rendezvous "
+                    f"within {terms.patience:g} s: {came or 'none'}. Start the same command on the "
+                    "others, or wait longer (--connect-timeout)"
                 )
             try:
-                launcher, end_of_it = self._events.get(timeout=_LOOK)
+                launcher, event = self._events.get(timeout=_LOOK)
             except queue.Empty:
                 continue
-            if end_of_it is not None:  # gone again before the job began
+            if launcher is None:
+                return "the launcher that serves the rendezvous has ended"
+            if isinstance(event, _Come):
+                refusal = self._take(launcher)
+                if refusal is not None:
+                    return refusal
+            elif launcher in self._launchers:
                 self._launchers.remove(launcher)
-                continue
-            self._launchers.append(launcher)
-            first = self._launchers[0]
-            for name, given in first.terms.items():
-                if launcher.terms.get(name) == given:
-                    continue
-                return (
-                    f"All launchers must be given the same {name}. Received: "
-                    f"{given!r} on {first.machine.host}, and "
-                    f"{launcher.terms.get(name)!r} on {launcher.machine.host}"
-                )
+                terms.say(f"{launcher.machine.host} has left ({self._count()})")
         return None
+
+    def _take(self, launcher: _Launcher) -> str | None:
+        """Takes a launcher that has come. Returns why there can be no job with it, if so."""
+        self._launchers.append(launcher)
+        first = self._launchers[0]
+        for name, given in first.same_everywhere.items():
+            other = launcher.same_everywhere.get(name)
+            if other != given:
+                return (
+                    f"All launchers must be given the same {name}. Received: {given!r} on "
+                    f"{first.machine.host}, and {other!r} on {launcher.machine.host}"
+                )
+        processes = len(launcher.machine.ports)
+        self._terms.say(
+            f"{launcher.machine.host} has come with {processes} process(es) ({self._count()})"
+        )
+        return None
+
+    def _count(self) -> str:
+        return f"{len(self._launchers)} of {self._terms.machines} machines"
 
     def _begin(self, machines: Sequence[Machine], variables: Sequence[dict[str, str]]) -> None:
         firsts = itertools.accumulate((len(m.ports) for m in machines), initial=0)
@@ -157,25 +196,44 @@ class Server:
     def _watch(self) -> None:
         """Tells all launchers of the first failure, and at the end of the one that caused it."""
         cause: End | None = None
+        patience: float | None = None
         while any(launcher.end is None for launcher in self._launchers):
-            launcher, end = self._events.get()
-            if end is None or launcher not in self._launchers:
-                continue  # it came too late
-            launcher.end = end
-            if end.status and cause is None:
+            try:
+                launcher, event = self._events.get(timeout=patience)
+            except queue.Empty:  # a launcher is stopped, or its network is cut
+                break
+            if launcher is None and isinstance(event, End):  # the launcher here has ended
+                launcher, patience = self._launchers[0], _PATIENCE
+                event = dataclasses.replace(event, host=launcher.machine.host)
+            if launcher not in self._launchers or isinstance(event, _Come):
+                self._refuse_late(launcher)
+                continue
+            assert launcher is not None
+            if isinstance(event, _Gone):
+                if launcher.end is not None:  # its ranks had ended before
+                    continue
+                event = End(1, "its launcher is gone", host=launcher.machine.host)
+            launcher.end = event
+            if not event.status:
+                continue
+            if cause is None:
                 for other in self._launchers:
                     if other.end is None:
-                        self._tell(other, {"failed": dataclasses.asdict(end)})
-            if end.status and (cause is None or cause.by_others > end.by_others):
-                cause = end
+                        self._tell(other, {"failed": dataclasses.asdict(event)})
+            if cause is None or cause.by_others > event.by_others:
+                cause = event
         self._tell_all({"end": dataclasses.asdict(cause or End())})
+
+    def _refuse_late(self, launcher: _Launcher | None) -> None:
+        if launcher is not None:
+            self._tell(launcher, {"refused": "the job at this rendezvous has begun already"})
+            launcher.channel.close()
 
     def _tell_all(self, message: dict[str, Any]) -> None:
         for launcher in self._launchers:
             self._tell(launcher, message)
 
     def _tell(self, launcher: _Launcher, message: dict[str, Any]) -> None:
-        try:
+        # If it is gone, the thread that listens to it has noted that.
+        with contextlib.suppress(OSError):
             launcher.channel.send(message)
-        except OSError:
-            pass  # it is gone, which the thread that listens to it has noted

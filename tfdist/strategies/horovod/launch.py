@@ -41,7 +41,13 @@ def across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str]]]:
 
     Raises:
         ImportError: in one line, where Horovod is not installed.
+        OSError: in one line, for an IPv6 address.
     """
+    if ":" in machines[0].host:
+        raise OSError(
+            "Horovod's rendezvous server knows IPv4 addresses only. "
+            f"Received: {machines[0].host} for the machine with rank 0"
+        )
     # Several launchers may be on one machine. Horovod must not take their ranks as one machine's.
     hosts = [(f"machine-{place}", len(machine.ports)) for place, machine in enumerate(machines)]
     interfaces = [machine.interface for machine in machines for _ in machine.ports]
@@ -72,6 +78,7 @@ def _variables(hosts: Sequence[tuple[str, int]], address: str) -> Iterator[list[
     slots = get_host_assignments(parse_hosts(listed), sum(ranks for _, ranks in hosts))
     # `RendezvousServer` of the same module would listen on all interfaces.
     server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
+    server.daemon_threads = True  # whoever is slow to ask does not hold up the end
     server.init(slots)
     common = {
         "HOROVOD_CONTROLLER": "gloo",
