@@ -95,8 +95,9 @@ def test_who_comes_and_leaves_is_said():
 
 
 def test_each_message_is_taken_once_in_its_order_and_direction():
-    ends = socket.socketpair()
-    made = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        coming = socket.create_connection(listener.getsockname())
+        ends, made = (listener.accept()[0], coming), []
     serving = threading.Thread(target=lambda: made.append(Channel(ends[0], SECRET, serves=True)))
     serving.start()
     client = Channel(ends[1], SECRET, serves=False)
