@@ -48,13 +48,15 @@ def variables(layers: int) -> int:
     return 2 * (layers + 1)
 
 
-def measure(arguments: argparse.Namespace, row: dict[str, Any]) -> dict[str, list[float]]:
-    """The updates per second of each round, by system."""
+def measure(
+    arguments: argparse.Namespace, row: dict[str, Any]
+) -> dict[str, dict[str, list[float]]]:
+    """Of each round, by system: updates per second, and the chief's milliseconds per update."""
     steps = max(100, arguments.updates // variables(row["layers"]))
     given = ["--layers", row["layers"], "--width", arguments.width, "--batch", arguments.batch]
     given += ["--steps", steps, "--rounds", arguments.rounds, "--optimizer", row["optimizer"]]
     start = runner.launched(1 + row["workers"], "parameter_server")
-    found: dict[str, list[float]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for _, name in runner.in_turn(["TensorFlow", *arguments.policies], arguments.jobs):
         chosen = ("TensorFlow", "none") if name == "TensorFlow" else ("tfdist", name)
         system = ["--system", chosen[0], "--policy", chosen[1]]
@@ -62,33 +64,43 @@ def measure(arguments: argparse.Namespace, row: dict[str, Any]) -> dict[str, lis
         counted = result["updates"] / (steps * (1 + arguments.rounds))
         if name != "TensorFlow" and counted != 1:
             raise RuntimeError(f"tfdist counted {counted:.1%} of its updates")
-        found.setdefault(name, []).extend(steps / seconds for seconds in result["seconds"])
+        of_system = found.setdefault(name, {"updates": [], "chief": []})
+        of_system["updates"] += [steps / seconds for seconds in result["seconds"]]
+        of_system["chief"] += [1000 * seconds / steps for seconds in result["processor"]]
     return found
 
 
 def table(measured: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     """A row for each model, number of workers and optimizer, in Markdown."""
-    head = ["variables", "workers", "optimizer", "TensorFlow"]
+    head = ["variables", "workers", "optimizer", "TensorFlow", "chief, ms"]
     for policy in arguments.policies:
-        head += [f"tfdist, {policy}", "ratio"]
+        head += [f"tfdist, {policy}", "ratio", "chief, ms"]
     rows = []
     for row in measured:
-        peer = row["updates"]["TensorFlow"]
+        systems = row["systems"]
+        peer = systems["TensorFlow"]["updates"]
         cells = [str(variables(row["layers"])), str(row["workers"]), row["optimizer"]]
         cells.append(tables.with_quartiles(peer, ".0f"))
+        cells.append(_median(systems["TensorFlow"]["chief"]))
         for policy in arguments.policies:
-            ours = row["updates"][policy]
+            ours = systems[policy]["updates"]
             cells.append(tables.with_quartiles(ours, ".0f"))
             cells.append(f"{statistics.median(ours) / statistics.median(peer):.2f}")
+            cells.append(_median(systems[policy]["chief"]))
         rows.append(cells)
     text = (
-        f"Updates per second: the median of {arguments.rounds * arguments.jobs} rounds (quartiles) "
+        "Updates per second, and what the chief's process computes for an update: the "
+        f"median of {arguments.rounds * arguments.jobs} rounds (quartiles) "
         f"in {arguments.jobs} job(s) of each system. Dense layers of "
         f"{arguments.width}, batches of {arguments.batch}, one parameter server, over loopback. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make "
         "benchmark-parameter-server`."
     )
     return "\n".join([*tables.table(head, rows, "nntn"), "", text])
+
+
+def _median(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f}"
 
 
 def main() -> None:
@@ -99,7 +111,7 @@ def main() -> None:
         arguments.layers, arguments.workers, arguments.optimizers
     ):
         row: dict[str, Any] = {"layers": layers, "workers": workers, "optimizer": optimizer}
-        measured.append({**row, "updates": measure(arguments, row)})
+        measured.append({**row, "systems": measure(arguments, row)})
         print(table(measured[-1:], arguments).splitlines()[2], file=sys.stderr, flush=True)
     pages.publish(arguments, "parameter-server", table(measured, arguments), measured)
 

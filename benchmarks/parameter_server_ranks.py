@@ -14,6 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+Result = dict[str, list[float] | int]
+
 THREADS = 16
 RATE = 0.01
 
@@ -68,22 +70,47 @@ def make_loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-class Epochs(keras.callbacks.Callback):
-    """Notes how long each epoch takes."""
+class Watch:
+    """Notes how long rounds take, and what this process computes in them."""
 
     def __init__(self):
-        super().__init__()
         self.seconds: list[float] = []
+        self.processor: list[float] = []
+
+    def begin(self) -> None:
+        """Begins a round."""
+        self._start = time.perf_counter(), time.process_time()
+
+    def end(self) -> None:
+        """Ends the round."""
+        self.seconds.append(time.perf_counter() - self._start[0])
+        self.processor.append(time.process_time() - self._start[1])
+
+    def result(self, updates: int) -> Result:
+        """What the benchmark reads; the first round is left out."""
+        return {
+            "seconds": self.seconds[1:],
+            "processor": self.processor[1:],
+            "updates": updates,
+        }
+
+
+class Epochs(keras.callbacks.Callback):
+    """Watches epochs."""
+
+    def __init__(self, watch: Watch):
+        super().__init__()
+        self._watch = watch
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._start = time.perf_counter()
+        self._watch.begin()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.seconds.append(time.perf_counter() - self._start)
+        self._watch.end()
 
 
-def of_tfdist(arguments: argparse.Namespace) -> dict[str, list[float] | int]:
-    """The seconds of each epoch of tfdist's `fit`, and the number of updates that were counted."""
+def of_tfdist(arguments: argparse.Namespace) -> Result:
+    """The epochs of tfdist's `fit`, and the number of updates that were counted."""
     import tfdist
 
     policy = tfdist.staleness.InverseLR() if arguments.policy == "InverseLR" else None
@@ -91,18 +118,18 @@ def of_tfdist(arguments: argparse.Namespace) -> dict[str, list[float] | int]:
     with strategy.scope():
         model = make_model(arguments.layers, arguments.width, arguments.pause)
         model.compile(make_optimizer(arguments.optimizer), make_loss())
-    watch = Epochs()
+    watch = Watch()
     model.fit(
         make_data(arguments.width, arguments.batch),
         steps_per_epoch=arguments.steps,
         epochs=1 + arguments.rounds,
         verbose=0,
-        callbacks=[watch],
+        callbacks=[Epochs(watch)],
     )
-    return {"seconds": watch.seconds[1:], "updates": int(model.optimizer.iterations.numpy())}
+    return watch.result(int(model.optimizer.iterations.numpy()))
 
 
-def of_tensorflow(arguments: argparse.Namespace) -> dict[str, list[float] | int]:
+def of_tensorflow(arguments: argparse.Namespace) -> Result:
     """The same of TensorFlow's own loop: a function reads, computes and updates each variable."""
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -153,14 +180,14 @@ def of_tensorflow(arguments: argparse.Namespace) -> dict[str, list[float] | int]
         return make_data(arguments.width, arguments.batch)
 
     iterator = iter(coordinator.create_per_worker_dataset(dataset))
-    seconds = []
+    watch = Watch()
     for _ in range(1 + arguments.rounds):
-        start = time.perf_counter()
+        watch.begin()
         for _ in range(arguments.steps):
             coordinator.schedule(step, args=(iterator,))
         coordinator.join()
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": seconds[1:], "updates": int(updates.numpy())}
+        watch.end()
+    return watch.result(int(updates.numpy()))
 
 
 def _serve(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> None:
