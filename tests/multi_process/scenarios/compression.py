@@ -85,9 +85,9 @@ def accumulated(here):
     with strategy.scope():
         found["saved by all"] = go_on(keras.models.load_model(here.folder / "model.keras"))
 
-    again = model()
-    layers.fit(again, batch=6, callbacks=(backup,))
-    found["backed up"] = layers.state(again)
+    # Into a model that has been trained further, of which nothing may be left.
+    layers.fit(whole, batch=6, callbacks=(backup,))
+    found["backed up"] = layers.state(whole)
     return found
 
 

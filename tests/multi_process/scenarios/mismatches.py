@@ -667,6 +667,6 @@ def one_pass_after_the_other(here):
         "fewer steps than data": (batches(), {"steps_per_epoch": 2}),
     }.items():
         raised[name] = error_of(
-            here.model().fit, data, epochs=4, validation_data=batches(), verbose=0, **options
+            here.model().fit, data, epochs=2, validation_data=batches(), verbose=0, **options
         )
     return raised
