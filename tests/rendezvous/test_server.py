@@ -94,7 +94,9 @@ def test_who_comes_and_leaves_is_said():
         ]
 
 
-def test_each_message_is_taken_once_in_its_order_and_direction():
+@pytest.fixture
+def pair():
+    """Two channels that are connected, the server's first, and their sockets."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         coming = socket.create_connection(listener.getsockname())
         ends, made = (listener.accept()[0], coming), []
@@ -102,20 +104,30 @@ def test_each_message_is_taken_once_in_its_order_and_direction():
     serving.start()
     client = Channel(ends[1], SECRET, serves=False)
     serving.join()
-    (server,) = made
+    yield made[0], client, *ends
+    client.close()
+    made[0].close()
+
+
+def test_each_message_is_taken_once(pair):
+    server, client, at_server, _ = pair
     server.send("first")
     line = client._line(1000, None)
-    ends[0].sendall(line + b"\n" + line + b"\n")
+    at_server.sendall(line + b"\n" + line + b"\n")
     assert client.receive() == "first"
     with pytest.raises(NotAuthenticatedError):
         client.receive()
-    client.send("second")
-    sent = server._line(1000, None)
-    ends[1].sendall(sent + b"\n")
-    assert server.receive() == "second"
-    ends[0].sendall(sent + b"\n")
+
+
+def test_a_message_that_comes_back_is_none(pair):
+    server, client, at_server, at_client = pair
+    client.send("first")
+    line = server._line(1000, None)
+    at_server.sendall(line + b"\n")
     with pytest.raises(NotAuthenticatedError):
         client.receive()
+    at_client.sendall(line + b"\n")
+    assert server.receive() == "first"
 
 
 def test_interfaces_are_found_by_their_addresses():
