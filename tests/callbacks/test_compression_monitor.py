@@ -61,6 +61,7 @@ def test_the_ratio_counts_sparse_gradients_as_they_are():
     assert history["compression_ratio"] == [(1600 + 33 * 4) / (1600 + 33 + 4)]
 
 
+@pytest.mark.full
 def test_a_residual_that_grows_is_seen():
     found = _fit(compression.SignSGD(min_bytes=0), epochs=5)
     assert found["residual"][-1] > found["residual"][0] > 0
@@ -81,6 +82,7 @@ def test_little_is_warned_of_once(option, caplog):
     assert caplog.text.count("compression leaves little of the gradients") == 1
 
 
+@pytest.mark.full
 def test_random_elements_with_much_momentum_are_warned_of(caplog):
     tf.get_logger().propagate = True
     with caplog.at_level(logging.WARNING, logger="tensorflow"):

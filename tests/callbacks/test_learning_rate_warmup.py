@@ -62,12 +62,14 @@ def test_rates_of_two_replicas_by_hand(two_replicas):
     np.testing.assert_allclose(history["learning_rate"], [0.6, 0.8, 0.8], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_four_replicas_begin_at_a_quarter():
     strategy = tfdist.MirroredStrategy(DEVICES[:4])
     epochs, _ = _fit(_model(strategy), LearningRateWarmup(0.8, warmup_epochs=1), epochs=2)
     _assert_rates(epochs, [[0.35, 0.5, 0.65, 0.8], [0.8] * 4])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_rates_are_those_of_horovod(replicas, monkeypatch):
     """Horovod's own code, driven as Keras 2 would."""
@@ -131,6 +133,7 @@ class _Double(keras.callbacks.Callback):
         self.factors = {v.name: np.mean(v.value.numpy() / before[v.name]) for v in variables}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed_float16"])
 @pytest.mark.parametrize(
     ("optimizer", "scaled"),
@@ -175,6 +178,7 @@ def test_all_replicas_have_the_same_momentum(strategy):
         np.testing.assert_array_equal(other.numpy(), first.numpy())
 
 
+@pytest.mark.full
 def test_accumulated_micro_batches_equal_a_large_batch():
     strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4)
     model = _model(strategy, lambda: keras.optimizers.SGD(0.08, momentum=0.9))
@@ -224,6 +228,7 @@ def test_after_the_warmup_the_rate_belongs_to_others(two_replicas):
     _assert_rates(epochs, [[0.1] * 4])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("warmup_epochs", "expected"),
     [
@@ -238,6 +243,7 @@ def test_any_length_of_the_warmup(warmup_epochs, expected, two_replicas):
     _assert_rates(epochs, expected)
 
 
+@pytest.mark.full
 def test_shorter_and_longer_epochs_than_told_end_at_the_full_rate(two_replicas):
     shorter = LearningRateWarmup(0.8, warmup_epochs=1, steps_per_epoch=8)
     epochs, _ = _fit(_model(two_replicas), shorter, epochs=2)

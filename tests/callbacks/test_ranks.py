@@ -9,9 +9,7 @@ from tests.devices import DEVICES
 
 
 def _param(strategy):
-    """Callbacks are the same code with either engine; the default suite runs them with one."""
-    marks = [pytest.mark.xdist_group(strategy)] + [pytest.mark.full] * (strategy != "horovod")
-    return pytest.param(strategy, marks=marks)
+    return pytest.param(strategy, marks=[pytest.mark.xdist_group(strategy), pytest.mark.full])
 
 
 @pytest.fixture(scope="module", params=map(_param, starting.STRATEGIES))

@@ -8,12 +8,17 @@ from tests.cli.launching import Launcher
 
 
 @pytest.fixture
-def launcher(tmp_path):
-    # A suite that runs in the background or under nohup ignores these, and would pass that on.
+def signals():
+    """A suite that runs in the background or under nohup ignores these, and would pass that on."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP,)}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def launcher(signals, tmp_path):
     launcher = Launcher(tmp_path / "job")
     yield launcher
     launcher.close()
-    for number, handler in before.items():
-        signal.signal(number, handler)

@@ -25,7 +25,7 @@ FAILS = """
 
 
 @pytest.fixture
-def two(tmp_path):
+def two(signals, tmp_path):
     """Two machines: folders of their own, and one for what the scripts note."""
     launchers = [Launcher(tmp_path / "first"), Launcher(tmp_path / "second")]
     yield launchers

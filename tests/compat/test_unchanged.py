@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 TRAIN = """
 import json, sys
 import keras, numpy as np, tensorflow as tf
@@ -104,5 +106,6 @@ def trained(*arguments):
     return json.loads(line.removeprefix("found "))
 
 
+@pytest.mark.full
 def test_importing_tfdist_changes_no_number():
     assert trained("tfdist") == trained("plain")

@@ -124,7 +124,7 @@ COLUMNS = (
         1,
         complete=False,
         workers=2,
-        sample=FIRST_SAMPLE,
+        sample=SMALL_SAMPLE,
     ),
 )
 # A compressor that loses nothing, in the step path of several processes.

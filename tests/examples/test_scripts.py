@@ -81,6 +81,7 @@ def test_digits_on_two_devices_equal_one(tmp_path):
     np.testing.assert_allclose(probabilities.sum(-1), np.ones(3), atol=1e-5)
 
 
+@pytest.mark.full
 def test_digits_in_two_processes_report_once(tmp_path):
     options = "--epochs 1 --compare --out here".split()
     launch = ["-m", "tfdist", "run", "-n", "2", "--timeout", "300"]

@@ -67,7 +67,6 @@ FAULTS = [
 # What the launcher sees of others is the same as of one of these.
 USUAL = [
     ("multi_worker", "kill_step"),
-    ("horovod", "leave"),
 ]
 
 

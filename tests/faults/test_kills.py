@@ -49,8 +49,8 @@ def uninterrupted(shared, tmp_path_factory):
 
 # What runs always: each point once, as the files are written by one code. The full suite has all.
 USUAL = {
-    "mirrored": ("weights", "between", "metadata", "after"),
-    "multi_worker": ("moving",),
+    "mirrored": ("weights", "between", "metadata", "moving", "after"),
+    "multi_worker": (),
     "horovod": (),
     "parameter_server": (),
 }

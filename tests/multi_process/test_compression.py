@@ -82,6 +82,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(found, way):
     assert found[0]["whole"]["kept"] != found[1]["whole"]["kept"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["saved by all", "backed up"])
 @scenario(compression.accumulated, REPEATABLE)
 def test_a_training_resumed_in_mid_accumulation_equals_an_uninterrupted_one(found, way):

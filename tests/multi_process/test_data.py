@@ -54,6 +54,7 @@ def test_validation_is_that_of_one_device(found, name):
         checks.metrics(rank["history"], {key: [value] for key, value in logs.items()})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["known length", "unknown length"])
 @scenario(data.distributed_by_hand)
 def test_a_distributed_data_set_is_trained_as_it_is(found, name):
@@ -96,6 +97,7 @@ def test_a_rank_that_knows_its_length_waits_for_one_that_does_not(found):
     trained(found, expected)
 
 
+@pytest.mark.full
 @scenario(data.sizes_that_divide_evenly_or_not)
 def test_ranks_agree_on_sizes_of_which_one_has_seen_its_own(found):
     expected = OneDevice().train(1, BATCHES[:4])
@@ -137,6 +139,7 @@ def test_own_shards_with_several_steps_per_execution(found, name, devices):
     trained(of(found, name), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["known lengths", "unknown lengths", "a rank without data"])
 @scenario(data.own_shards_in_evaluate_and_predict, ALL)
 def test_own_shards_are_evaluated_and_predicted_as_their_union(found, name, devices):

@@ -96,6 +96,7 @@ def test_callbacks_see_the_metrics_of_one_device_in_batches(found):
     checks.trained(found, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hook", decisions.HOOKS)
 @scenario(decisions.weights_set_in_one_rank)
 def test_weights_that_one_rank_sets_are_adopted(found, hook):
@@ -137,6 +138,7 @@ def test_ctrl_c_interrupts_evaluate(found):
         checks.metrics(rank["again"], OneDevice().evaluate(range(67)))
 
 
+@pytest.mark.full
 @scenario(decisions.backups_of_different_epochs)
 def test_the_backup_of_rank_0_counts(found):
     files = ["SHA256SUMS", "latest.weights.h5", "training_metadata.json"]

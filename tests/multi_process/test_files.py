@@ -80,6 +80,7 @@ def test_checkpoints_load_in_one_process_without_tfdist(found):
     assert_weights(model, expected)
 
 
+@pytest.mark.full
 @scenario(files.backups_in_other_spellings)
 def test_backups_are_found_however_their_folder_is_written(found):
     names = ("SHA256SUMS", "latest.weights.h5", "training_metadata.json")
@@ -88,6 +89,7 @@ def test_backups_are_found_however_their_folder_is_written(found):
     assert all(all(rank["paths kept"]) for rank in found)
 
 
+@pytest.mark.full
 @scenario(files.damaged_backups)
 def test_the_backup_before_a_damaged_one_is_used_everywhere(found):
     warned = [[text for text in rank["warned"] if "backup" in text] for rank in found]
@@ -183,6 +185,7 @@ def test_a_missing_file_is_an_error_everywhere(found):
     assert found[0]["history"] == found[1]["history"]
 
 
+@pytest.mark.full
 @scenario(files.loading_a_whole_model)
 def test_a_whole_model_is_loaded_in_a_scope(found):
     checks.trained(found, ones(1), "loaded")
@@ -202,6 +205,7 @@ def test_callbacks_and_saving_in_rank_0_alone(found):
     checks.trained(found, OneDevice().train(2))
 
 
+@pytest.mark.full
 @scenario(files.horovods_habit_with_accumulation)
 def test_callbacks_and_saving_in_rank_0_alone_while_gradients_wait(found):
     saved = ["1.weights.h5", "2.weights.h5", "model.keras"]

@@ -1,5 +1,6 @@
 """Training loops of the ranks' own equal one device."""
 
+import pytest
 import tensorflow as tf
 
 from tests.multi_process.jobs import scenario
@@ -16,6 +17,7 @@ def _equal_one_device(found):
             assert rank[name]["weights"] == found[0][name]["weights"], name
 
 
+@pytest.mark.full
 @scenario(loops.tutorials)
 def test_tensorflows_tutorials_equal_one_device(found):
     _equal_one_device(found)
@@ -26,6 +28,7 @@ def test_keras_losses_equal_one_device(found):
     _equal_one_device(found)
 
 
+@pytest.mark.full
 @scenario(loops.means)
 def test_means_computed_by_hand_equal_one_device(found):
     _equal_one_device(found)
@@ -36,6 +39,7 @@ def test_what_is_built_in_the_first_step_equals_one_device(found):
     _equal_one_device(found)
 
 
+@pytest.mark.full
 @scenario(loops.wrapped_and_built_in_the_first_step)
 def test_a_wrapped_optimizer_that_is_built_in_the_first_step_equals_one_device(found):
     _equal_one_device(found)

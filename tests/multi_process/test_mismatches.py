@@ -49,6 +49,7 @@ def test_more_runs_that_differ_are_named_before_the_first_step(found, name):
     named(found, name, mismatches.MORE_RUNS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", mismatches.ENDS)
 @scenario(mismatches.ends)
 def test_data_that_end_in_one_rank_are_named(found, name):
@@ -61,6 +62,7 @@ def test_other_data_in_one_rank_are_named(found, name):
     named(found, name, mismatches.CONTENTS, "RuntimeError: The ranks do not read the same data.")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", mismatches.HARMLESS)
 @scenario(mismatches.harmless)
 def test_what_is_harmless_changes_nothing(found, name):

@@ -11,6 +11,7 @@ from tests.multi_process.scenarios import strategies
 from tfdist.options import DEFAULT_BUCKET_BYTES
 
 
+@pytest.mark.full
 @scenario(strategies.several)
 def test_several_strategies_train_in_turns(found):
     first, second = OneDevice().train(2), OneDevice(accumulation_steps=2).train(2)

@@ -25,6 +25,10 @@ VARIATIONS = {
     styles.AverageAndPlainRegularization,
     styles.SynchronizedNormalizationByHand,
     styles.BuiltLateWrapped,
+    styles.Wrapped,
+    styles.Penalty,
+    styles.Nets,
+    styles.MetaLearning,
 }
 
 

@@ -29,6 +29,7 @@ def test_a_slow_worker_has_its_share_of_endless_data(found):
         assert sorted(sum(epoch, [])) == [*range(ROWS)]
 
 
+@pytest.mark.full
 @pytest.mark.scenario("data_synchronous")
 def test_synchronous_training_is_the_same_if_a_callback_predicts(found):
     (plain, updates), (predicting, those) = found[False], found[True]

@@ -24,8 +24,8 @@ ON_ANOTHER = "the update of a variable needs variable, which is on another param
 OWN_WAY = "MultiOptimizer applies gradients in a way of its own"
 # Of each kind of reasons and models, one with one server and one with two. The others are `full`.
 QUICK = {
-    1: ("dense, warm-up", "unknown length", "scaled loss", "no metrics"),
-    2: ("dense, warm-up", "large table in pieces", "two optimizers"),
+    1: ("dense, warm-up", "scaled loss"),
+    2: ("dense, warm-up", "two optimizers"),
 }
 OF_SERVERS = {1: tuple(CASES), 2: SEVERAL_SERVERS}
 

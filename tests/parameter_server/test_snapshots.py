@@ -59,7 +59,6 @@ def test_no_update_is_in_the_weights_by_half_and_lost_ones_are_counted(tmp_path)
     assert counted[3] == SAMPLES and sum(counted) >= sum(seen)
 
 
-@pytest.mark.full
 def test_updates_of_the_snapshot_that_the_chief_did_not_know_of_are_counted(tmp_path):
     facts, _ = run(tmp_path, "ahead", ps=1)
     assert facts["why_chief"] is None
@@ -88,6 +87,7 @@ def adam(tmp_path_factory):
     return run(tmp_path_factory.mktemp("adam"), "adam", ps=2)
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("dying-adam")
 def test_all_servers_go_back_to_one_update_whenever_one_dies(adam):
     facts, said = adam
@@ -104,6 +104,7 @@ def test_all_servers_go_back_to_one_update_whenever_one_dies(adam):
     assert facts["lost"] == sum(lost) + 11
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("dying-adam")
 def test_epochs_logs_and_the_learning_rate_are_those_of_the_epoch(adam):
     facts, _ = adam
@@ -114,6 +115,7 @@ def test_epochs_logs_and_the_learning_rate_are_those_of_the_epoch(adam):
     assert facts["history"]["val_accuracy"][-1] == pytest.approx(facts["accuracy"])
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("dying-adam")
 def test_the_model_can_be_used_and_saved_afterwards_and_no_snapshot_is_left(adam):
     facts, _ = adam

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 shares_job = pytest.mark.xdist_group("parameter_server")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @shares_job
 @pytest.mark.scenario("stock_partitioned")

@@ -78,6 +78,7 @@ def test_what_a_worker_assigns_is_where_the_variable_is(found):
     assert found["value"]
 
 
+@pytest.mark.full
 @pytest.mark.scenario("shares")
 def test_a_slow_worker_gets_less_where_the_chief_reads(found):
     assert found["static"] == [6, 6]
@@ -98,12 +99,14 @@ def test_training_stops_at_the_batch_where_it_is_stopped(found):
     assert found["next"] == [[1.0] * scenarios.ROWS]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["static", "dynamic", "synchronous"])
 @pytest.mark.scenario("predicting_within_training")
 def test_callbacks_may_predict_within_an_epoch(found, kind):
     assert found[kind] == [[1.0] * scenarios.ROWS]
 
 
+@pytest.mark.full
 @pytest.mark.scenario("predicting_within_accumulation")
 def test_batches_that_no_call_has_counted_stay_counted_when_a_callback_predicts(found):
     whole = {"updates": 12, "samples": [48, 48], "batches": 24}

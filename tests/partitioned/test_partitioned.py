@@ -40,11 +40,16 @@ def _run(folder, *names, alone=False):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    names = ["equality", "files", "refusal", "initial", "large"]
+    names = ["equality", "files", "refusal"]
     alone = _can_be_alone()
     return _run(
         tmp_path_factory.mktemp("partitioned"), *names, *["traffic"][: int(alone)], alone=alone
     )
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory):
+    return _run(tmp_path_factory.mktemp("more"), "initial", "large")
 
 
 pytestmark = pytest.mark.xdist_group("partitioned")
@@ -82,34 +87,38 @@ def test_what_was_saved_is_loaded_with_any_partitioner(results, name, parts):
     assert loaded["predict"] <= 1e-6
 
 
-def test_parts_begin_with_the_values_of_one_device(results):
-    assert len(results["initial"]) == 12 * 4 + 1
-    assert all(parts == 3 for _, parts in results["initial"].values())
-    assert [name for name, (same, _) in results["initial"].items() if not same] == []
+@pytest.mark.full
+def test_parts_begin_with_the_values_of_one_device(more):
+    assert len(more["initial"]) == 12 * 4 + 1
+    assert all(parts == 3 for _, parts in more["initial"].values())
+    assert [name for name, (same, _) in more["initial"].items() if not same] == []
 
 
-def test_a_large_table_equals_one_device(results):
-    assert set(results["large"]["equality"]) == {"sgd", "adamw"}
-    _check_equality(results["large"]["equality"])
+@pytest.mark.full
+def test_a_large_table_equals_one_device(more):
+    assert set(more["large"]["equality"]) == {"sgd", "adamw"}
+    _check_equality(more["large"]["equality"])
 
 
-def test_plain_sgd_visits_only_the_rows_of_the_gradient(results):
+@pytest.mark.full
+def test_plain_sgd_visits_only_the_rows_of_the_gradient(more):
     # Others update the whole table, piece by piece.
-    assert results["large"]["divided"] == {"sgd": False, "adamw": True}
+    assert more["large"]["divided"] == {"sgd": False, "adamw": True}
 
 
-def test_a_large_table_is_saved_and_loaded_in_chunks(results):
-    number, largest = results["large"]["sizes"]
+@pytest.mark.full
+def test_a_large_table_is_saved_and_loaded_in_chunks(more):
+    number, largest = more["large"]["sizes"]
     # The table and two slots, read for four files and written for as many loads.
     assert number > 3 * 4 * (9001 * 4 * 4 // 4096)
     assert largest <= 4096
     for name in ("fixed", "whole", "none"):
-        loaded = results["large"]["files"]["loaded"][name]
+        loaded = more["large"]["files"]["loaded"][name]
         assert loaded["weights"] == [0.0, 0.0, 0.0], name
         assert loaded["state"] == [0.0, 0.0], name
         assert max(loaded["evaluate"], loaded["predict"]) <= 1e-6, name
-    assert results["large"]["files"]["resumed_updates"] == 12
-    assert results["large"]["bfloat16"] == [0.0, 0.0]
+    assert more["large"]["files"]["resumed_updates"] == 12
+    assert more["large"]["bfloat16"] == [0.0, 0.0]
 
 
 def test_training_resumes_with_another_partitioner(results):

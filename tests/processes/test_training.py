@@ -107,6 +107,7 @@ def test_nothing_is_trained_when_no_backup_is_whole(tmp_path):
     assert callback.backup_dir == tmp_path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("double", [False, True], ids=["", "double"])
 def test_backups_of_keras_alone_are_used(tmp_path, double):
     plain = make(strategy=False)
@@ -119,6 +120,7 @@ def test_backups_of_keras_alone_are_used(tmp_path, double):
     assert "previous/SHA256SUMS" in files(tmp_path)
 
 
+@pytest.mark.full
 def test_keras_double_checkpoint_needs_no_files_of_its_own(tmp_path, expected):
     fit(make(), 3, backup(tmp_path, double_checkpoint=True))
     assert not list(tmp_path.glob("*.bkp"))
@@ -189,6 +191,7 @@ def test_backups_are_removed_at_the_end_and_other_files_stay(tmp_path):
     assert shared.delete_checkpoint is True
 
 
+@pytest.mark.full
 def test_the_end_of_training_leaves_a_link_to_the_folder(tmp_path):
     """Python's `rmtree` refuses links (and mounted folders): an error after all was removed."""
     (tmp_path / "far").mkdir()
@@ -201,6 +204,7 @@ def test_the_end_of_training_leaves_a_link_to_the_folder(tmp_path):
     assert callback.delete_checkpoint is True
 
 
+@pytest.mark.full
 def test_one_callback_for_two_trainings(tmp_path):
     callback = backup(f"{tmp_path}/")
     model = make()
@@ -221,6 +225,7 @@ def test_a_full_disk_leaves_the_backup_before(tmp_path, expected):
     assert_weights(model, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "model.h5"])
 def test_a_full_disk_leaves_the_file_before(tmp_path, name):
     options = {"save_weights_only": name == "model.weights.h5"}
@@ -241,6 +246,7 @@ def test_a_full_disk_leaves_the_file_before(tmp_path, name):
     assert files(tmp_path) == [f"old/{name}"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compression", [None, tfdist.compression.TopK(0.1, min_bytes=0)])
 def test_room_is_asked_for_for_what_replicas_keep(tmp_path, compression):
     """HDF5 would end the process where the disk is full before the file is whole."""
@@ -257,6 +263,7 @@ def test_room_is_asked_for_for_what_replicas_keep(tmp_path, compression):
         model.save_weights(path)
 
 
+@pytest.mark.full
 def test_a_link_to_a_file_stays_one(tmp_path):
     model = make()
     (tmp_path / "far").mkdir()
@@ -272,6 +279,7 @@ def test_a_link_to_a_file_stays_one(tmp_path):
     assert keras.saving.load_model(link).count_params() == model.count_params()
 
 
+@pytest.mark.full
 def test_weights_in_several_files_load(tmp_path):
     model = make(units=50)
     model.save_weights(str(tmp_path / "model.weights.json"), max_shard_size=1e-6)

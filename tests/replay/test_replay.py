@@ -115,6 +115,7 @@ def test_drops_what_is_kept_parts_and_compression(with_drops):
     check(with_drops)
 
 
+@pytest.mark.full
 @shares_run
 def test_a_script_that_is_not_the_recorded_one_is_told_what_differs(with_drops):
     with_drops.environ["TFDIST_REPLAY"] = with_drops.options["record"]

@@ -179,6 +179,7 @@ def test_clipping_sees_the_decompressed_global_gradient():
     np.testing.assert_allclose(np.linalg.norm(change), 0.1 * 0.01, rtol=1e-4)
 
 
+@pytest.mark.full
 def test_several_steps_per_execution_and_a_start_change_nothing():
     choice = compression.PowerSGD(1, min_bytes=0, start_step=3)
     one_by_one = _fit(_model(_strategy(2, choice)))
@@ -205,6 +206,7 @@ def _weights(model):
     return np.concatenate([v.numpy().ravel() for v in model.trainable_variables])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("min_bytes", "warmup_steps"), [(0, 0), (1024, 8)])
 def test_dgc_with_everything_sent_is_momentum(min_bytes, warmup_steps):
     choice = compression.DGC(1.0, min_bytes=min_bytes, warmup_steps=warmup_steps, start_step=3)
@@ -266,6 +268,7 @@ def test_large_finite_gradients_have_a_finite_sum(replicas):
             assert np.isfinite(local[0]).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "compressor", [compression.TopK(0.1), compression.SignSGD(scale="bucket"), compression.DGC(0.1)]
 )

@@ -110,6 +110,7 @@ def test_another_number_of_replicas_shares_equally_what_was_unsent(
     _fit(loaded, first=1, last=2)
 
 
+@pytest.mark.full
 def test_the_bucket_size_may_change(tmp_path):
     choice = CHOICES["topk"]
     saved = _fit(_model(choice), last=1)
@@ -122,6 +123,7 @@ def test_the_bucket_size_may_change(tmp_path):
         np.testing.assert_array_equal(_state(loaded)[key], rows)
 
 
+@pytest.mark.full
 def test_another_compressor_drops_what_was_unsent_and_says_so(tmp_path, caplog):
     _fit(_model(CHOICES["dgc"]), last=1).save(tmp_path / "model.keras")
     model = _model(CHOICES["topk"])
@@ -133,6 +135,7 @@ def test_another_compressor_drops_what_was_unsent_and_says_so(tmp_path, caplog):
     _fit(model, last=1)
 
 
+@pytest.mark.full
 def test_another_compressor_with_the_same_state_sends_what_was_unsent(tmp_path):
     saved = _fit(_model(CHOICES["topk"]), last=1)
     saved.save(tmp_path / "model.keras")
@@ -192,6 +195,7 @@ class Counting(compression.FP16):
         return payload, {"right": state["right"] + 1.0}
 
 
+@pytest.mark.full
 def test_a_state_may_be_a_scalar_and_have_the_name_of_another_ones(tmp_path):
     choice = {"a/kernel": Counting(min_bytes=0), "*": compression.PowerSGD(1, min_bytes=0)}
     saved = _fit(_model(choice), last=1)

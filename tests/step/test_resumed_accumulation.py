@@ -38,9 +38,9 @@ def _assert_same(model, expected):
 @pytest.mark.parametrize(
     ("way", "replicas"),
     [
-        ("model", 3),
         ("backup", 2),
         pytest.param("model", 2, marks=pytest.mark.full),
+        pytest.param("model", 3, marks=pytest.mark.full),
         pytest.param("backup", 3, marks=pytest.mark.full),
     ],
 )
@@ -100,6 +100,7 @@ def test_each_replica_gets_its_own_part_back(saved, bucket_bytes):
         np.testing.assert_array_equal(_waiting(loaded)[key], rows)
 
 
+@pytest.mark.full
 @shares_model
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_other_replicas_get_equal_parts_of_the_sum(saved, replicas):
@@ -141,6 +142,7 @@ def test_without_compression_a_file_has_the_sum_and_only_while_something_waits()
     assert _store(model).keys() == {"micro_step"}
 
 
+@pytest.mark.full
 @shares_model
 def test_a_file_of_sums_is_divided_equally_as_before(saved):
     """The layout of files that were written before each replica's part was saved."""

@@ -112,7 +112,7 @@ def _assert_equal(ours, theirs):
         np.testing.assert_allclose(our, their, atol=1e-6)
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_contrastive_learning_compares_the_samples_of_each_replica(replicas):
     model, history = _fit(tfdist.MirroredStrategy(DEVICES[:replicas]), parts=1)
     expected, expected_history = _fit(_one_device(), parts=replicas)
@@ -130,6 +130,7 @@ def test_a_predict_step_without_call_also_for_fewer_samples_than_replicas(two_re
         _assert_equal([model.predict(data, verbose=0)], [expected.predict(data, verbose=0)])
 
 
+@pytest.mark.full
 def test_checkpoints_of_a_model_without_call_train_on(two_replicas, tmp_path):
     path = tmp_path / "{epoch}.weights.h5"
     checkpoint = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
@@ -166,6 +167,7 @@ def _start_anew():
     global_state.set_global_attribute("global_seed_generator", None)
 
 
+@pytest.mark.full
 def test_noise_drawn_without_a_seed_differs_between_replicas_and_is_repeatable(two_replicas):
     def train():
         _start_anew()
@@ -198,6 +200,7 @@ def test_training_draws_no_more_seeds_than_one_device_does(two_replicas, make, d
     np.testing.assert_array_equal(drawn, seed_drawn_after_training(_one_device()))
 
 
+@pytest.mark.full
 def test_a_generator_goes_on_under_another_strategy(two_replicas):
     def drawn(*strategies):
         _start_anew()
