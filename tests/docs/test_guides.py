@@ -69,7 +69,13 @@ def untitled(path):
     return re.search(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.M).group(1)
 
 
-@pytest.mark.parametrize("path", [DOCS.parent / "README.md", DOCS / "getting_started.md"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        DOCS.parent / "README.md",
+        pytest.param(DOCS / "getting_started.md", marks=pytest.mark.full),
+    ],
+)
 def test_the_first_script_of_a_beginner_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(untitled(path))
@@ -101,6 +107,7 @@ def test_script_for_workers_runs(script, tmp_path):
         assert keras.saving.load_model(tmp_path / name).optimizer.iterations == 3 * 16
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("multi_worker")
 def test_script_for_several_processes_runs(script, tmp_path):
     path = script("multi_process.md", "train.py")

@@ -28,8 +28,6 @@ _FEW = ("accumulation_steps=3, steps_per_execution=4, remainders",)
 _OWN_WAYS = ("qsgd", "randomk", "powersgd")
 _WITHOUT_A_PART = (
     "predict and evaluate, uneven batches",
-    "a callback that reads and sets numbers",
-    "tf.data of unknown length",
     "tf.data, shuffled anew each epoch",
 )
 assert set(_WITHOUT_A_PART) <= set(FIRST_SAMPLE)

@@ -43,7 +43,7 @@ STRATEGIES = {
 }
 
 
-USUAL = ("horovodrun", "rendezvous")
+USUAL = ("horovodrun",)
 
 
 def environment(**variables):

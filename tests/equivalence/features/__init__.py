@@ -170,9 +170,6 @@ _FIRST = {
     "train_on_batch, test_on_batch, predict_on_batch",
     "accumulation_steps=3, steps_per_execution=4, remainders",
     "BackupAndRestore in the middle of an accumulation",
-    "a callback that reads and sets numbers",
-    "tf.data of unknown length",
-    "run_eagerly",
 }
 FIRST_SAMPLE = tuple(name for name in SAMPLE if name in _OF_ENGINES | _FIRST)
 # What is the same code with either engine is trained with the first one.
