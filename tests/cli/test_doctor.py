@@ -332,6 +332,7 @@ def test_the_private_attributes_are_listed():
     assert len(lines) == 4 * len(registry.TOUCHES) + 1
 
 
+@pytest.mark.full
 @pytest.mark.job
 def test_a_private_attribute_that_is_gone_is_marked(tmp_path):
     """Keras is the installed one, without a function."""

@@ -45,7 +45,7 @@ def expected():
     ("options", "name", "replicas"),
     [
         (["--devices-per-worker", "2"], "MultiWorkerMirroredStrategy", 4),
-        (["--strategy", "horovod"], "HorovodStrategy", 2),
+        pytest.param(["--strategy", "horovod"], "HorovodStrategy", 2, marks=pytest.mark.full),
     ],
     ids=["multi_worker", "horovod"],
 )

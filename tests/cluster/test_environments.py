@@ -219,6 +219,7 @@ def test_several_processes_of_mpi_need_horovod(environ, variable):
 # --- real processes -------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.job
 def test_two_slurm_tasks_reduce_over_tensorflow():
     environs = [srun(rank, "localhost", (2,), SLURM_JOB_ID="77") for rank in range(2)]

@@ -91,6 +91,7 @@ def test_a_training_resumed_in_mid_accumulation_equals_an_uninterrupted_one(foun
     assert found[0]["whole"]["kept"] != found[1]["whole"]["kept"]
 
 
+@pytest.mark.full
 @scenario(compression.accumulated, PAIRS)
 def test_remainders_of_an_accumulation_are_compressed_as_on_devices_of_one_process(found):
     """With more than two replicas a sum in half precision depends on their order."""

@@ -14,6 +14,7 @@ from tests.parameter_server.beside_numbers import EPOCHS, RATE, WIDTH
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind",
     [".weights.h5", *(pytest.param(k, marks=pytest.mark.full) for k in (".keras", "manager"))],

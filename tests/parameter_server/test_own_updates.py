@@ -132,6 +132,7 @@ def run(start, tmp_path, kills, epochs, servers=1):
     return facts
 
 
+@pytest.mark.full
 def test_staleness_is_counted_and_acted_upon_where_updates_are_made(start, tmp_path):
     facts = run(start, tmp_path, 0, 20)
     assert facts["reported"] == sorted(facts["staleness"])

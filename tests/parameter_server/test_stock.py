@@ -30,6 +30,7 @@ def test_a_loop_with_partitioned_variables_equals_one_device(found, name):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
+@pytest.mark.full
 @shares_job
 @pytest.mark.scenario("stock_partitioned")
 def test_a_loop_refuses_optimizers_that_need_whole_variables(found):

@@ -169,6 +169,7 @@ def test_a_backup_is_there_when_another_callback_fails(tmp_path, at, frequency, 
         assert_weights(model, expected)
 
 
+@pytest.mark.full
 def test_a_backup_in_an_epoch_that_was_resumed_has_its_number(tmp_path):
     """Keras alone writes 0 until the first epoch ends; a second start would begin anew."""
     with pytest.raises(RuntimeError, match="stopped"):
@@ -213,6 +214,7 @@ def test_one_callback_for_two_trainings(tmp_path):
     assert callback.backup_dir == f"{tmp_path}/"
 
 
+@pytest.mark.full
 def test_a_full_disk_leaves_the_backup_before(tmp_path, expected):
     fit(make(), 2, backup(tmp_path))
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}

@@ -85,6 +85,7 @@ def test_a_checkpoint_is_enough(choice, tmp_path):
     _assert_same(resumed, whole)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_another_number_of_replicas_shares_equally_what_was_unsent(
     choice, replicas, tmp_path, caplog
@@ -145,6 +146,7 @@ def test_another_compressor_with_the_same_state_sends_what_was_unsent(tmp_path):
         np.testing.assert_array_equal(_state(model)[key], rows)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("saved", ["none", "another"])
 def test_loading_leaves_nothing_of_the_state_before(trained, saved, tmp_path):

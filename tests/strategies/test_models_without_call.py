@@ -112,6 +112,7 @@ def _assert_equal(ours, theirs):
         np.testing.assert_allclose(our, their, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_contrastive_learning_compares_the_samples_of_each_replica(replicas):
     model, history = _fit(tfdist.MirroredStrategy(DEVICES[:replicas]), parts=1)

@@ -69,7 +69,7 @@ def _two_summands(**options):
     return model
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("run_eagerly", [pytest.param(False, marks=full), True])
 def test_single_samples_are_trained_tested_and_predicted_as_on_one_device(run_eagerly):
     x = np.random.default_rng(0).normal(size=(3, 5, 3)).astype("float32")
     y = x.sum(axis=(1, 2))[:, None]
@@ -91,6 +91,7 @@ def test_single_samples_are_trained_tested_and_predicted_as_on_one_device(run_ea
     _assert_equal(results(_strategy(3)), results(tf.distribute.get_strategy()))
 
 
+@full
 def test_single_samples_with_several_steps_per_execution():
     x = np.random.default_rng(0).normal(size=(3, 5, 3)).astype("float32")
 

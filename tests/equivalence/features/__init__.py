@@ -160,13 +160,13 @@ SAMPLE = (
 # Engines that run the same steps share the sample: what an engine has a part in, all have.
 _OF_ENGINES = {
     "synchronized BatchNormalization, last batch of 3",
-    "Embedding (IndexedSlices), Adam",
     "mixed_float16, overflow on the last replica, short batch",
     "predict and evaluate, uneven batches",
     "tf.data, shuffled anew each epoch",
-    "masked mean by hand, last batch of 3",
 }
 _FIRST = {
+    "Embedding (IndexedSlices), Adam",
+    "masked mean by hand, last batch of 3",
     "train_on_batch, test_on_batch, predict_on_batch",
     "accumulation_steps=3, steps_per_execution=4, remainders",
     "BackupAndRestore in the middle of an accumulation",
