@@ -68,11 +68,11 @@ test: lint horovod ## the test suite: lint, format, types, tests; 10 to 20 minut
 	$(PYTEST) --tier pure -n 2
 	$(PYTEST) --tier graph,job,page,bench -n 3 --durations 60
 
-test-full: lint horovod ## all tests, also those that take long and vary others; hours, or SHARD=2/12
+test-full: lint horovod ## all tests, also those that take long and vary others; hours, or SHARD=2/16
 	$(PYTEST) -n 3 $(ALL) $(IN_SHARD)
 
 # A test that fails here runs once more without others beside it: what it needs is often only time.
-test-rest: lint horovod ## the tests of test-full that `make test` leaves out; hours, or SHARD=2/12
+test-rest: lint horovod ## the tests of test-full that `make test` leaves out; hours, or SHARD=2/16
 	@rm -rf $(REST_CACHE)
 	@$(PYTEST) -n 3 -m full $(IN_SHARD) -o cache_dir=$(REST_CACHE) --durations 30 || { \
 	  test $$? -eq 1 && echo "These failed, and run once more, one after the other:" && \
