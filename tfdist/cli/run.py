@@ -13,7 +13,7 @@ from tfdist.cli.seconds import Seconds
 from tfdist.cluster.addresses import split_address
 from tfdist.launcher import isolation, output
 from tfdist.launcher.job import Job
-from tfdist.launcher.limits import Limits
+from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.starting import starting
 from tfdist.limits import MOST_DEVICES
@@ -225,6 +225,10 @@ def run(
             outcome = job.run()
     except (OSError, ImportError, RefusedError) as error:
         outcome = Outcome(2, str(error))
+    except KeyboardInterrupt:  # while other machines are waited for
+        if directory is not None and log_dir is None and not logs:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
     for log in logs:
         log.close()
     keep = log_dir is not None or verbose or (outcome.message and logs)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tfdist.launcher import guardian, outcome, output, signals
-from tfdist.launcher.limits import Limits
+from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.rank import Rank, ending
