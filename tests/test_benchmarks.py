@@ -133,8 +133,10 @@ def test_updates_of_a_parameter_server_are_counted_beside_tensorflows(tmp_path):
     measured = json.loads(result.read_text())
     assert [row["optimizer"] for row in measured] == ["sgd", "adam"]
     for row in measured:
-        assert list(row["updates"]) == ["TensorFlow", "InverseLR"]
-        assert all(len(rates) == 3 and min(rates) > 0 for rates in row["updates"].values())
+        assert list(row["systems"]) == ["TensorFlow", "InverseLR"]
+        for system in row["systems"].values():
+            assert list(system) == ["updates", "chief"]
+            assert all(len(rounds) == 3 and min(rounds) > 0 for rounds in system.values())
     assert printed.endswith(between(page, "parameter-server"))
 
 
