@@ -42,6 +42,7 @@ def test_options_are_options(runs):
     runs("options.py")
 
 
+@pytest.mark.full
 def test_a_loop_trains(runs):
     variables = runs("loop.py")
     optimizer = variables["optimizer"]

@@ -118,6 +118,7 @@ def test_script_for_several_processes_runs(script, tmp_path):
     assert (tmp_path / "model.keras").exists()
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("parameter_server_processes")
 def test_script_for_a_parameter_server_runs(script, tmp_path):
     path = script("parameter_server.md", "train_ps.py")

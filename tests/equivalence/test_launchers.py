@@ -43,9 +43,6 @@ STRATEGIES = {
 }
 
 
-USUAL = ("horovodrun",)
-
-
 def environment(**variables):
     """This environment, without what other launchers have left in it."""
     foreign = ("TF_CONFIG", "HOROVOD_", "OMPI_", "PMI", "SLURM_", "TFDIST_")
@@ -125,14 +122,8 @@ def _can_start(name):
 
 
 # tests/cli trains with the command too, and most tests of processes with TF_CONFIG.
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in USUAL else [pytest.mark.full])
-        for name in STRATEGIES
-        if name != "python"
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "python"])
 def test_every_launcher_gives_the_weights_of_one_device(name, trained):
     if not _can_start(name):
         pytest.skip("needs Horovod, for mpirun with MPI, or root for network namespaces")

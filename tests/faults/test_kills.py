@@ -47,14 +47,14 @@ def uninterrupted(shared, tmp_path_factory):
     return state
 
 
-# What runs always: each point once, as the files are written by one code. The full suite has all.
+# What runs always: points in writing and in moving what was written. The full suite has all.
 USUAL = {
-    "mirrored": ("weights", "between", "metadata", "moving", "after"),
+    "mirrored": ("between", "moving"),
     "multi_worker": (),
     "horovod": (),
     "parameter_server": (),
 }
-assert sorted(sum(USUAL.values(), ())) == sorted(kills.POINTS)
+assert set(sum(USUAL.values(), ())) <= set(kills.POINTS)
 
 
 def _cases():

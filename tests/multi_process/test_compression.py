@@ -59,6 +59,7 @@ def test_every_compressor_gives_what_it_gives_on_devices_of_one_process(
     assert_ranks_agree(found)
 
 
+@pytest.mark.full
 @scenario(compression.every_way, ("horovod-2", "multi_worker-3", "horovod-3"))
 def test_each_way_to_travel_gives_the_same(found, assert_as_on_devices):
     assert_as_on_devices(found, layers.WAYS, last=1)

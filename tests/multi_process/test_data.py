@@ -61,6 +61,7 @@ def test_a_distributed_data_set_is_trained_as_it_is(found, name):
     trained(of(found, name), OneDevice().train(2))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FIRST)
 @scenario(data.own_shards, ALL)
 def test_own_shards_are_trained_as_their_union(found, name, devices):

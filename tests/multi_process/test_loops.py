@@ -23,6 +23,7 @@ def test_tensorflows_tutorials_equal_one_device(found):
     _equal_one_device(found)
 
 
+@pytest.mark.full
 @scenario(loops.keras_losses)
 def test_keras_losses_equal_one_device(found):
     _equal_one_device(found)

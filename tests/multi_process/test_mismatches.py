@@ -76,6 +76,7 @@ def test_more_that_is_harmless_changes_nothing(found, name):
     checks.trained(found, OneDevice().train(1), state=name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["reshuffled", "more steps than data", "unknown length", "fewer steps than data"]
 )

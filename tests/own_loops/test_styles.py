@@ -18,6 +18,10 @@ _function = functools.partial(tf.function, autograph=False)
 VARIATIONS = {
     styles.KerasLossWrapped,
     styles.TutorialWithoutSize,
+    styles.Accumulated,
+    styles.SynchronizedNormalization,
+    styles.InnerFunction,
+    styles.Style,
     styles.TutorialWrapped,
     styles.OlderTutorial,
     styles.HorovodWrapped,
@@ -44,7 +48,7 @@ def test_loop_equals_one_device(style, strategy):
     assert styles.differences(styles.run(style, strategy), expected) == {}
 
 
-@pytest.mark.parametrize("style", [styles.KerasLoss, styles.Scaled, styles.Tutorial])
+@pytest.mark.parametrize("style", [styles.KerasLoss, styles.Tutorial])
 def test_loop_that_is_no_function_equals_one_device(style, two_replicas):
     expected = styles.run(style, tf.distribute.get_strategy(), function=False)
     assert styles.differences(styles.run(style, two_replicas, function=False), expected) == {}

@@ -23,12 +23,13 @@ def ended(processes, within=60):
     return {name: process.wait(within) for name, process in processes.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("source", "seconds"),
     [
         ("static", "2"),
-        pytest.param("dynamic", "20", marks=pytest.mark.full),
-        pytest.param("static", "20", marks=pytest.mark.full),
+        ("dynamic", "20"),
+        ("static", "20"),
     ],
 )
 def test_training_goes_on_without_a_worker_and_with_it_when_it_is_back(

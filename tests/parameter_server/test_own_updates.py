@@ -22,9 +22,9 @@ BY_CHIEF = {
 
 ON_ANOTHER = "the update of a variable needs variable, which is on another parameter server"
 OWN_WAY = "MultiOptimizer applies gradients in a way of its own"
-# Of each kind of reasons and models, one with one server and one with two. The others are `full`.
+# One that the workers do, and one of each kind of reasons. The others are `full`.
 QUICK = {
-    1: ("dense, warm-up", "scaled loss"),
+    1: ("scaled loss",),
     2: ("dense, warm-up", "two optimizers"),
 }
 OF_SERVERS = {1: tuple(CASES), 2: SEVERAL_SERVERS}
@@ -109,7 +109,8 @@ def test_updates_before_a_step_that_fails_are_counted(failed, servers):
     }
 
 
-@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("servers", [1, 2])
 def test_calls_that_end_after_a_fit_keep_no_worker_and_change_nothing(tmp_path, servers):
     found = written("own_late", tmp_path, str(servers))
     assert found["why chief"] is None and found["said"] == [True, True]

@@ -38,6 +38,7 @@ def more(tmp_path_factory):
     return _found(tmp_path_factory.mktemp("more"), "lossy", "drift", "sent")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", WAYS)
 def test_with_a_lossless_codec_the_weights_are_those_without(found, way):
     result = found["lossless"][way]
@@ -45,6 +46,7 @@ def test_with_a_lossless_codec_the_weights_are_those_without(found, way):
     assert (result["why chief"] is None) == (way == "own")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", WAYS)
 def test_trained_weights_are_coded_and_those_that_nothing_changes_are_not_read_again(found, way):
     coded, fixed = (" ".join(found["lossless"][way][name]) for name in ("coded", "fixed"))
@@ -79,6 +81,7 @@ def test_workers_do_not_drift_away_from_the_weights(more, case):
     assert result.get("apart", 0.0) == 0.0
 
 
+@pytest.mark.full
 def test_a_reading_that_comes_to_nothing_changes_nothing_for_the_next(found):
     readings = found["readings"]
     assert readings["first"] == [1, 2, 3, 4]
@@ -88,6 +91,7 @@ def test_a_reading_that_comes_to_nothing_changes_nothing_for_the_next(found):
     assert readings["devices"] == [True, True]
 
 
+@pytest.mark.full
 def test_what_a_lost_worker_had_and_what_an_earlier_run_sent_count_no_more(found):
     readings = found["readings"]
     assert readings["copied once"]
@@ -105,10 +109,12 @@ def test_only_what_is_coded_and_what_changes_travels(more, case):
     assert result["sent"] > 0.95 * result["least"]
 
 
+@pytest.mark.full
 def test_that_nothing_is_compressed_is_said(found):
     assert any("compresses no weight of this model" in said for said in found["said"]["warnings"])
 
 
+@pytest.mark.full
 def test_the_chief_makes_updates_where_each_call_would_begin_with_whole_weights(found):
     assert "not known how many batches" in found["said"]["unknown length"]
 

@@ -50,6 +50,7 @@ def test_workers_that_update_at_the_same_time_lose_nothing(found):
     assert found["matrix"] == [[0.0, 0.0], [0.0, MANY]]
 
 
+@pytest.mark.full
 def test_the_tutorial_runs_with_one_line_changed(tmp_path):
     finished = subprocess.run(
         [sys.executable, "-m", "tests.parameter_server.tutorial", str(tmp_path)],

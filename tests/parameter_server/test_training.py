@@ -70,6 +70,7 @@ def test_updates_that_loss_scaling_skips_are_not_counted(found):
     assert 0 < updates < 30
 
 
+@pytest.mark.full
 @pytest.mark.scenario("assigning")
 def test_what_a_worker_assigns_is_where_the_variable_is(found):
     """A worker may die when its step is done."""
@@ -130,6 +131,7 @@ def test_the_chief_reads_generators(found):
     assert found == 5
 
 
+@pytest.mark.full
 @pytest.mark.scenario("saving")
 def test_a_saved_model_goes_on_with_and_without_the_strategy(found):
     for ours, plain in (found["weights"], found["moments"]):

@@ -152,7 +152,7 @@ class Stop(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("at", "frequency", "resumed"),
     [
-        ("epoch 1", "epoch", 2),
+        pytest.param("epoch 1", "epoch", 2, marks=pytest.mark.full),
         (14, 3, 1),
         pytest.param(12, "epoch", 1, marks=pytest.mark.full),
     ],
@@ -180,6 +180,7 @@ def test_a_backup_in_an_epoch_that_was_resumed_has_its_number(tmp_path):
     assert fit(make(), 4, backup(tmp_path)) == [2, 3]
 
 
+@pytest.mark.full
 def test_backups_are_removed_at_the_end_and_other_files_stay(tmp_path):
     callback = backup(tmp_path / "alone", delete_checkpoint=True)
     fit(make(), 2, callback)

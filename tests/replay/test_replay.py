@@ -110,6 +110,7 @@ def with_drops(tmp_path_factory):
     return job
 
 
+@pytest.mark.full
 @shares_run
 def test_drops_what_is_kept_parts_and_compression(with_drops):
     check(with_drops)

@@ -73,6 +73,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(choice, tmp_path):
     _assert_same(resumed, whole)
 
 
+@pytest.mark.full
 def test_a_checkpoint_is_enough(choice, tmp_path):
     whole = _fit(_model(choice))
     first = _fit(_model(choice), last=2)

@@ -35,15 +35,9 @@ def _assert_same(model, expected):
         np.testing.assert_array_equal(rows[key], value)
 
 
-@pytest.mark.parametrize(
-    ("way", "replicas"),
-    [
-        ("backup", 2),
-        pytest.param("model", 2, marks=pytest.mark.full),
-        pytest.param("model", 3, marks=pytest.mark.full),
-        pytest.param("backup", 3, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("way", ["backup", "model"])
 def test_a_resumed_training_equals_an_uninterrupted_one(way, replicas, tmp_path):
     whole = _fit(_model(replicas))
     if way == "model":

@@ -150,27 +150,35 @@ def _assert_trains_as_on_one_device(make, replicas, batch=16, **options):
         np.testing.assert_allclose(our, their, atol=1e-6, rtol=1e-6)
 
 
+# One of each kind; the full suite has all of them in all tests.
+USUAL = (
+    "sum",
+    "average loss, global batch size",
+    "mean by hand",
+    "sum in a function",
+    "sum in a condition",
+    "masked mean",
+    "mean over chosen values",
+)
+
+
+def _names(usual):
+    return [name if name in usual else pytest.param(name, marks=pytest.mark.full) for name in SUMS]
+
+
 @pytest.mark.parametrize("scales", [False, pytest.param(True, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("name", _names(USUAL))
 def test_sums_over_samples_equal_one_device(name, scales):
     _assert_trains_as_on_one_device(lambda: Regression(SUMS[name], scales), replicas=2)
 
 
-@pytest.mark.parametrize(
-    "name", ["sum", "average loss, global batch size", "masked mean", "mean over chosen values"]
-)
+@pytest.mark.parametrize("name", _names(("masked mean",)))
 def test_sums_on_three_replicas_of_which_the_last_batch_leaves_one_without_samples(name):
     _assert_trains_as_on_one_device(lambda: Regression(SUMS[name], False), 3, batch=33)
 
 
 # What a loss function and a `compute_loss` compute is told apart by the same code.
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("sum", "mean by hand") else pytest.param(name, marks=pytest.mark.full)
-        for name in SUMS
-    ],
-)
+@pytest.mark.parametrize("name", _names(("mean by hand",)))
 def test_a_compute_loss_of_ones_own_may_sum(name):
     _assert_trains_as_on_one_device(lambda: ComputesLoss(SUMS[name]), replicas=2)
 

@@ -132,6 +132,10 @@ VARIATIONS = {
     "save_weights, load_weights",
     "subclassed model",
     "sparse inputs, given to fit, evaluate and predict",
+    "ragged inputs, given to fit, evaluate and predict",
+    "add_loss",
+    "accumulation, schedule counts updates",
+    "PyDataset",
 }
 # What columns train that the default suite does not run completely: something of every theme, and
 # what is most likely to differ between one number of replicas and another.
@@ -159,17 +163,13 @@ SAMPLE = (
 )
 # Engines that run the same steps share the sample: what an engine has a part in, all have.
 _OF_ENGINES = {
-    "synchronized BatchNormalization, last batch of 3",
     "mixed_float16, overflow on the last replica, short batch",
     "predict and evaluate, uneven batches",
-    "tf.data, shuffled anew each epoch",
 }
 _FIRST = {
+    "synchronized BatchNormalization, last batch of 3",
     "Embedding (IndexedSlices), Adam",
-    "masked mean by hand, last batch of 3",
-    "train_on_batch, test_on_batch, predict_on_batch",
     "accumulation_steps=3, steps_per_execution=4, remainders",
-    "BackupAndRestore in the middle of an accumulation",
 }
 FIRST_SAMPLE = tuple(name for name in SAMPLE if name in _OF_ENGINES | _FIRST)
 # What is the same code with either engine is trained with the first one.
