@@ -47,7 +47,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
-.PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets peers bench bench-full docs
+.PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
 .PHONY: test-next test-python310 test-on-python310
@@ -135,6 +135,9 @@ benchmark-snapshots: $(INSTALLED) ## what a snapshot of parameter servers costs
 benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
 	$(BIN)/python -m benchmarks.safety_nets --update
 	$(BIN)/python -m tfdist run -n 2 --strategy multi_worker -m benchmarks.agreement
+
+benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
+	$(BIN)/python -m benchmarks.balance --update
 
 peers: horovod ## install the systems that tfdist is compared with, each in its own environment
 	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)

@@ -13,6 +13,7 @@ EQUIVALENCE_PAGE = ROOT / "docs" / "equivalence.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 COMPRESSION_PAGE = ROOT / "docs" / "compression.md"
 PARAMETER_SERVER_PAGE = ROOT / "docs" / "parameter_server.md"
+BALANCE_PAGE = ROOT / "docs" / "balance.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 
 

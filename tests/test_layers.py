@@ -16,7 +16,7 @@ LAYERS = (
     "engines",
     "options",
     "data step",
-    "optimizer",
+    "optimizer balance",
     "processes callbacks",
     "parameter_server",
     "replay",

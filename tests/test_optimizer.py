@@ -96,7 +96,9 @@ def _clipped():
     return keras.optimizers.Adam(0.01, global_clipnorm=0.5)
 
 
-@pytest.mark.parametrize("function", ["outer", "inner", "none"])
+@pytest.mark.parametrize(
+    "function", ["outer", pytest.param("inner", marks=pytest.mark.full), "none"]
+)
 @pytest.mark.parametrize("loss", [_keras_loss, _raw_loss])
 def test_custom_loop_equals_one_device_with_a_short_last_batch(loss, function, strategy):
     ours = _custom_loop(strategy, lambda: tfdist.DistributedOptimizer(_clipped()), loss, function)

@@ -46,7 +46,7 @@ def _state(model):
 KINDS = [
     ("2", "plain"),
     ("plain", "2"),
-    ("2", "4"),
+    pytest.param("2", "4", marks=pytest.mark.full),
     pytest.param("2", "1", marks=pytest.mark.full),
     pytest.param("2", "2", marks=pytest.mark.full),
 ]

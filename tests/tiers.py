@@ -11,6 +11,8 @@ ROOT = pathlib.Path(__file__).parent
 # of its first one, such as `pytest.mark.job`. Folders with files of several tiers are not named, so
 # that a new file in them must choose.
 _OF_PATH = {
+    "balance": "graph",
+    "balance/test_policy.py": "pure",
     "benchmarks": "bench",
     "callbacks": "graph",
     "callbacks/test_ranks.py": "job",
@@ -30,6 +32,7 @@ _OF_PATH = {
     "compression": "graph",
     "docs": "page",
     "docs/test_references.py": "pure",
+    "equivalence/test_balance.py": "graph job",
     "equivalence/test_cells.py": "graph",
     "equivalence/test_compression.py": "graph job",
     "equivalence/test_equivalence.py": "graph job",

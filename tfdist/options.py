@@ -14,10 +14,11 @@ from typing import Any, TypedDict, TypeVar
 
 import tensorflow as tf
 
+from tfdist.arguments import check_bool
 from tfdist.compression.base import Compressor
 from tfdist.compression.choice import Choice
 from tfdist.limits import INT64_MAX
-from tfdist.validation import check_integer
+from tfdist.validation import check_integer, check_number
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
@@ -39,6 +40,8 @@ class CommonOptions(OptimizerOptions, total=False):
     """The options that every strategy takes."""
 
     seed: int
+    balance: bool
+    balance_max_share: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +57,34 @@ class Options:
             one such as "topk", or a dict from patterns of variables' paths to compressors or names.
             None for no compression. The finished object holds a `Choice`.
         seed: for the random numbers of compressors, 0 to 2**63 - 1.
+        balance: whether faster replicas get larger parts of each global batch; see the guide,
+            "Balance". Not for a parameter server.
+        balance_max_share: the largest part of a global batch that a replica may get, more than 0
+            and at most 1, so that it fits in its memory; None for no bound.
 
     Raises:
-        ValueError: when a value is out of range or no integer, and for unknown compressors.
+        ValueError: when a value is out of range or of another type, and for unknown compressors.
     """
 
     accumulation_steps: int = 1
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     compression: Any = None
     seed: int = 0
+    balance: bool = False
+    balance_max_share: float | None = None
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)
         check_integer("bucket_bytes", self.bucket_bytes, 1, _MOST_BYTES)
         check_integer("seed", self.seed, 0, INT64_MAX)
+        check_bool("balance", self.balance)
+        if self.balance_max_share is not None:
+            check_number("balance_max_share", self.balance_max_share, 0, exclusive=True, maximum=1)
+            if not self.balance:
+                raise ValueError(
+                    "`balance_max_share` bounds what `balance=True` gives to a replica; give both, "
+                    f"or none. Received: balance_max_share={self.balance_max_share}, balance=False"
+                )
         object.__setattr__(self, "compression", Choice.of(self.compression))
 
     @classmethod

@@ -24,6 +24,7 @@ def threads(process, name):
     return sum((task / "comm").read_text().strip() == name for task in tasks)
 
 
+@pytest.mark.full
 def test_servers_of_a_chief_that_is_killed_end_by_themselves(jobs):
     """As on several machines: all that the processes have is TF_CONFIG."""
     hostile = {"TF_NUM_INTEROP_THREADS": "1", "http_proxy": "http://127.0.0.1:1"}

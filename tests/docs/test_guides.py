@@ -56,7 +56,10 @@ def test_scripts_before_are_python_and_have_one_after(page):
 
 @pytest.mark.parametrize(
     ("page", "name"),
-    [("from_tf_distribute.md", "mirrored.py"), ("from_tf_distribute.md", "loop.py")],
+    [
+        ("from_tf_distribute.md", "mirrored.py"),
+        pytest.param("from_tf_distribute.md", "loop.py", marks=pytest.mark.full),
+    ],
 )
 def test_script_for_one_process_runs_on_four_devices(page, name, script):
     variables = runpy.run_path(str(script(page, name)), run_name="__main__")

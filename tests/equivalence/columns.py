@@ -7,7 +7,7 @@ import dataclasses
 import functools
 
 import tfdist
-from tests.equivalence import harness
+from tests.equivalence import harness, moving_shares
 from tests.equivalence.features import FIRST_SAMPLE, SAMPLE, SECOND_SAMPLE, SMALL_SAMPLE
 from tests.equivalence.results import Result
 from tfdist.compression import Compressor, TopK
@@ -26,6 +26,7 @@ class Column:
             otherwise it takes a sample.
         sample: the names of the features in that.
         compression: the option of the strategy.
+        balance: the option of the strategy; if it is True, the shares move after each step.
         workers: of a parameter server, whose servers are in the one process; 0 for none.
     """
 
@@ -35,6 +36,7 @@ class Column:
     devices: int
     complete: bool
     compression: Compressor | None = None
+    balance: bool = False
     workers: int = 0
     sample: tuple[str, ...] = SAMPLE
 
@@ -66,7 +68,8 @@ class Column:
     def train(self, feature: harness.Feature) -> Result:
         """Trains `feature`, in this process and its peers."""
         try:
-            outcome, model = harness.train(feature, self._strategy(feature))
+            with moving_shares.moving(self.balance):
+                outcome, model = harness.train(feature, self._strategy(feature))
             return Result.of(outcome, model)
         except ValueError as error:
             if not self.refusal(feature):
@@ -76,10 +79,11 @@ class Column:
             harness.forget()
 
     def _strategy(self, feature: harness.Feature):
-        options = {"compression": self.compression, **feature.options}
+        options = {"compression": self.compression, "balance": self.balance, **feature.options}
         if self.workers:
             policy = tfdist.staleness.Synchronous()
             cluster = _cluster(self.workers)
+            del options["balance"]
             return tfdist.ParameterServerStrategy(cluster, staleness=policy, **options)
         if self.processes > 1:
             return tfdist.Strategy(self.strategy, **options)
@@ -132,4 +136,11 @@ COMPRESSED = tuple(
     Column(f"{name}-2-topk", name, 2, 1, complete=False, compression=TopK(1.0, min_bytes=0))
     for name in ("multi_worker", "horovod")
 )
-BY_NAME = {column.name: column for column in (*COLUMNS, *COMPRESSED)}
+# Parts of batches of other sizes after each step.
+BALANCED = (
+    Column("mirrored-3-balance", "mirrored", 1, 3, complete=False, balance=True),
+    Column("multi_worker-2-balance", "multi_worker", 2, 1, complete=False, balance=True),
+    Column("horovod-2-balance", "horovod", 2, 1, complete=False, balance=True),
+    Column("multi_worker-2x2-balance", "multi_worker", 2, 2, complete=False, balance=True),
+)
+BY_NAME = {column.name: column for column in (*COLUMNS, *COMPRESSED, *BALANCED)}

@@ -47,28 +47,10 @@ def uninterrupted(shared, tmp_path_factory):
     return state
 
 
-# What runs always: points in writing and in moving what was written. The full suite has all.
-USUAL = {
-    "mirrored": ("between", "moving"),
-    "multi_worker": (),
-    "horovod": (),
-    "parameter_server": (),
-}
-assert set(sum(USUAL.values(), ())) <= set(kills.POINTS)
-
-
-def _cases():
-    for strategy, usual in USUAL.items():
-        if usual:
-            yield pytest.param(strategy, usual, id=strategy)
-        rest = tuple(point for point in kills.POINTS if point not in usual)
-        if rest:
-            yield pytest.param(strategy, rest, id=f"{strategy}-more", marks=pytest.mark.full)
-
-
-@pytest.mark.parametrize(("strategy", "points"), list(_cases()))
-def test_a_job_goes_on_from_a_whole_backup(uninterrupted, strategy, points, tmp_path):
-    folder = tmp_path / "killed"
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker", "horovod", "parameter_server"])
+def test_a_job_goes_on_from_a_whole_backup(uninterrupted, strategy, tmp_path):
+    folder, points = tmp_path / "killed", kills.POINTS
     state = run(strategy, folder, *points)
     starts = [0]
     for point in points:

@@ -29,6 +29,7 @@ HOROVOD = ("horovod-2", "horovod-3")
 # What is the same code with either engine, the default suite tests with one. By file, or scenario.
 _USUAL = {
     "compression": ("multi_worker-2",),
+    "balance": ("multi_worker-2",),
     "data": ("horovod-2",),
     "decisions": ("horovod-2",),
     "files": ("multi_worker-2",),
@@ -41,6 +42,7 @@ _USUAL = {
     "mismatches_by_hand": ("multi_worker-2",),
     "strategies.several": ("multi_worker-2",),
     "strategies.loop_with_changing_sizes": ("horovod-2",),
+    "strategies.predictions_of_other_dtypes": ("horovod-2",),
 }
 
 

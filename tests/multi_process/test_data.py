@@ -43,6 +43,7 @@ def test_data_without_end_go_on_in_the_next_epoch(found):
     trained(found, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["arrays", "unknown length", "own shards", "steps"])
 @scenario(data.validation)
 def test_validation_is_that_of_one_device(found, name):

@@ -19,6 +19,7 @@ VARIATIONS = {
     styles.KerasLossWrapped,
     styles.TutorialWithoutSize,
     styles.Accumulated,
+    styles.BuiltLate,
     styles.SynchronizedNormalization,
     styles.InnerFunction,
     styles.Style,

@@ -22,12 +22,13 @@ BY_CHIEF = {
 
 ON_ANOTHER = "the update of a variable needs variable, which is on another parameter server"
 OWN_WAY = "MultiOptimizer applies gradients in a way of its own"
-# One that the workers do, and one of each kind of reasons. The others are `full`.
-QUICK = {
-    1: ("scaled loss",),
-    2: ("dense, warm-up", "two optimizers"),
-}
+# With two servers. The others, and all with one server, are `full`.
+QUICK = ("dense, warm-up", "two optimizers")
 OF_SERVERS = {1: tuple(CASES), 2: SEVERAL_SERVERS}
+
+
+def _is_quick(servers, name):
+    return servers == 2 and name in QUICK
 
 
 def written(module, folder, *arguments):
@@ -44,7 +45,7 @@ def results(tmp_path_factory):
 
     @functools.cache
     def of(servers, quick):
-        names = [name for name in OF_SERVERS[servers] if (name in QUICK[servers]) == quick]
+        names = [name for name in OF_SERVERS[servers] if _is_quick(servers, name) == quick]
         return written("own_equal", tmp_path_factory.mktemp("own"), str(servers), *names)
 
     return of
@@ -60,7 +61,7 @@ def failed(tmp_path_factory):
 def _cases():
     for servers, names in OF_SERVERS.items():
         for name in names:
-            quick = name in QUICK[servers]
+            quick = _is_quick(servers, name)
             group = pytest.mark.xdist_group(f"own_updates {servers} {quick}")
             marks = [group] if quick else [group, pytest.mark.full]
             yield pytest.param(servers, name, marks=marks, id=f"{servers}-{name}")
@@ -68,7 +69,7 @@ def _cases():
 
 @pytest.mark.parametrize(("servers", "case"), list(_cases()))
 def test_the_weights_are_those_of_one_device_whoever_makes_the_updates(results, servers, case):
-    found = results(servers, case in QUICK[servers])[case]
+    found = results(servers, _is_quick(servers, case))[case]
     norm = "the norm of gradients on several parameter servers is needed"
     several = {"dense, adam": norm, "dense, nadam": ON_ANOTHER, "several rates": OWN_WAY}
     assert found["why chief"] == (BY_CHIEF | (several if servers > 1 else {})).get(case)
@@ -82,6 +83,7 @@ def check(found):
     assert len(set(found["iterations"])) == 1
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("own_updates failing 2")
 def test_an_update_that_one_server_has_made_is_made_by_all(failed):
     found = failed(2)["half"]

@@ -55,7 +55,10 @@ def read(iterator):
     return np.concatenate([*iterator], axis=None).tolist()
 
 
-@pytest.mark.parametrize("name", SHUFFLED)
+@pytest.mark.parametrize(
+    "name",
+    ["shuffle", *(pytest.param(n, marks=pytest.mark.full) for n in SHUFFLED if n != "shuffle")],
+)
 def test_copies_agree_in_each_pass(name):
     parts = SerializedDataset(SHUFFLED[name](), 2)
     passes = []

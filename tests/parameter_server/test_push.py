@@ -12,20 +12,14 @@ from tfdist import compression
 
 # Bytes beside the payloads that a worker sends in a step: logs, answers to calls, headers.
 _OVERHEAD = 4000
-_USUAL = ("topk of everything, accumulation",)
 
 
 pytestmark = pytest.mark.xdist_group("parameter_server")
 
 
 @pytest.mark.filterwarnings("ignore:.*more traffic")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in _USUAL else [pytest.mark.full])
-        for name in push_scenarios.SYNCHRONOUS
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", push_scenarios.SYNCHRONOUS)
 @pytest.mark.scenario("push_synchronous")
 def test_synchronous_training_equals_that_of_replicas(found, name):
     options = push_scenarios.SYNCHRONOUS[name]

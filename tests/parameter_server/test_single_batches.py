@@ -15,6 +15,7 @@ BEFORE = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BEFORE)
 @pytest.mark.scenario("single_batches")
 def test_a_single_batch_gives_what_a_whole_run_gives(found, name):
@@ -23,6 +24,7 @@ def test_a_single_batch_gives_what_a_whole_run_gives(found, name):
             np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BEFORE)
 @pytest.mark.scenario("single_batches")
 def test_training_on_a_single_batch_is_refused(found, name):

@@ -45,8 +45,19 @@ def part(data: Structure, size: int | tf.Tensor, replica_id: int, replicas: int)
     length = -(-size // replicas)
     start = tf.minimum(replica_id * length, size)
     stop = tf.minimum((replica_id + 1) * length, size)
+    return cut(data, start, stop)
 
-    def cut(leaf: Structure) -> Structure:
+
+def cut(data: Structure, start: int | tf.Tensor, stop: int | tf.Tensor) -> Structure:
+    """The samples from `start` to before `stop` of a batch.
+
+    Args:
+        data: as for `part`.
+        start: the first sample.
+        stop: the sample after the last one.
+    """
+
+    def samples_of(leaf: Structure) -> Structure:
         if isinstance(leaf, tf.SparseTensor):
             rest = leaf.dense_shape[1:]
             begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
@@ -55,7 +66,7 @@ def part(data: Structure, size: int | tf.Tensor, replica_id: int, replicas: int)
         is_batched = hasattr(leaf, "shape") and tf.TensorShape(leaf.shape).rank != 0
         return leaf[start:stop] if is_batched else leaf
 
-    return tf.nest.map_structure(cut, data)
+    return tf.nest.map_structure(samples_of, data)
 
 
 def as_tensors(data: Structure) -> Structure:

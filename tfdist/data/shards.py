@@ -13,7 +13,8 @@ from tfdist.step.weighting import batch_size
 from tfdist.structures import Structure
 
 
-def _mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+def mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
+    """`dataset`, each batch replaced by what `function` makes of it."""
     is_tuple = isinstance(dataset.element_spec, tuple)
     return dataset.map(lambda *batch: function(batch if is_tuple else batch[0]))
 
@@ -23,7 +24,7 @@ def of_global_batches(
     rank: int,
     local_replicas: int,
     replicas: int,
-    map_batches: Callable[[tf.data.Dataset, Callable], tf.data.Dataset] = _mapped,
+    map_batches: Callable[[tf.data.Dataset, Callable], tf.data.Dataset] = mapped,
 ) -> tf.data.Dataset:
     """For every batch of `dataset`, the parts of this process' replicas, one after the other.
 

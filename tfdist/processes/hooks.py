@@ -46,8 +46,10 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is None:
             return False
+        more = strategy.callbacks_of_runs()
+        _add_once(callbacks.callbacks, more)
         (coordinate if strategy.is_multi_process else protect)(strategy, callbacks)
-        return strategy.is_multi_process
+        return strategy.is_multi_process or bool(more)
 
     def save(model: keras.Model, path: Any, write: Callable[[Any], Any]) -> Any:
         strategy = strategy_of(model)
@@ -103,6 +105,12 @@ def agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
     weights = 0 if name == "fit" else combined_checksum(strategy, model.variables)
     check_equal(meeting.meet(strategy.processes, f"begins `{name}`", run, number=weights))
     digest.note_compared(model)
+
+
+def _add_once(callbacks: list, more: list[keras.callbacks.Callback]) -> None:
+    """Appends `more`, unless there are such callbacks: a list may be given its model again."""
+    kinds = {type(callback) for callback in callbacks}
+    callbacks += [callback for callback in more if type(callback) not in kinds]
 
 
 def _size(model: keras.Model) -> int:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.options import Options
-from tfdist.step import backward, exchange
+from tfdist.step import backward, exchange, replica
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import averaging_of
 from tfdist.step.exchange import Packing
@@ -85,6 +85,9 @@ class StepPath:
             places: the index of each of `variables` among those that the update was built for.
         """
         packing, packed = self._pack(gradients, weight)
+        running = replica.current()
+        if running is not None:
+            running.notes.computed += tf.nest.flatten(packed, expand_composites=True)
 
         def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:
             totals = self.averaging.sum(packing, packed, self._update.number())

@@ -32,6 +32,7 @@ class Notes:
         advances: functions that move on what every step moves on, whatever the data: counters of
             updates, and seeds. They are called outside of a step; see `step/end_of_data.py`.
         drawn: for each random number that was drawn, the state of its generator.
+        computed: this replica's gradients, before any exchange of gradients.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -42,6 +43,7 @@ class Notes:
     applied: set[int] = dataclasses.field(default_factory=set)
     advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
     drawn: list[tf.Variable] = dataclasses.field(default_factory=list)
+    computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.balance import whole_batches
+from tfdist.balance.callback import Balance
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.data import batches, shards
 from tfdist.engines.contract import Engine
@@ -20,12 +22,12 @@ from tfdist.options import Options
 from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.strategies import wrapping
-from tfdist.strategies.keras_strategy import KerasStrategy
+from tfdist.strategies.balanced import BalancedStrategy
 from tfdist.structures import Structure
 from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
 
 
-class SynchronousStrategy(KerasStrategy):
+class SynchronousStrategy(BalancedStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
     Attributes:
@@ -40,6 +42,7 @@ class SynchronousStrategy(KerasStrategy):
         self._init_options(options)
         self.engine = engine
         self.processes = engine.processes
+        self._init_balance(options)
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet = weakref.WeakSet()
 
@@ -51,6 +54,10 @@ class SynchronousStrategy(KerasStrategy):
     def callbacks(self) -> list[keras.callbacks.Callback]:
         """Callbacks for `model.fit`: they check that the model is in this scope and has data."""
         return [TrainingChecks(self)]
+
+    def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
+        """The callback that moves the shares of the replicas, if they are balanced."""
+        return [Balance(self.balancer, self.is_chief)] if self.balancer else []
 
     def run(
         self,
@@ -115,6 +122,11 @@ class SynchronousStrategy(KerasStrategy):
     ) -> Any:
         if self.num_replicas_in_sync == 1:
             return super().run(fn, args, kwargs, options)
+        if whole_batches.are_in(args):
+            step = self._balanced_step(fn, keras_step)
+            results, speeds = super().run(step, args, kwargs, options)
+            self._note_speeds(speeds)
+            return results
         global_size = None
         if keras_step and not batches.is_distributed(args):
             args = batches.as_tensors(args)
@@ -126,15 +138,8 @@ class SynchronousStrategy(KerasStrategy):
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(*args: Structure, **kwargs: Any) -> Any:
-            replica_id = static_id()
-            step = replica.ReplicaStep(
-                replica_id=replica_id,
-                replicas=self.num_replicas_in_sync,
-                share=share_of_local_replica(replica_id % len(self.extended.worker_devices)),
-                own_loop=keras_step is None,
-                samples=_static_size(args),
-                is_eager=tf.executing_eagerly(),
-            )
+            share = share_of_local_replica(static_id() % len(self.extended.worker_devices))
+            step = self._step_of_replica(share, args, keras_step)
             with (
                 state_of_thread.adopted(),
                 replica.publish(step),
@@ -223,7 +228,12 @@ class SynchronousStrategy(KerasStrategy):
         """
         check_not_empty(dataset)
         replicas = self.num_replicas_in_sync
-        if replicas > 1 and batches.has_sparse_tensors(dataset.element_spec):
+        if self._reads_whole_batches:
+            whole = self._whole_batches(dataset, shards.mapped)
+            distributed = super().distribute_datasets_from_function(
+                lambda _: whole, options or whole_batches.on_host()
+            )
+        elif replicas > 1 and batches.has_sparse_tensors(dataset.element_spec):
             parts = shards.of_global_batches(dataset, 0, replicas, replicas)
             distributed = super().distribute_datasets_from_function(lambda _: parts, options)
         else:
@@ -245,12 +255,6 @@ class SynchronousStrategy(KerasStrategy):
         distributed = super().distribute_datasets_from_function(recorded, options)
         self._batch_specs[distributed] = specs[0]
         return distributed
-
-
-def _static_size(args: tuple) -> int | None:
-    """The number of samples in a replica's arguments, None where it is not known."""
-    size = weighting.batch_size(args)
-    return size if isinstance(size, int) else None
 
 
 compat.hook_variables(lambda strategy: isinstance(strategy, SynchronousStrategy))

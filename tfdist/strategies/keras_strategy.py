@@ -90,6 +90,10 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         """
         return None
 
+    def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
+        """Callbacks that are added to those of every `fit`, `evaluate` and `predict`."""
+        return []
+
     def compare_reading(self, what: str) -> None:
         """Called now and then while Python reads distributed data.
 

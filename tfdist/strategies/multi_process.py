@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.balance.whole_batches import on_host
 from tfdist.data import batches, seeds, shards
 from tfdist.engines.contract import Engine
 from tfdist.options import Options
@@ -131,13 +132,14 @@ class MultiProcessStrategy(SynchronousStrategy):
         length = self._agreed_length(dataset)
         replicas, local = self.num_replicas_in_sync, len(self.extended.worker_devices)
         dataset_spec = dataset.element_spec
-        parts = shards.of_global_batches(
-            dataset,
-            self.processes.rank,
-            local,
-            replicas,
-            lambda data, function: self.data.watch(data, length != _UNKNOWN, function),
-        )
+
+        def watched(data: tf.data.Dataset, function: Callable) -> tf.data.Dataset:
+            return self.data.watch(data, length != _UNKNOWN, function)
+
+        if self._reads_whole_batches:
+            whole = self._whole_batches(dataset, watched)
+            return self._distribute(whole, options or on_host(), length, dataset_spec)
+        parts = shards.of_global_batches(dataset, self.processes.rank, local, replicas, watched)
         size = shards.static_batch_size(dataset_spec)
         if size is None or size % replicas:
             parts = shards.with_unknown_sizes(parts)

@@ -10,12 +10,14 @@ import keras
 from tfdist.arguments import check_callable, check_instance, check_path, shown
 from tfdist.compression.base import Compressor
 from tfdist.compression.registry import get
+from tfdist.options import Options
 from tfdist.parameter_server.pull import check_pull, codes_differences
 from tfdist.staleness import Policies
 from tfdist.validation import check_choice, check_integer, check_seconds
 
 
 def check(
+    options: Options,
     input: str,
     max_pending: int | None,
     worker_timeout: float,
@@ -23,6 +25,12 @@ def check(
     variable_partitioner: Callable | None,
 ) -> None:
     """Raises for options that are out of range, or of a wrong type."""
+    if options.balance:
+        raise ValueError(
+            "`balance` moves the parts of a synchronous step. Workers of a parameter server take a "
+            'batch when they are ready: leave `balance` out, and take `input="dynamic"` where '
+            "slow workers should get fewer batches. Received: balance=True"
+        )
     check_choice("input", input, ("static", "dynamic"))
     check_seconds("worker_timeout", worker_timeout)
     if max_pending is not None:

@@ -136,7 +136,7 @@ class ParameterServerStrategy(
         check_momentum(common, self.policies)
         self.pull = checks.pull(pull_compression, self.policies, record)
         check_resolver(cluster_resolver)
-        checks.check(input, max_pending, worker_timeout, record, variable_partitioner)
+        checks.check(common, input, max_pending, worker_timeout, record, variable_partitioner)
         folder = checks.absolute(snapshot_dir)
         snapshot_every = checks.updates_of_snapshots(snapshot_every, folder, record)
         recorded = recorded_cluster()

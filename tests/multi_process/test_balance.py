@@ -1,0 +1,31 @@
+"""A slow rank gets a smaller part of each batch, and training equals one device."""
+
+import numpy as np
+import pytest
+
+from tests.multi_process.jobs import scenario
+from tests.multi_process.scenarios import balance
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return balance.trained(balance.model_with(balance.Delay()))
+
+
+@scenario(balance.slow_rank)
+def test_a_slow_rank_computes_less_and_the_result_is_that_of_one_device(found, expected):
+    for rank in found:
+        assert rank["before"] == [0.5, 0.5]
+        assert rank["after"] == found[0]["after"]
+        assert rank["after"][1] < 0.35
+        assert rank["weights"] == found[0]["weights"]
+        for ours, theirs in zip(rank["weights"], expected["weights"], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+        for name in ("loss", "evaluated", "predicted"):
+            np.testing.assert_allclose(rank[name], expected[name], rtol=0, atol=1e-5)
+
+
+@scenario(balance.options_that_differ)
+def test_all_ranks_must_balance_or_none(found):
+    for rank in found:
+        assert "balance: True in rank 0, False in rank 1" in rank["error"]

@@ -1,0 +1,101 @@
+"""What a synchronous strategy does so that faster replicas take larger parts of global batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.balance import whole_batches
+from tfdist.balance.balancer import Balancer
+from tfdist.balance.whole_batches import WholeBatch
+from tfdist.engines.replica_context import static_id
+from tfdist.options import Options
+from tfdist.step import end_of_data, own_loops, replica, weighting
+from tfdist.strategies.keras_strategy import KerasStrategy
+from tfdist.structures import Structure
+
+
+class BalancedStrategy(KerasStrategy):
+    """Mixed in below a synchronous strategy: its data and steps, if replicas are balanced.
+
+    Attributes:
+        balancer: has the replicas' shares of global batches; None if all parts are even.
+    """
+
+    balancer: Balancer | None
+
+    def _init_balance(self, options: Options) -> None:
+        self.balancer = _balancer(options, self.num_replicas_in_sync)
+
+    @property
+    def _reads_whole_batches(self) -> bool:
+        """Whether data that are distributed now are for a run of Keras with shares to move."""
+        model = end_of_data.innermost_model()
+        return self.balancer is not None and getattr(model, "distribute_strategy", None) is self
+
+    def _step_of_replica(
+        self, share: weighting.Share, args: tuple, keras_step: str | None
+    ) -> replica.ReplicaStep:
+        size = weighting.batch_size(args)
+        return replica.ReplicaStep(
+            replica_id=static_id(),
+            replicas=self.num_replicas_in_sync,
+            share=share,
+            own_loop=keras_step is None,
+            samples=size if isinstance(size, int) else None,
+            is_eager=tf.executing_eagerly(),
+        )
+
+    def _balanced_step(
+        self, fn: Callable, keras_step: str | None
+    ) -> Callable[..., tuple[Any, tf.Tensor | None]]:
+        """A step on whole batches: it returns what `fn` does with a part, and measured speeds."""
+        balancer = self._existing_balancer()
+        state_of_thread = compat.StateOfThread(self)
+
+        def step_of_replica(whole: WholeBatch, *rest: Structure, **kwargs: Any) -> Any:
+            batch, share, samples = balancer.part(whole.batch, static_id())
+            step = self._step_of_replica(share, (batch, *rest), keras_step)
+            with end_of_data.nothing_without(batch):
+                begun = tf.timestamp()
+            with (
+                state_of_thread.adopted(),
+                replica.publish(step),
+                end_of_data.nothing_without((batch, begun)),
+            ):
+                result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
+            if samples is None or not step.notes.computed:
+                return result, None
+            return result, balancer.speeds(step, samples, begun)
+
+        return step_of_replica
+
+    def _note_speeds(self, speeds: tf.Tensor | None) -> None:
+        """Notes what such a step has returned about all replicas."""
+        if speeds is not None:
+            self._existing_balancer().note(self.experimental_local_results(speeds)[0])
+
+    def _existing_balancer(self) -> Balancer:
+        assert self.balancer is not None, "only a balancer asks for whole batches"
+        return self.balancer
+
+    def _whole_batches(
+        self, dataset: tf.data.Dataset, map_batches: Callable[..., tf.data.Dataset]
+    ) -> tf.data.Dataset:
+        local = len(self.extended.worker_devices)
+        return whole_batches.dataset_of(dataset, local, map_batches)
+
+
+def _balancer(options: Options, replicas: int) -> Balancer | None:
+    if not options.balance or replicas == 1:
+        return None
+    largest = options.balance_max_share
+    if largest is not None and largest * replicas < 1:
+        raise ValueError(
+            "`balance_max_share` must be at least 1 / the number of replicas: smaller parts do not "
+            f"make up a batch. Received: balance_max_share={largest} with {replicas} replicas"
+        )
+    return Balancer(replicas, largest)
