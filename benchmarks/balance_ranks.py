@@ -51,14 +51,20 @@ class Watch(keras.callbacks.Callback):
         self._delay, self._later, self._steps = delay, seconds, steps
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Changes the delay if it is time to."""
-        if len(self.seconds) == self._steps:
+        """Notes the step before, with all that is done between steps; changes the delay in time."""
+        self._note(batch > 0)
+        if batch == self._steps:
             self._delay.seconds = self._later
-        self._begun = time.perf_counter()
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Notes the step."""
-        self.seconds.append(time.perf_counter() - self._begun)
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes the last step."""
+        self._note(True)
+
+    def _note(self, ended: bool) -> None:
+        now = time.perf_counter()
+        if ended:
+            self.seconds.append(now - self._begun)
+        self._begun = now
 
 
 def main() -> None:

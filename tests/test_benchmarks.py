@@ -155,6 +155,23 @@ def test_snapshots_are_measured_by_writer(tmp_path):
 
 
 @pytest.mark.full
+def test_a_slow_rank_is_measured_with_even_and_balanced_parts(tmp_path):
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text("before\n<!-- balance:begin -->\n<!-- balance:end -->\nafter\n")
+    options = ["--engines", "multi_worker", "--steps", "25", "--jobs", "1", "--batch", "48"]
+    printed = run("balance", *options, "--json", str(result), "--update", str(page))
+    measured = json.loads(result.read_text())
+    (parts,) = measured.values()
+    even, balanced = parts["even"], parts["balanced"]
+    assert len(even["seconds"]) == len(balanced["seconds"]) == 13
+    # A rank's 16 samples take 96 ms, its balanced ones 42 ms or more.
+    assert min(even["seconds"]) >= 0.096
+    assert min(balanced["seconds"]) < 0.096
+    assert even["follows"] == [None]
+    assert printed.endswith(between(page, "balance"))
+
+
+@pytest.mark.full
 def test_safety_nets_are_measured_by_strategy(tmp_path):
     result = tmp_path / "result.json"
     options = ["--layers", "2", "--width", "20", "--strategies", "multi_worker"]

@@ -1,12 +1,16 @@
 """The shares of a strategy: from options, over what is measured, to what is cut."""
 
+import typing
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdist
 from tfdist.balance import callback
 from tfdist.balance.policy import STEPS
+from tfdist.balance.whole_batches import WholeBatch
 
 
 def _strategy(replicas=2, **options):
@@ -39,6 +43,85 @@ def test_options_that_make_no_sense_are_refused(options, message):
 def test_a_parameter_server_refuses_to_balance():
     with pytest.raises(ValueError, match='take `input="dynamic"`.* Received: balance=True'):
         tfdist.ParameterServerStrategy(balance=True)
+
+
+def _model(strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    return model
+
+
+X, Y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
+
+
+def test_batches_of_named_tuples_are_what_they_are_without():
+    class Sample(typing.NamedTuple):
+        x: tf.Tensor
+        y: tf.Tensor
+
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            assert isinstance(data, Sample)
+            return super().train_step(tuple(data))
+
+    for options in ({}, {"balance": True}):
+        strategy = _strategy(**options)
+        with strategy.scope():
+            model = Model([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        data = tf.data.Dataset.from_tensor_slices(Sample(X, Y)).batch(8)
+        model.fit(data, verbose=0)
+
+
+def test_data_that_a_callback_distributes_are_cut_evenly():
+    strategy = _strategy(balance=True)
+    model, seen = _model(strategy), []
+
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+            for x, _ in strategy.experimental_distribute_dataset(data):
+                seen.append([len(part) for part in strategy.experimental_local_results(x)])
+
+    model.fit(X, Y, batch_size=8, verbose=0, callbacks=[Own()])
+    assert seen == [[4, 4]] * 4
+
+
+def test_a_batch_that_is_whole_is_refused_by_a_strategy_that_does_not_cut():
+    with pytest.raises(ValueError, match="such a batch in MirroredStrategy.run"):
+        _strategy().run(lambda batch: None, args=(WholeBatch((X, Y)),))
+
+
+def test_a_step_whose_loss_must_be_weighted_and_is_not_is_refused():
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    strategy = _strategy(balance=True)
+    with strategy.scope():
+        norm = keras.layers.BatchNormalization(synchronized=True)
+        model = Model([keras.Input((4,)), norm, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"scale_loss\(loss\)` in the train_step"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+
+
+def test_only_what_all_steps_since_the_last_move_say_counts():
+    balancer = _strategy(balance=True).balancer
+    balancer.move(np.array([0.25, 0.75]))
+    for _ in range(STEPS - 1):
+        balancer.note(np.array([10, 10], "float32"))
+        balancer.adjust()
+    assert balancer.shares.tolist() == [0.25, 0.75]
+    balancer.note(np.array([10, 10], "float32"))
+    balancer.adjust()
+    assert balancer.shares.tolist() == [0.5, 0.5]
 
 
 def _move_after(steps, speeds, max_share=None):
@@ -74,17 +157,14 @@ def test_the_slowest_replica_and_what_it_costs_are_named():
 
 
 def _fit(strategy, capsys, verbose):
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    x, y = np.ones((32, 4)), np.ones((32, 1))
+    model = _model(strategy)
 
     class Slow(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             for _ in range(STEPS):
                 strategy.balancer.note(np.array([30, 10], "float32"))
 
-    model.fit(x, y, batch_size=16, epochs=3, verbose=verbose, callbacks=[Slow()])
+    model.fit(X, Y, batch_size=16, epochs=3, verbose=verbose, callbacks=[Slow()])
     return capsys.readouterr().out
 
 
@@ -98,12 +178,9 @@ def test_new_shares_are_shown_once(capsys):
 
 def test_steps_are_measured_while_keras_trains_and_not_while_it_evaluates():
     strategy = _strategy(balance=True)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    x, y = np.ones((32, 4)), np.ones((32, 1))
-    model.evaluate(x, y, batch_size=8, verbose=0)
-    model.predict(x, batch_size=8, verbose=0)
+    model = _model(strategy)
+    model.evaluate(X, Y, batch_size=8, verbose=0)
+    model.predict(X, batch_size=8, verbose=0)
     assert not strategy.balancer.speeds_of_last_steps().any()
-    model.fit(x, y, batch_size=8, verbose=0)
+    model.fit(X, Y, batch_size=8, verbose=0)
     assert (strategy.balancer.speeds_of_last_steps() > 0).all()

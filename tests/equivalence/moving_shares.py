@@ -6,7 +6,9 @@ from unittest import mock
 
 import numpy as np
 
+from tfdist.balance import parts
 from tfdist.balance.balancer import Balancer
+from tfdist.strategies import balanced
 
 # For the first replicas; what is left is divided equally. One has nothing but what it must have.
 _SHARES = (0.7, 0.1, 0.0, 0.45)
@@ -22,7 +24,7 @@ def _cycle(balancer):
 @contextlib.contextmanager
 def moving(balance):
     """Strategies that are made in this context move their shares, if `balance` is True."""
-    turns = {}
+    turns, cuts = {}, []
     make = Balancer.__init__
 
     def made(balancer, *args):
@@ -33,12 +35,17 @@ def moving(balance):
     def adjust(balancer):
         balancer.move(next(turns[balancer]))
 
+    def part_of(*args):
+        cuts.append(args)
+        return parts.part_of(*args)
+
     if not balance:
         yield
         return
     with (
         mock.patch.object(Balancer, "__init__", made),
         mock.patch.object(Balancer, "adjust", adjust),
+        mock.patch.object(balanced, "part_of", part_of),
     ):
         yield
-    assert turns, "no strategy had shares to move"
+    assert cuts, "no step has cut a batch"

@@ -25,6 +25,13 @@ def test_a_slow_rank_computes_less_and_the_result_is_that_of_one_device(found, e
             np.testing.assert_allclose(rank[name], expected[name], rtol=0, atol=1e-5)
 
 
+@scenario(balance.parted)
+def test_ranks_that_cut_in_different_places_fail_in_that_step(found):
+    for rank in found:
+        assert "have cut a global batch in different places" in rank["error"]
+        assert "Received by replica, samples:] [8 4]" in rank["error"]
+
+
 @scenario(balance.options_that_differ)
 def test_all_ranks_must_balance_or_none(found):
     for rank in found:

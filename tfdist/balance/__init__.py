@@ -1,5 +1,5 @@
 """Balance: faster replicas take larger parts of each global batch, so that nobody waits for one.
 
-`whole_batches` brings each global batch whole to the step, `parts` cuts it there, `speeds` measures
-what the replicas did with their parts, and `policy` decides what parts come next.
+`whole_batches` brings each global batch whole to the step, and `parts` cuts it there. `balancer`
+has the shares and measures speeds, `policy` decides what shares come next, and `callback` calls it.
 """

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfdist.balance import parts, policy
+from tfdist.balance import policy
 from tfdist.balance.policy import STEPS
 from tfdist.engines.current import current
 from tfdist.step.replica import ReplicaStep
-from tfdist.step.weighting import Share, batch_size, share_of
-from tfdist.structures import Structure
 
 _SHORTEST = 1e-6  # seconds
+_PARTED = (
+    "The replicas have cut a global batch in different places, so that samples were lost or were "
+    "trained on twice; train without `balance=True`, and report this. Received by replica, samples:"
+)
 
 
 class Balancer:
@@ -32,61 +34,62 @@ class Balancer:
     def __init__(self, replicas: int, max_share: float | None):
         self.shares = np.full(replicas, 1 / replicas)
         self._max_share = max_share
-        self._since = 0
         with tf.device("CPU:0"):
             self._ends = tf.Variable(_ends(self.shares), trainable=False)
             self._speeds = tf.Variable(tf.zeros([STEPS, replicas]), trainable=False)
-            self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
 
-    def part(self, batch: Structure, replica_id: int) -> tuple[Structure, Share, tf.Tensor | None]:
-        """A replica's part of a global batch, its share, and its number of samples.
+    def ends(self) -> tf.Tensor:
+        """The sums of the shares for one step: float64 of shape `[replicas + 1]`.
 
-        The number is None for a batch without samples to count.
+        Called once in a step and process, outside of replicas: all of them must cut alike.
         """
-        size = batch_size(batch)
-        if size is None:
-            return batch, Share(1.0 / len(self.shares)), None
-        bounds = parts.bounds(self._ends.read_value(), size)
-        samples = bounds[replica_id + 1] - bounds[replica_id]
-        share = share_of(samples, bounds[-1])
-        return parts.part(batch, bounds, replica_id), share, samples
+        with tf.device("CPU:0"):
+            return self._ends.read_value()
 
-    def speeds(self, step: ReplicaStep, samples: tf.Tensor, begun: tf.Tensor) -> tf.Tensor:
+    def speeds(self, step: ReplicaStep, sizes: tf.Tensor, begun: tf.Tensor) -> tf.Tensor:
         """The samples per second of all replicas, the same on all; in replica context.
 
         A replica's time ends when its gradients are computed: it has not waited for others then.
+        The replicas also exchange how many samples they had. If they have not all cut alike, the
+        step fails.
 
         Args:
             step: the step that this replica runs.
-            samples: how many samples it had.
+            sizes: the numbers of samples of all parts, as this replica has cut them.
             begun: the time at which it began.
         """
         with tf.control_dependencies(step.notes.computed):
             seconds = tf.maximum(tf.timestamp() - begun, _SHORTEST)
-        speed = tf.cast(tf.cast(samples, tf.float64) / seconds, tf.float32)
-        own = tf.one_hot(step.replica_id, step.replicas) * speed
-        (speeds,) = current().all_reduce([own])
-        return speeds
+        expected = tf.cast(sizes, tf.float32)
+        samples = expected[step.replica_id]
+        own = tf.stack([samples / tf.cast(seconds, tf.float32), samples])
+        own = tf.one_hot(step.replica_id, step.replicas) * own[:, None]
+        (found,) = current().all_reduce([own])
+        alike = tf.debugging.Assert(tf.reduce_all(found[1] == expected), [_PARTED, found[1]])
+        with tf.control_dependencies([] if alike is None else [alike]):
+            return tf.identity(found[0])
 
     def note(self, speeds: tf.Tensor) -> None:
         """Notes what a step has measured; called once in each process, outside of replicas."""
         self._speeds.assign(tf.concat([self._speeds[1:], speeds[None, :]], axis=0))
-        self._steps.assign_add(1)
 
     def adjust(self) -> None:
         """Gives the replicas other shares if that is worthwhile; called after a step."""
-        steps = int(self._steps.numpy())
-        if steps - self._since < STEPS:
-            return
-        new = policy.new_shares(self._measured(), self.shares, self._max_share)
+        measured = self._measured()
+        if not measured.any(axis=1).all():
+            return  # too few steps since the shares have moved
+        new = policy.new_shares(measured, self.shares, self._max_share)
         if new is not None:
             self.move(new)
-            self._since = steps
 
     def move(self, shares: np.ndarray) -> None:
-        """Gives the replicas other shares from the next step on; the same in all processes."""
+        """Gives the replicas other shares from the next step on; the same in all processes.
+
+        What was measured is forgotten.
+        """
         self.shares = shares
         self._ends.assign(_ends(shares))
+        self._speeds.assign(tf.zeros_like(self._speeds))
 
     def speeds_of_last_steps(self) -> np.ndarray:
         """Samples per second: float64 of shape `[replicas]`, 0 where nothing is known."""

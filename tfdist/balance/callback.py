@@ -16,8 +16,9 @@ class Balance(keras.callbacks.Callback):
         reports: whether this process shows what it has found.
     """
 
-    # It does the same in all processes, and writes no files.
+    # It does the same in all processes, and neither changes the model nor writes files.
     decides_in_batches = False
+    changes_variables = False
     saves_alone = False
 
     def __init__(self, balancer: Balancer, reports: bool):
@@ -34,8 +35,10 @@ class Balance(keras.callbacks.Callback):
         """Shows the shares and the slowest replica, if the shares have moved in this epoch."""
         shares = self._balancer.shares
         has_moved, self._shown = shares is not self._shown, shares
-        if has_moved and self._reports and (self.params or {}).get("verbose"):
-            print(f"\n{described(self._balancer.speeds_of_last_steps(), shares)}")
+        speeds = self._balancer.speeds_of_last_steps()
+        is_known = bool((speeds > 0).all())
+        if has_moved and is_known and self._reports and (self.params or {}).get("verbose"):
+            print(f"\n{described(speeds, shares)}")
 
 
 def described(speeds: np.ndarray, shares: np.ndarray) -> str:

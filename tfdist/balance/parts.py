@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import tensorflow as tf
 
 from tfdist.data import batches
+from tfdist.step.weighting import Share, batch_size, even_share, share_of
 from tfdist.structures import Structure
 
 
@@ -29,14 +32,36 @@ def bounds(ends: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     return tf.minimum(rising, size - least[-1]) + least
 
 
-def part(batch: Structure, bounds: tf.Tensor, replica_id: int) -> Structure:
-    """The samples of `batch` that belong to a replica; cut on the host, where the batch is.
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A replica's part of a global batch.
+
+    Attributes:
+        batch: its samples, in the structure of the global batch.
+        share: its share of the global batch.
+        sizes: int64 of shape `[replicas]`, the numbers of samples of all parts. None for a batch
+            without samples to count, such as one of scalars.
+    """
+
+    batch: Structure
+    share: Share
+    sizes: tf.Tensor | None = None
+
+
+def part_of(batch: Structure, ends: tf.Tensor, replica_id: int) -> Part:
+    """Cuts a replica's part out of a global batch, on the host, where the batch is.
 
     Args:
-        batch: a structure of tensors whose first dimension is the batch. Other values are returned
-            as they are.
-        bounds: of the parts, as `bounds` returns them.
+        batch: a structure of tensors whose first dimension is the batch. Other values are in every
+            part as they are.
+        ends: as for `bounds`.
         replica_id: the replica.
     """
     with tf.device("CPU:0"):
-        return batches.cut(batch, bounds[replica_id], bounds[replica_id + 1])
+        size = batch_size(batch)
+        if size is None:
+            return Part(batch, even_share(ends.shape[0] - 1))
+        cuts = bounds(ends, size)
+        start, stop = cuts[replica_id], cuts[replica_id + 1]
+        share = share_of(stop - start, cuts[-1])
+        return Part(batches.cut(batch, start, stop), share, cuts[1:] - cuts[:-1])

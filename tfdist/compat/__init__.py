@@ -33,7 +33,7 @@ from tfdist.compat.coordinator import (
     is_lost_worker,
     run_on_workers,
 )
-from tfdist.compat.data import counted_by_keras, number_of_batches
+from tfdist.compat.data import counted_by_keras, keras_distributes, number_of_batches
 from tfdist.compat.exchange_of_rows import all_to_all
 from tfdist.compat.gradients import (
     gradients_by_value,
@@ -163,6 +163,7 @@ __all__ = [
     "is_lost_ps",
     "is_lost_worker",
     "is_recorded",
+    "keras_distributes",
     "keras_step",
     "masked_weights",
     "model_strategy",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -44,8 +45,37 @@ def counted_by_keras(dataset: tf.data.Dataset) -> int:
     return _lengths.get(dataset, tf.data.UNKNOWN_CARDINALITY)
 
 
+_ITERATOR = touch(
+    *("keras.src.backend.tensorflow.trainer:TFEpochIterator", "__init__", REPLACED),
+    *("self", "distribute_strategy"),
+    why="data that Keras distributes for its own loops may come to the step as whole batches; data "
+    "that users distribute must not",
+    versions=KERAS,
+    instead="a method of the strategy that Keras' trainer calls",
+)
+_here = threading.local()
+
+
+def keras_distributes() -> bool:
+    """Whether this thread distributes data for Keras' own loops, not for a loop of a user."""
+    return getattr(_here, "is_keras", False)
+
+
+def _note_that_keras_distributes(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def make_iterator(self: object, *args: object, **kwargs: object) -> None:
+        before, _here.is_keras = keras_distributes(), True
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            _here.is_keras = before
+
+    return make_iterator
+
+
 def install() -> None:
-    """Makes Keras' adapters note the number of batches of each data set that they make."""
+    """Makes Keras note the length of data sets that it makes, and that it distributes data."""
+    _ITERATOR.replace(_note_that_keras_distributes)
 
     def note_with(length: Touch, original: Callable) -> Callable:
         @functools.wraps(original)

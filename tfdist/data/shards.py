@@ -15,8 +15,16 @@ from tfdist.structures import Structure
 
 def mapped(dataset: tf.data.Dataset, function: Callable[[Any], Any]) -> tf.data.Dataset:
     """`dataset`, each batch replaced by what `function` makes of it."""
-    is_tuple = isinstance(dataset.element_spec, tuple)
+    is_tuple = _is_plain_tuple(dataset.element_spec)
     return dataset.map(lambda *batch: function(batch if is_tuple else batch[0]))
+
+
+def _is_plain_tuple(spec: Structure) -> bool:
+    """Whether `tf.data` hands an element of the type `spec` to functions in several arguments.
+
+    A named tuple is handed over as it is.
+    """
+    return type(spec) is tuple
 
 
 def of_global_batches(
@@ -38,7 +46,7 @@ def of_global_batches(
         replicas: the number of all replicas.
         map_batches: maps a data set by a function of a batch; called once with both.
     """
-    is_tuple = isinstance(dataset.element_spec, tuple)
+    is_tuple = _is_plain_tuple(dataset.element_spec)
 
     def part_of(batch: Structure, index: int = 0) -> Structure:
         size = batch_size(batch)

@@ -96,7 +96,10 @@ class _Shared:
 
     def may_change_variables(self, phase: str) -> bool:
         """Whether a callback of this process may change variables in a phase of an epoch."""
-        return any(defines(callback, phase, PASSIVE) for callback in self.callbacks)
+        return any(
+            getattr(callback, "changes_variables", True) and defines(callback, phase, PASSIVE)
+            for callback in self.callbacks
+        )
 
 
 class First(keras.callbacks.Callback):

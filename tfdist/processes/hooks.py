@@ -47,7 +47,7 @@ def install(strategy_class: type) -> None:
         if strategy is None:
             return False
         more = strategy.callbacks_of_runs()
-        _add_once(callbacks.callbacks, more)
+        _replace(callbacks.callbacks, more)
         (coordinate if strategy.is_multi_process else protect)(strategy, callbacks)
         return strategy.is_multi_process or bool(more)
 
@@ -107,10 +107,10 @@ def agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
     digest.note_compared(model)
 
 
-def _add_once(callbacks: list, more: list[keras.callbacks.Callback]) -> None:
-    """Appends `more`, unless there are such callbacks: a list may be given its model again."""
-    kinds = {type(callback) for callback in callbacks}
-    callbacks += [callback for callback in more if type(callback) not in kinds]
+def _replace(callbacks: list, more: list[keras.callbacks.Callback]) -> None:
+    """Appends `more` in place of such callbacks: a list may be given a model again, or another."""
+    kinds = {type(callback) for callback in more}
+    callbacks[:] = [*(callback for callback in callbacks if type(callback) not in kinds), *more]
 
 
 def _size(model: keras.Model) -> int:

@@ -56,11 +56,6 @@ def running_step(model: keras.Model) -> str | None:
     return step if innermost is model else None
 
 
-def innermost_model() -> keras.Model | None:
-    """The model of the innermost run of this thread; None outside of runs."""
-    return getattr(_runs, "innermost", (None, ""))[0]
-
-
 def advance() -> None:
     """Moves on what a step of the innermost run moves on, after a step that found no data."""
     model, step = getattr(_runs, "innermost", (None, ""))

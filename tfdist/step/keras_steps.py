@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from tfdist import compat
+from tfdist.options import Options
 from tfdist.step import end_of_data, moving_statistics, replica
 
 
@@ -44,8 +45,19 @@ def complete(
 
 
 def _warn_of_gradients_across_replicas(model: keras.Model) -> None:
-    """Warns if it matters whether the share is applied to gradients or to the loss before."""
+    """Warns if it matters whether the share is applied to gradients or to the loss before.
+
+    Raises:
+        ValueError: if it matters in every step, not only in batches that do not divide evenly.
+    """
     if any(getattr(layer, "synchronized", False) for layer in compat.flatten_layers(model)):
+        if Options.of(model.distribute_strategy).balance:
+            raise ValueError(
+                "With synchronized BatchNormalization and `balance=True`, the loss of each replica "
+                "must be weighted before its gradient is taken. Write `loss = "
+                "self.optimizer.scale_loss(loss)` in the train_step. "
+                f"Received: train_step of {model.name} without it"
+            )
         warnings.warn(
             "This train_step takes the gradient of a loss that did not go through `loss = "
             "self.optimizer.scale_loss(loss)`. With synchronized BatchNormalization a replica's "

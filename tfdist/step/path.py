@@ -86,7 +86,7 @@ class StepPath:
         """
         packing, packed = self._pack(gradients, weight)
         running = replica.current()
-        if running is not None:
+        if running is not None and not running.notes.computed:
             running.notes.computed += tf.nest.flatten(packed, expand_composites=True)
 
         def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:

@@ -32,7 +32,7 @@ class Notes:
         advances: functions that move on what every step moves on, whatever the data: counters of
             updates, and seeds. They are called outside of a step; see `step/end_of_data.py`.
         drawn: for each random number that was drawn, the state of its generator.
-        computed: this replica's gradients, before any exchange of gradients.
+        computed: the gradients of the first update of this step, before they are exchanged.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)

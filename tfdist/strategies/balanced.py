@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.balance import whole_batches
 from tfdist.balance.balancer import Balancer
+from tfdist.balance.parts import part_of
 from tfdist.balance.whole_batches import WholeBatch
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
@@ -32,9 +33,8 @@ class BalancedStrategy(KerasStrategy):
 
     @property
     def _reads_whole_batches(self) -> bool:
-        """Whether data that are distributed now are for a run of Keras with shares to move."""
-        model = end_of_data.innermost_model()
-        return self.balancer is not None and getattr(model, "distribute_strategy", None) is self
+        """Whether Keras distributes data now, for a run with shares to move."""
+        return self.balancer is not None and compat.keras_distributes()
 
     def _step_of_replica(
         self, share: weighting.Share, args: tuple, keras_step: str | None
@@ -54,11 +54,13 @@ class BalancedStrategy(KerasStrategy):
     ) -> Callable[..., tuple[Any, tf.Tensor | None]]:
         """A step on whole batches: it returns what `fn` does with a part, and measured speeds."""
         balancer = self._existing_balancer()
+        ends = balancer.ends()
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(whole: WholeBatch, *rest: Structure, **kwargs: Any) -> Any:
-            batch, share, samples = balancer.part(whole.batch, static_id())
-            step = self._step_of_replica(share, (batch, *rest), keras_step)
+            part = part_of(whole.batch, ends, static_id())
+            batch = part.batch
+            step = self._step_of_replica(part.share, (batch, *rest), keras_step)
             with end_of_data.nothing_without(batch):
                 begun = tf.timestamp()
             with (
@@ -67,9 +69,9 @@ class BalancedStrategy(KerasStrategy):
                 end_of_data.nothing_without((batch, begun)),
             ):
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
-            if samples is None or not step.notes.computed:
+            if part.sizes is None or not step.notes.computed:
                 return result, None
-            return result, balancer.speeds(step, samples, begun)
+            return result, balancer.speeds(step, part.sizes, begun)
 
         return step_of_replica
 
@@ -79,7 +81,11 @@ class BalancedStrategy(KerasStrategy):
             self._existing_balancer().note(self.experimental_local_results(speeds)[0])
 
     def _existing_balancer(self) -> Balancer:
-        assert self.balancer is not None, "only a balancer asks for whole batches"
+        if self.balancer is None:
+            raise ValueError(
+                "A batch that Keras distributed for another strategy, with `balance=True`, is not "
+                f"cut yet. Received: such a batch in {type(self).__name__}.run"
+            )
         return self.balancer
 
     def _whole_batches(
@@ -93,7 +99,7 @@ def _balancer(options: Options, replicas: int) -> Balancer | None:
     if not options.balance or replicas == 1:
         return None
     largest = options.balance_max_share
-    if largest is not None and largest * replicas < 1:
+    if largest is not None and largest < 1 / replicas:
         raise ValueError(
             "`balance_max_share` must be at least 1 / the number of replicas: smaller parts do not "
             f"make up a batch. Received: balance_max_share={largest} with {replicas} replicas"

@@ -62,6 +62,15 @@ def slow_rank(here):
     return {**found, "before": before, "after": strategy.balancer.shares.tolist()}
 
 
+def parted(here):
+    """The ranks have other shares, which must not happen."""
+    strategy = here.make(balance=True)
+    with strategy.scope():
+        model = model_with(Delay())
+    strategy.balancer.move(np.array([(0.5, 0.5), (0.75, 0.25)][strategy.processes.rank]))
+    return {"error": error_of(trained, model)}
+
+
 def options_that_differ(here):
     """Only rank 0 balances."""
     rank = here.strategy.processes.rank
