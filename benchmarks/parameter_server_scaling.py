@@ -4,7 +4,10 @@
   GPU computed. All processes are on this machine, over loopback. Linear is the number of workers
   times the updates per second of one worker.
 - Parameter servers: each process is a host of its own (a network namespace, which needs root) on a
-  link of limited speed, and the model is so large that the servers' links are the limit.
+  link of limited speed, and the model is so large, and the workers so many, that the servers' links
+  are the limit.
+
+A round is an epoch, and takes some seconds at least: at its end workers wait for the last one.
 
 The peer is TensorFlow's own loop, as in parameter_server.py, with the same pause and model.
 
@@ -38,8 +41,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--pause", type=float, default=0.4, help="seconds, in each step")
     parser.add_argument("--servers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--rate", default="100mbit", help="of each host's link, as `tc` writes it")
-    parser.add_argument("--hosts", type=int, default=4, help="workers, with several servers")
+    parser.add_argument("--hosts", type=int, default=8, help="workers, with several servers")
     parser.add_argument("--width", type=int, default=512, help="of the layers, with servers")
+    parser.add_argument("--steps", type=int, default=50, help="of each worker in a round")
+    help_of_updates = "in a round for one server; with n servers n times as many"
+    parser.add_argument("--updates", type=int, default=40, help=help_of_updates)
     parser.add_argument("--rounds", type=int, default=2)
     pages.add_output_options(parser, pages.PERFORMANCE_PAGE)
     return parser.parse_args()
@@ -88,7 +94,7 @@ def with_workers(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for workers, system in itertools.product(arguments.workers, arguments.systems):
         given = {"layers": 2, "width": 64, "batch": 16, "pause": arguments.pause}
-        given["steps"] = max(16, int(6 * workers / arguments.pause))
+        given["steps"] = arguments.steps * workers
         start = runner.launched(1 + workers, "parameter_server")
         updates = measure(arguments, system, given, start)
         found.append({"system": system, "workers": workers, "updates": updates})
@@ -101,7 +107,7 @@ def with_servers(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for servers, system in itertools.product(arguments.servers, arguments.systems):
         given = {"layers": 8, "width": arguments.width, "batch": 16, "pause": 0.0}
-        given["steps"] = 8 * servers
+        given["steps"] = arguments.updates * servers
         start = on_hosts(arguments.hosts, servers, arguments.rate)
         updates = measure(arguments, system, given, start)
         found.append({"system": system, "servers": servers, "updates": updates})
