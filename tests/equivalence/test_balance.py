@@ -17,16 +17,11 @@ _USUAL = {
     "mirrored-3-balance": (
         "accumulation_steps=3, steps_per_execution=4, remainders",
         "last batch of 1 sample",
-        "loss reduction 'sum', last batch of 1",
         "masked mean by hand, last batch of 3",
-        "mixed_float16, overflow on the last replica, short batch",
         "predict and evaluate, uneven batches",
         "run_eagerly",
         "synchronized BatchNormalization, last batch of 3",
-        "tf.data of unknown length",
     ),
-    "multi_worker-2-balance": ("synchronized BatchNormalization, last batch of 3",),
-    "horovod-2-balance": ("predict and evaluate, uneven batches",),
 }
 
 
