@@ -47,7 +47,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .DEFAULT_GOAL := help
 .PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
-.PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers bench bench-full docs
+.PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
+.PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
 .PHONY: test-next test-python310 test-on-python310
@@ -135,6 +136,9 @@ benchmark-snapshots: $(INSTALLED) ## what a snapshot of parameter servers costs
 benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10 GB of memory
 	$(BIN)/python -m benchmarks.safety_nets --update
 	$(BIN)/python -m tfdist run -n 2 --strategy multi_worker -m benchmarks.agreement
+
+benchmark-backup-workers: $(INSTALLED) ## a synchronous step on a parameter server, one slow worker
+	$(BIN)/python -m benchmarks.backup_workers --update
 
 benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
 	$(BIN)/python -m benchmarks.balance --update

@@ -172,6 +172,24 @@ def test_a_slow_rank_is_measured_with_even_and_balanced_parts(tmp_path):
 
 
 @pytest.mark.full
+def test_synchronous_steps_are_measured_by_policy(tmp_path):
+    page, result = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text("before\n<!-- backup-workers:begin -->\n<!-- backup-workers:end -->\nafter\n")
+    policies = ["Synchronous()", "Synchronous(parts_per_worker=2, backup=True)"]
+    options = ["--workers", "2", "--steps", "6", "--jobs", "1", "--policies", *policies]
+    printed = run("backup_workers", *options, "--json", str(result), "--update", str(page))
+    measured = json.loads(result.read_text())
+    assert list(measured) == policies
+    for found in measured.values():
+        assert len(found["seconds"]) == 6 and min(found["seconds"]) > 0
+    # The slow worker's 32 samples take 640 ms; of 16 it has one part, or none that counts.
+    assert min(measured[policies[0]]["seconds"]) >= 0.64
+    assert min(measured[policies[1]]["seconds"]) < 0.64
+    assert measured[policies[0]]["redundant"] == [0]
+    assert printed.endswith(between(page, "backup-workers"))
+
+
+@pytest.mark.full
 def test_safety_nets_are_measured_by_strategy(tmp_path):
     result = tmp_path / "result.json"
     options = ["--layers", "2", "--width", "20", "--strategies", "multi_worker"]

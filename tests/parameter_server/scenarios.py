@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.parameter_server.backups_scenarios import backups as backups
 from tests.parameter_server.data_scenarios import data_orders as data_orders
 from tests.parameter_server.data_scenarios import data_shares as data_shares
 from tests.parameter_server.data_scenarios import data_synchronous as data_synchronous

@@ -17,12 +17,15 @@ class WorkerReport:
             be applied before its own. With `Synchronous` all workers wait for each other; this does
             not count.
         learning_rate_factors: the sum of the factors that learning rates were multiplied by.
+        redundant: how many parts of global batches it computed that another worker had finished
+            first; see `tfdist.staleness.Synchronous`.
     """
 
     histogram: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
     dropped: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
     waits: int = 0
     learning_rate_factors: float = 0.0
+    redundant: int = 0
 
 
 @dataclasses.dataclass
@@ -101,6 +104,7 @@ class StalenessReport:
                 own.dropped - before.dropped,
                 own.waits - before.waits,
                 own.learning_rate_factors - before.learning_rate_factors,
+                own.redundant - before.redundant,
             )
         new.lost_updates = self.lost_updates - earlier.lost_updates
         new.snapshots = self.snapshots.since(earlier.snapshots)
@@ -125,6 +129,11 @@ class StalenessReport:
     def waits(self) -> int:
         """How often workers had to wait; see `WorkerReport`."""
         return sum(own.waits for own in self.workers.values())
+
+    @property
+    def redundant(self) -> int:
+        """How many parts of global batches were computed for nothing; see `WorkerReport`."""
+        return sum(own.redundant for own in self.workers.values())
 
     @property
     def mean_staleness(self) -> float:

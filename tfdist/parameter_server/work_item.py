@@ -56,6 +56,7 @@ class WorkItem:
         call: the number of the call in which the worker makes updates itself; None outside of it.
         made: the updates that the worker has made itself.
         closed: whether the run has ended, so the worker may make no more updates itself.
+        abandoned: whether another worker was earlier with the same part of a global batch.
     """
 
     worker: int
@@ -71,6 +72,7 @@ class WorkItem:
     call: int | None = None
     made: list[Made] = dataclasses.field(default_factory=list)
     closed: bool = False
+    abandoned: bool = False
 
 
 Compute = Callable[[WorkItem, Callable[[WorkItem], None]], None]

@@ -24,6 +24,11 @@ class StalenessPolicy:
     compensates: ClassVar[bool] = False
     """Whether `compensate` changes gradients."""
 
+    def parts(self, workers: int) -> int:
+        """Into how many parts the `workers` divide a global batch; 0 if each batch is one's own."""
+        del workers
+        return 0
+
     @property
     def waits(self) -> bool:
         """Whether `may_start` or `may_update` may say no."""
@@ -137,6 +142,15 @@ class Policies(StalenessPolicy):
     def synchronous(self) -> bool:  # type: ignore[override]
         """Whether the policy is `Synchronous`."""
         return any(policy.synchronous for policy in self.policies)
+
+    def parts(self, workers: int) -> int:
+        """What the only one says that divides batches; 0 if none does."""
+        return max((policy.parts(workers) for policy in self.policies), default=0)
+
+    @property
+    def backup(self) -> bool:
+        """Whether idle workers compute parts that others have not finished."""
+        return any(getattr(policy, "backup", False) for policy in self.policies)
 
     @property
     def compensates(self) -> bool:  # type: ignore[override]

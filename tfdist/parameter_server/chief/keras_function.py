@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.parameter_server.chief import errors
+from tfdist.parameter_server.chief.parts_scheduler import PartsScheduler
 from tfdist.parameter_server.chief.refusals import check_applied
 from tfdist.parameter_server.chief.scheduler import Scheduler
 from tfdist.parameter_server.chief.turns import Limits
@@ -97,7 +98,8 @@ class KerasFunction:
         def make(compute: Compute) -> Scheduler:
             workers = len(self.strategy.addresses["worker"])
             hooks = (self._note, on_wait, self._settle)
-            return Scheduler(workers, source, compute, limits, self.strategy.lost, *hooks)
+            kind = PartsScheduler if self._parts else Scheduler
+            return kind(workers, source, compute, limits, self.strategy.lost, *hooks)
 
         self.schedule = self._scheduled(source, make)
         self.schedule.start(self.strategy.coordinator, self._snapshot())

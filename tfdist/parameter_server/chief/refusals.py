@@ -10,8 +10,19 @@ from tfdist.parameter_server.chief.partition_updates import check_optimizer
 from tfdist.staleness import Policies
 
 
-def check_momentum(options: Options, policies: Policies) -> None:
-    """Raises ValueError where a compressor's momentum would count micro-batches as updates."""
+def check_compression(options: Options, policies: Policies) -> None:
+    """Raises ValueError where a synchronous step does not fit to what compressors keep.
+
+    A compressor's momentum would count micro-batches as updates. And what was not sent belongs to a
+    part of the global batch; it would have to be on every worker that computes the part.
+    """
+    if options.compression and (policies.backup or policies.parts(1) > 1):
+        raise ValueError(
+            "With compression, each part of a global batch has a worker of its own, which keeps "
+            "what was not sent. Leave out `parts_per_worker` and `backup` of Synchronous, or "
+            f"`compression`. Received: staleness={list(policies.policies)} with "
+            f"compression={options.compression}"
+        )
     with_momentum = options.compression and [
         compressor for compressor in options.compression.compressors if compressor.keeps_momentum
     ]

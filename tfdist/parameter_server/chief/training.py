@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.parameter_server.chief.kept_gradients import Accumulated, Accumulation
+from tfdist.parameter_server.chief.parts_scheduler import PartsScheduler
 from tfdist.parameter_server.chief.pulling import PullingFunction
 from tfdist.parameter_server.chief.scheduler import Scheduler
 from tfdist.parameter_server.chief.turns import Limits
@@ -35,7 +36,7 @@ class TrainFunction(PullingFunction):
     """
 
     def __init__(self, strategy: ChiefStrategy, model: keras.Model):
-        parts = strategy.num_workers if strategy.policies.synchronous else 0
+        parts = strategy.policies.parts(strategy.num_workers)
         self._parts = parts
         self._accumulates = strategy.options.accumulation_steps
         super().__init__(strategy, model, "train_step", self._accumulates, parts)
@@ -103,7 +104,7 @@ class TrainFunction(PullingFunction):
         kept = self._accumulation.batches
         return Limits(
             may_start=self.strategy.policies.may_start,
-            budget=None if left is None else left * max(self._parts, 1),
+            budget=None if self._parts else left,  # the source counts global batches
             per_item=1 if self._parts else self._accumulates,
             first_item=1 if self._parts else self._accumulates - kept,
             max_pending=self.strategy.max_pending,
@@ -197,6 +198,9 @@ class TrainFunction(PullingFunction):
 
     def _take(self, item: WorkItem) -> None:
         """Uses a work item. Parts of a global batch are used once all of them have arrived."""
+        if self._parts and not self._is_first(item):
+            self.release(item)
+            return
         outcome = _outcome_of(item)
         self._watch(item, outcome)
         if self._push is not None and self._accumulation.accepts(item.version):
@@ -220,6 +224,16 @@ class TrainFunction(PullingFunction):
         if whole:
             assert isinstance(self._source, PartsSource)
             self._source.advance()
+
+    def _is_first(self, item: WorkItem) -> bool:
+        """Whether no other worker was earlier with the same part of the present global batch."""
+        if not isinstance(self.schedule, PartsScheduler):
+            return True  # a record has what was used
+        assert isinstance(self._source, PartsSource)
+        is_first = self._source.accept(item.batches[0])
+        for worker in self.schedule.abandon(item) if is_first else [item.worker]:
+            self.strategy.report.worker(worker).redundant += 1
+        return is_first
 
     def _watch(self, item: WorkItem, outcome: Outcome) -> None:
         """Notes gradients that are not finite, if somebody has asked for this."""

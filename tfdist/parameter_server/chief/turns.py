@@ -95,6 +95,10 @@ class Turns:
         """Notes that what a worker began comes to nothing."""
         self._under_way -= 1
 
+    def take_up_again(self) -> None:
+        """Notes that something is under way that was taken as dropped."""
+        self._under_way += 1
+
     def give_back(self, count: int) -> None:
         """Takes back the right to `count` batches."""
         if self._left is not None:

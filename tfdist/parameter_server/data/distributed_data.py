@@ -11,25 +11,31 @@ from tfdist.options import Options
 from tfdist.parameter_server.data.chief_source import ChiefSource
 from tfdist.parameter_server.data.parts_source import PartsSource
 from tfdist.parameter_server.data.sharded_source import ShardedSource, Shards
+from tfdist.staleness import Policies
 from tfdist.structures import Structure
 
 
 class Division(NamedTuple):
-    """How global batches are divided among the workers.
+    """How global batches are divided among the workers; see `PartsSource`.
 
     Attributes:
         parts: the number of parts.
-        own: whether a worker gets the part with the worker's own number; see `PartsSource`.
+        own: whether a worker gets the part with the worker's own number.
+        backup: whether an idle worker computes a part that another one has not finished.
     """
 
     parts: int
     own: bool
+    backup: bool
 
     @classmethod
-    def among(cls, workers: int, max_pending: int, options: Options) -> Division:
+    def among(
+        cls, workers: int, max_pending: int, policies: Policies, options: Options
+    ) -> Division:
         """How `workers` divide a batch, when at most `max_pending` of them work at a time."""
         # The residual of a part moves with the part, so a part should seldom change its worker.
-        return cls(workers, options.compression is not None and max_pending >= workers)
+        own = options.compression is not None and max_pending >= workers
+        return cls(policies.parts(workers), own, policies.backup)
 
 
 class DistributedData:
@@ -104,7 +110,7 @@ class DataIterator:
         division = self._data.division
         if division is not None:
             self._divided = self._divided or PartsSource(self._chief, *division)
-            return self._divided.open()
+            return self._divided.open(batches)
         shards = self._data.shards()
         if shards is None:
             return self.source()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tfdist.data import batches
+from tfdist.parameter_server.data.backups import Backups
 from tfdist.parameter_server.data.batch import Batch, BatchPart
 from tfdist.parameter_server.data.source import SourceBase
 from tfdist.parameter_server.devices import CHIEF
@@ -27,17 +28,23 @@ class PartsSource(SourceBase):
         parts: the number of parts.
         own: whether a worker gets the part with its own number. It then gets the part of another
             worker only if that worker has not asked for any part in this run, or is lost.
+        backup: whether a worker also gets a part that another worker has begun, see `Backups`.
     """
 
-    def __init__(self, iterator: Iterator[Structure], parts: int, own: bool = False):
+    def __init__(
+        self, iterator: Iterator[Structure], parts: int, own: bool = False, backup: bool = False
+    ):
         self._iterator = iterator
         self._parts = parts
         self._own = own
+        self._backups = Backups() if backup else None
         self._there: set[int] = set()
         self._changed = threading.Condition()
         self._position = self._begun = 0
+        self._limit: int | None = None
         self._present: list[Batch] = []
         self._waiting: collections.deque[Batch] = collections.deque()
+        self._used: set[int] = set()
         self._is_due = True
         self._ended = False
         self._closed = False
@@ -46,20 +53,53 @@ class PartsSource(SourceBase):
         """The next part of the present global batch; waits while there is none."""
         with self._changed:
             self._there.add(worker)
+            if self._backups is not None:
+                self._backups.end(worker)
             while not self._closed:
-                for place, batch in enumerate(self._waiting):
-                    if self._is_for(worker, batch):
-                        del self._waiting[place]
-                        return batch
-                if self._waiting:
-                    self._changed.wait()
-                elif self._ended:
-                    return None
-                elif self._is_due:
-                    self._divide()
-                else:
-                    self._changed.wait()
+                batch = self._next_for(worker)
+                seconds = None
+                if batch is None and not self._waiting:
+                    if self._ended or (self._is_due and self._has_given_all()):
+                        return None
+                    if self._is_due:
+                        self._divide()
+                        continue
+                    batch, seconds = self._backup_for(worker)
+                if batch is not None:
+                    if self._backups is not None:
+                        self._backups.begin(worker, batch.index)
+                    return batch
+                self._changed.wait(seconds)
         return None
+
+    def _next_for(self, worker: int) -> Batch | None:
+        """A part that nobody has begun."""
+        for place, batch in enumerate(self._waiting):
+            if self._is_for(worker, batch):
+                del self._waiting[place]
+                return batch
+        return None
+
+    def _has_given_all(self) -> bool:
+        return self._limit is not None and self._position - self._begun >= self._limit
+
+    def _backup_for(self, worker: int) -> tuple[Batch | None, float | None]:
+        """A part that another worker has begun, or the seconds until there may be one."""
+        if self._backups is None:
+            return None, None
+        begun = {part.index for part in self._present} - self._used
+        index, seconds = self._backups.choose(worker, begun)
+        # The copy is not kept for others if this worker is lost.
+        return (None if index is None else dataclasses.replace(self._present[index])), seconds
+
+    def accept(self, batch: Batch) -> bool:
+        """Notes that a part is used. Returns False if it was used already, by another worker."""
+        with self._changed:
+            is_present = bool(self._present) and batch.position == self._present[0].position
+            if not is_present or batch.index in self._used:
+                return False
+            self._used.add(batch.index)
+            return True
 
     def _is_for(self, worker: int, batch: Batch) -> bool:
         return not self._own or batch.index == worker or batch.index not in self._there
@@ -68,6 +108,8 @@ class PartsSource(SourceBase):
         """Lets other workers have the part of a lost worker."""
         with self._changed:
             self._there.discard(worker)
+            if self._backups is not None:
+                self._backups.leave(worker)
             self._changed.notify_all()
 
     def _divide(self) -> None:
@@ -89,7 +131,10 @@ class PartsSource(SourceBase):
         """Called when all parts of the present batch were used: the next batch may be read."""
         with self._changed:
             self._present = []
+            self._used.clear()
             self._is_due = True
+            if self._backups is not None:
+                self._backups.begin_batch()
             self._changed.notify_all()
 
     def give_back(self, batch: Batch) -> None:
@@ -98,13 +143,19 @@ class PartsSource(SourceBase):
         A part of an earlier run is ignored, because `open` has already offered that part again.
         """
         with self._changed:
-            if any(batch is part for part in self._present):
+            if any(batch is part for part in self._present) and batch.index not in self._used:
                 self._waiting.appendleft(batch)
                 self._changed.notify_all()
 
-    def open(self) -> PartsSource:
-        """Begins a run with a global batch that was used only partly, or else with the next one."""
+    def open(self, batches: int | None = None) -> PartsSource:
+        """Begins a run with a global batch that was used only partly, or else with the next one.
+
+        Args:
+            batches: how many global batches the run has; None for all that there are.
+        """
         with self._changed:
+            self._limit = batches
+            self._used.clear()
             self._present = [dataclasses.replace(part, number=0) for part in self._present]
             self._waiting = collections.deque(self._present)
             self._there.clear()

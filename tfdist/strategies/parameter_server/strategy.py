@@ -22,7 +22,7 @@ from tfdist.parameter_server.chief.keras_function import KerasFunction
 from tfdist.parameter_server.chief.metrics import metrics_safely
 from tfdist.parameter_server.chief.partition_updates import PartitioningExtended
 from tfdist.parameter_server.chief.predicting import PredictedData, PredictFunction
-from tfdist.parameter_server.chief.refusals import check_momentum
+from tfdist.parameter_server.chief.refusals import check_compression
 from tfdist.parameter_server.chief.training import TrainFunction
 from tfdist.parameter_server.connecting import cluster_of_one_process, connect
 from tfdist.parameter_server.contracts import Closable
@@ -133,7 +133,7 @@ class ParameterServerStrategy(
     ):
         common = Options(**options)  # type: ignore[arg-type]
         self.policies = Policies.of(staleness)
-        check_momentum(common, self.policies)
+        check_compression(common, self.policies)
         self.pull = checks.pull(pull_compression, self.policies, record)
         check_resolver(cluster_resolver)
         checks.check(common, input, max_pending, worker_timeout, record, variable_partitioner)
@@ -211,7 +211,8 @@ class ParameterServerStrategy(
 
         division = None
         if self.policies.synchronous:
-            division = Division.among(self.num_workers, self.max_pending, self.options)
+            workers = self.num_workers
+            division = Division.among(workers, self.max_pending, self.policies, self.options)
         data = DistributedData(dataset, make_shards, division)
         for_keras = PredictedData(data, self._predicting) if self._predicting else data
         self._batch_specs[for_keras] = dataset.element_spec
@@ -285,8 +286,8 @@ class ParameterServerStrategy(
         layers = compat.flatten_layers(model)
         check_model_scope(model, layers, self)
         wrapping.wrap_optimizers(model)
-        if self.policies.synchronous and self.num_workers > 1:
-            check_layers(layers, self.num_workers)
+        if (parts := self.policies.parts(self.num_workers)) > 1:
+            check_layers(layers, parts)
             check_no_synchronized_layers(layers)
             keras_steps.warn_of_unsynchronized_layers(model)
 

@@ -1,0 +1,48 @@
+"""Work items on parts of global batches, of which several workers may compute the same part."""
+
+from __future__ import annotations
+
+from tfdist.parameter_server.chief.scheduler import Scheduler
+from tfdist.parameter_server.work_item import WorkItem
+
+
+class PartsScheduler(Scheduler):
+    """A `Scheduler` in which what a worker still computes may be needed no more."""
+
+    def abandon(self, item: WorkItem) -> list[int]:
+        """Lets go other work items on the same part: what their workers send is not used.
+
+        Args:
+            item: the work item that is used.
+
+        Returns:
+            The workers of the others.
+        """
+        part = item.batches[0]
+        with self._changed:
+            others = [
+                other
+                for other in self._running.values()
+                if other is not item
+                and other not in self._ready
+                and (other.batches[0].position, other.batches[0].index)
+                == (part.position, part.index)
+            ]
+            for other in others:
+                other.abandoned = True
+                self._turns.drop()
+                self._forget(other)
+            self._changed.notify_all()
+        return [other.worker for other in others]
+
+    def _hand_over(self, item: WorkItem) -> None:
+        with self._changed:
+            if not item.abandoned:
+                super()._hand_over(item)
+
+    def _fail(self, worker: int, item: WorkItem | None, error: Exception) -> bool:
+        with self._changed:
+            if item is not None and item.abandoned:
+                self._turns.take_up_again()
+                item = None
+        return super()._fail(worker, item, error)
