@@ -49,7 +49,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         result = runner.written("backup_workers_ranks", *given, start=start)
         of_policy = found.setdefault(policy, {"seconds": [], "redundant": []})
         of_policy["seconds"] += result["seconds"]
-        of_policy["redundant"].append(result["redundant"] / len(result["seconds"]))
+        of_policy["redundant"].append(result["redundant"])
     return found
 
 

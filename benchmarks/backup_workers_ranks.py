@@ -84,7 +84,7 @@ def main() -> None:
     watch = Watch()
     steps = arguments.steps + FIRST
     model.fit(data, steps_per_epoch=steps, verbose=0, callbacks=[watch])
-    redundant = strategy.staleness_report().redundant
+    redundant = strategy.staleness_report().redundant / steps
     arguments.path.write_text(json.dumps({"seconds": watch.seconds, "redundant": redundant}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 
 import numpy as np
 import pytest
@@ -183,8 +184,8 @@ def test_synchronous_steps_are_measured_by_policy(tmp_path):
     for found in measured.values():
         assert len(found["seconds"]) == 6 and min(found["seconds"]) > 0
     # The slow worker's 32 samples take 640 ms; of 16 it has one part, or none that counts.
-    assert min(measured[policies[0]]["seconds"]) >= 0.64
-    assert min(measured[policies[1]]["seconds"]) < 0.64
+    even, helped = (statistics.median(found["seconds"]) for found in measured.values())
+    assert even >= 0.64 > helped
     assert measured[policies[0]]["redundant"] == [0]
     assert printed.endswith(between(page, "backup-workers"))
 

@@ -55,12 +55,20 @@ class Slow(keras.Sequential):
         return super().train_step((x, y))
 
 
+class _Predicts(keras.callbacks.Callback):
+    """Predicts in the middle of an epoch, which ends a run while a worker still computes."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch in (1, 4):
+            self.model.predict(_X[:8], verbose=0)
+
+
 def trained(strategy, stops=False):
-    """What two epochs come to, of which the first may stop in the middle and go on.
+    """What two calls of `fit` come to.
 
     Args:
         strategy: a strategy of a parameter server; None for one device.
-        stops: whether it stops.
+        stops: whether a callback predicts, for which the training stops.
     """
     with strategy.scope() if strategy else contextlib.nullcontext():
         layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
@@ -70,15 +78,19 @@ def trained(strategy, stops=False):
         model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse")
     model.sleeps = strategy is not None
     data = tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(24)
-    for some in (data.take(4), data.skip(4), data) if stops else (data, data):
-        history = model.fit(some, verbose=0).history
-    report = strategy.staleness_report() if strategy else None
+    redundant = collections.Counter()
+    for _ in range(2):
+        callbacks = [_Predicts()] if stops else []
+        history = model.fit(data, verbose=0, callbacks=callbacks).history
+        if strategy is not None:
+            for worker, report in strategy.staleness_report().workers.items():
+                redundant[worker] += report.redundant
     return {
         "weights": [w.tolist() for w in model.get_weights()],
         "loss": history["loss"][-1],
         "iterations": int(model.optimizer.iterations.numpy()),
         "updates": strategy.version if strategy else None,
-        "redundant": [report.worker(worker).redundant for worker in (0, 1)] if report else None,
+        "redundant": [redundant[0], redundant[1]],
         "slow parts": model.computed.parts[1],
         "all parts": model.computed.parts.total(),
     }

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.parameter_server.chief.parts_scheduler import PartsScheduler
 from tfdist.parameter_server.chief.scheduler import Scheduler
 from tfdist.parameter_server.chief.turns import Limits
 from tfdist.parameter_server.data.batch import Batch
@@ -88,7 +89,8 @@ def run(monkeypatch):
             "on_change": lambda worker, error: None,
             "on_wait": lambda worker: None,
         }
-        schedule = Scheduler(workers, compute=compute, limits=limits, **(defaults | options))
+        kind = options.pop("kind", Scheduler)
+        schedule = kind(workers, compute=compute, limits=limits, **(defaults | options))
         started.append(schedule)
         schedule.start(back or threading.Event(), (0, None))
         return schedule
@@ -219,3 +221,92 @@ def test_no_more_steps_are_under_way_than_may_be(run, most):
         schedule.release(item, (0, None))
     assert schedule.next(lambda others: True, SECONDS) is None
     assert source.most_held == all_begun.parties
+
+
+class OnePart(Numbers):
+    """One part of a batch, which each worker gets once."""
+
+    def __init__(self):
+        super().__init__()
+        self.had = set()
+        self.returned = []
+
+    def take(self, worker):
+        with self.lock:
+            if worker in self.had:
+                return None
+            self.had.add(worker)
+            return Batch(0, 0, None, index=0)
+
+    def give_back(self, batch):
+        self.returned.append(batch)
+
+
+@pytest.fixture
+def abandoned(run):
+    """A run in which worker 1 still computes what worker 0 was faster with, and how it may end."""
+    begun, end = threading.Event(), threading.Event()
+    error, noted, source = [], [], OnePart()
+
+    def compute(item, read):
+        read(item)
+        if item.worker == 1 and not end.is_set():
+            begun.set()
+            end.wait(SECONDS)
+            for failure in error:
+                raise failure
+        elif item.worker == 0:
+            assert begun.wait(SECONDS)
+
+    back = threading.Event()
+
+    def on_change(worker, failure):
+        noted.append((worker, failure is None))
+        back.set()
+
+    options = {"source": source, "kind": PartsScheduler, "on_change": on_change, "back": back}
+    schedule = run(2, compute, **options)
+    item = schedule.next(lambda others: True, SECONDS)
+    assert item.worker == 0
+    assert schedule.abandon(item) == [1]
+    schedule.release(item, (1, None))
+
+    def finish(*errors):
+        error.extend(errors)
+        end.set()
+
+    return schedule, source, finish, noted
+
+
+def test_the_end_does_not_wait_for_what_nobody_needs(abandoned):
+    schedule, source, finish, _ = abandoned
+    assert schedule.next(lambda others: True, SECONDS) is None
+    finish()
+    schedule.close()
+    assert source.returned == []
+
+
+def test_what_nobody_needs_is_not_used(abandoned):
+    schedule, _, finish, _ = abandoned
+    finish()
+    assert schedule.next(lambda others: True, SECONDS) is None
+    assert schedule.next(lambda others: True, SECONDS) is None
+
+
+def test_a_worker_that_is_lost_with_what_nobody_needs_is_lost(abandoned):
+    schedule, source, finish, noted = abandoned
+    finish(LostError(1))
+    while len(noted) < 2:  # it is lost, and comes back
+        schedule.next(lambda others: True, SECONDS)
+    assert noted == [(1, False), (1, True)]
+    assert source.returned == []
+    assert schedule.next(lambda others: True, SECONDS) is None
+
+
+def test_an_error_in_what_nobody_needs_names_the_worker(abandoned):
+    schedule, _, finish, _ = abandoned
+    finish(ValueError("of the step"))
+    with pytest.raises(ValueError, match="of the step") as raised:
+        while True:
+            schedule.next(lambda others: True, SECONDS)
+    assert raised.value.worker == 1

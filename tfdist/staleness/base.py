@@ -26,8 +26,7 @@ class StalenessPolicy:
 
     def parts(self, workers: int) -> int:
         """Into how many parts the `workers` divide a global batch; 0 if each batch is one's own."""
-        del workers
-        return 0
+        return workers if self.synchronous else 0
 
     @property
     def waits(self) -> bool:

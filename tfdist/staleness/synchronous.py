@@ -10,7 +10,7 @@ from tfdist.staleness.base import StalenessPolicy
 from tfdist.validation import check_integer
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Synchronous(StalenessPolicy):
     """The workers compute parts of one global batch, and all parts together make one update.
 
@@ -46,6 +46,12 @@ class Synchronous(StalenessPolicy):
     def __post_init__(self) -> None:
         check_integer("parts_per_worker", self.parts_per_worker, 1, 1024)
         check_bool("backup", self.backup)
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)
+        values = ((field, getattr(self, field.name)) for field in fields)
+        chosen = (f"{field.name}={value!r}" for field, value in values if value != field.default)
+        return f"Synchronous({', '.join(chosen)})"
 
     def parts(self, workers: int) -> int:
         """`parts_per_worker` for each of them."""

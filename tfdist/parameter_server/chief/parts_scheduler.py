@@ -30,7 +30,7 @@ class PartsScheduler(Scheduler):
             ]
             for other in others:
                 other.abandoned = True
-                self._turns.drop()
+                self._turns.set_aside(other.worker)
                 self._forget(other)
             self._changed.notify_all()
         return [other.worker for other in others]
@@ -39,10 +39,16 @@ class PartsScheduler(Scheduler):
         with self._changed:
             if not item.abandoned:
                 super()._hand_over(item)
+                return
+            self._turns.take_up_again(item.worker)
+            self._turns.drop()
+            self._losses[item.worker] = 0
+            self._changed.notify_all()
 
     def _fail(self, worker: int, item: WorkItem | None, error: Exception) -> bool:
         with self._changed:
             if item is not None and item.abandoned:
-                self._turns.take_up_again()
+                self._turns.take_up_again(worker)
+                error.worker = worker  # type: ignore[attr-defined]
                 item = None
-        return super()._fail(worker, item, error)
+            return super()._fail(worker, item, error)

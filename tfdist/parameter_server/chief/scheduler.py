@@ -128,7 +128,9 @@ class Scheduler:
                     end = time.monotonic() + timeout
                 elif time.monotonic() >= end:
                     raise WorkersLostError
-                self._changed.wait(None if end is None else max(0.0, end - time.monotonic()))
+                # Whoever is lost while it still computes for an earlier run wakes nobody here.
+                left = 1.0 if end is None else end - time.monotonic()
+                self._changed.wait(min(max(0.0, left), 1.0))
 
     def release(self, item: WorkItem, current: Snapshot) -> None:
         """Lets the worker go on, after its work item was used.

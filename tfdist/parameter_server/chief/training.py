@@ -94,17 +94,23 @@ class TrainFunction(PullingFunction):
 
     def _start(self, iterator: DataIterator) -> None:
         self._source = iterator.training_source(
-            self.epoch, self.batches, gives_iterators=not self.strategy.journal.reads_batches
+            self.epoch,
+            self._left if self._parts else self.batches,
+            gives_iterators=not self.strategy.journal.reads_batches,
         )
         self._collected = []
         self.begin(iterator, self._source, self._limits(), self._note_wait)
 
+    @property
+    def _left(self) -> int | None:
+        """How many batches of the epoch are not used yet; None for all that there are."""
+        return None if self.batches is None else self.batches - self._uncounted
+
     def _limits(self) -> Limits:
-        left = None if self.batches is None else self.batches - self._uncounted
         kept = self._accumulation.batches
         return Limits(
             may_start=self.strategy.policies.may_start,
-            budget=None if self._parts else left,  # the source counts global batches
+            budget=None if self._parts else self._left,  # the source counts global batches
             per_item=1 if self._parts else self._accumulates,
             first_item=1 if self._parts else self._accumulates - kept,
             max_pending=self.strategy.max_pending,
@@ -230,7 +236,7 @@ class TrainFunction(PullingFunction):
         if not isinstance(self.schedule, PartsScheduler):
             return True  # a record has what was used
         assert isinstance(self._source, PartsSource)
-        is_first = self._source.accept(item.batches[0])
+        is_first = self._source.accept(item.batches[0], item.worker)
         for worker in self.schedule.abandon(item) if is_first else [item.worker]:
             self.strategy.report.worker(worker).redundant += 1
         return is_first

@@ -51,6 +51,7 @@ class Turns:
         self._finished = dict.fromkeys(range(workers), 0)
         self._lost = lost
         self._without_data: set[int] = set()
+        self._aside: set[int] = set()
 
     # Questions
 
@@ -60,7 +61,7 @@ class Turns:
 
     def is_over(self) -> bool:
         """Whether nothing is under way and nothing can come."""
-        absent = self._lost | self._without_data
+        absent = self._lost | self._without_data | self._aside
         nothing_left = self._left == 0 or len(absent) == len(self._finished)
         return self._under_way == 0 and nothing_left
 
@@ -95,9 +96,15 @@ class Turns:
         """Notes that what a worker began comes to nothing."""
         self._under_way -= 1
 
-    def take_up_again(self) -> None:
-        """Notes that something is under way that was taken as dropped."""
+    def set_aside(self, worker: int) -> None:
+        """Notes that nobody needs what the worker is doing."""
+        self._under_way -= 1
+        self._aside.add(worker)
+
+    def take_up_again(self, worker: int) -> None:
+        """Notes that the end of what was set aside counts as that of anything else."""
         self._under_way += 1
+        self._aside.discard(worker)
 
     def give_back(self, count: int) -> None:
         """Takes back the right to `count` batches."""

@@ -35,16 +35,21 @@ class Backups:
     def __init__(self) -> None:
         self._usual: dict[int, float] = {}
         self._begun: dict[int, _Begun] = {}
-        self._parts: dict[int, int] = {}
+        self._holders: dict[int, set[int]] = {}
+
+    def begin_run(self) -> None:
+        """Called when the workers begin anew."""
+        self._begun.clear()
+        self._holders.clear()
 
     def begin_batch(self) -> None:
         """Called when the parts of another global batch are handed out."""
-        self._parts.clear()
+        self._holders.clear()
 
     def begin(self, worker: int, part: int) -> None:
         """Called when a worker begins with a part."""
         self._begun[worker] = _Begun(part, time.monotonic())
-        self._parts[part] = worker if part not in self._parts else -1
+        self._holders.setdefault(part, set()).add(worker)
 
     def end(self, worker: int) -> None:
         """Called when a worker has finished what it began last."""
@@ -57,7 +62,8 @@ class Backups:
         """Called when a worker is lost."""
         self._begun.pop(worker, None)
         self._usual.pop(worker, None)
-        self._parts = {part: own for part, own in self._parts.items() if own != worker}
+        for holders in self._holders.values():
+            holders.discard(worker)
 
     def choose(self, worker: int, open_parts: Collection[int]) -> tuple[int | None, float | None]:
         """The part that `worker` should compute too, or in how many seconds to ask again.
@@ -73,10 +79,13 @@ class Backups:
         own = self._usual.get(worker)
         waits = []
         for part in sorted(open_parts):
-            other = self._parts.get(part, -1)
-            begun = self._begun.get(other)
-            if own is None or begun is None or begun.part != part:
+            holders = self._holders.get(part, set())
+            if own is None or len(holders) != 1:
                 continue  # nothing is known, or two compute the part already
+            (other,) = holders
+            begun = self._begun.get(other)
+            if begun is None:
+                continue  # it has finished; its result is about to be used
             usual = self._usual.get(other, statistics.median(self._usual.values()))
             left = begun.at + usual - now
             late = begun.at + _LATE * usual - now

@@ -92,9 +92,15 @@ class PartsSource(SourceBase):
         # The copy is not kept for others if this worker is lost.
         return (None if index is None else dataclasses.replace(self._present[index])), seconds
 
-    def accept(self, batch: Batch) -> bool:
-        """Notes that a part is used. Returns False if it was used already, by another worker."""
+    def accept(self, batch: Batch, worker: int) -> bool:
+        """Notes that a worker has computed a part.
+
+        Returns:
+            Whether the part may be used; not if another worker was earlier.
+        """
         with self._changed:
+            if self._backups is not None:
+                self._backups.end(worker)
             is_present = bool(self._present) and batch.position == self._present[0].position
             if not is_present or batch.index in self._used:
                 return False
@@ -132,6 +138,7 @@ class PartsSource(SourceBase):
         with self._changed:
             self._present = []
             self._used.clear()
+            self._waiting.clear()  # what came back after a copy was used
             self._is_due = True
             if self._backups is not None:
                 self._backups.begin_batch()
@@ -156,6 +163,8 @@ class PartsSource(SourceBase):
         with self._changed:
             self._limit = batches
             self._used.clear()
+            if self._backups is not None:
+                self._backups.begin_run()
             self._present = [dataclasses.replace(part, number=0) for part in self._present]
             self._waiting = collections.deque(self._present)
             self._there.clear()
