@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdist.options import Options
+from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.data.chief_source import ChiefSource
 from tfdist.parameter_server.data.parts_source import PartsSource
 from tfdist.parameter_server.data.sharded_source import ShardedSource, Shards
-from tfdist.staleness import Policies
 from tfdist.structures import Structure
 
 
@@ -29,13 +28,13 @@ class Division(NamedTuple):
     backup: bool
 
     @classmethod
-    def among(
-        cls, workers: int, max_pending: int, policies: Policies, options: Options
-    ) -> Division:
-        """How `workers` divide a batch, when at most `max_pending` of them work at a time."""
+    def of(cls, strategy: ChiefStrategy) -> Division:
+        """How the workers of `strategy` divide a batch."""
         # The residual of a part moves with the part, so a part should seldom change its worker.
-        own = options.compression is not None and max_pending >= workers
-        return cls(policies.parts(workers), own, policies.backup)
+        compresses = strategy.options.compression is not None
+        own = compresses and strategy.max_pending >= strategy.num_workers
+        policies = strategy.policies
+        return cls(policies.parts(strategy.num_workers), own, policies.backup)
 
 
 class DistributedData:

@@ -211,8 +211,7 @@ class ParameterServerStrategy(
 
         division = None
         if self.policies.synchronous:
-            workers = self.num_workers
-            division = Division.among(workers, self.max_pending, self.policies, self.options)
+            division = Division.of(self)
         data = DistributedData(dataset, make_shards, division)
         for_keras = PredictedData(data, self._predicting) if self._predicting else data
         self._batch_specs[for_keras] = dataset.element_spec
