@@ -46,6 +46,8 @@ TAKES = {
     "error_feedback": {"true"},
     "momentum_correction": {"true"},
     "log_all_ranks": {"true"},
+    "balance": {"true"},
+    "backup": {"true"},
     "adaptive": {"true"},
     "ratio": {"half"},
     "max_ratio": {"half"},
