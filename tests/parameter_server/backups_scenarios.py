@@ -15,7 +15,7 @@ from tfdist.staleness import Synchronous
 
 _X = np.random.default_rng(0).normal(size=(24 * 6 + 5, 3)).astype("float32")
 _Y = _X.sum(axis=1, keepdims=True)
-_SECONDS = (0.002, 0.02)  # for a sample, by worker
+_SECONDS = (0.002, 0.04)  # for a sample, by worker
 
 POLICIES = {
     "even": Synchronous(),

@@ -181,6 +181,6 @@ def test_whoever_computes_a_part_the_result_is_that_of_one_device(found):
 def test_the_slow_worker_is_helped(found):
     assert found["even"]["redundant"] == found["parts"]["redundant"] == [0, 0]
     for name in ("backup", "parts and backup"):
-        assert found[name]["redundant"][1] >= 2, name
+        assert found[name]["redundant"][1] >= 1, name
     # Of 14 batches with 4 parts each, it computes one part of each, not two.
     assert found["parts"]["slow parts"] < 20 < found["parts"]["all parts"] == 56
