@@ -55,7 +55,7 @@ def _train(model):
     return model.get_weights()
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("replicas", [1, 2, pytest.param(4, marks=pytest.mark.full)])
 def test_equals_one_device_that_drops_each_part_alike(replicas, monkeypatch):
     monkeypatch.setattr(PartwiseDropout, "parts", replicas)
     expected = _train(_model(PartwiseDropout))

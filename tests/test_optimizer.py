@@ -97,14 +97,22 @@ def _clipped():
 
 
 @pytest.mark.parametrize(
-    "function", ["outer", pytest.param("inner", marks=pytest.mark.full), "none"]
+    ("loss", "function"),
+    [
+        (_keras_loss, "outer"),
+        (_raw_loss, "none"),
+        pytest.param(_keras_loss, "inner", marks=pytest.mark.full),
+        pytest.param(_keras_loss, "none", marks=pytest.mark.full),
+        pytest.param(_raw_loss, "inner", marks=pytest.mark.full),
+        pytest.param(_raw_loss, "outer", marks=pytest.mark.full),
+    ],
 )
-@pytest.mark.parametrize("loss", [_keras_loss, _raw_loss])
 def test_custom_loop_equals_one_device_with_a_short_last_batch(loss, function, strategy):
     ours = _custom_loop(strategy, lambda: tfdist.DistributedOptimizer(_clipped()), loss, function)
     _assert_equal(ours, _one_device(_clipped))
 
 
+@pytest.mark.full
 def test_custom_loop_that_divides_by_the_global_batch_size_itself(strategy):
     def make():
         return tfdist.DistributedOptimizer(_clipped())

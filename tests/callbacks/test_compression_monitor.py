@@ -74,7 +74,9 @@ def test_dgc_counts_what_it_keeps():
     assert found["residual"][-1] > 1.0
 
 
-@pytest.mark.parametrize("option", [{"max_residual": 0.1}, {"min_cosine": 0.999}])
+@pytest.mark.parametrize(
+    "option", [{"max_residual": 0.1}, pytest.param({"min_cosine": 0.999}, marks=pytest.mark.full)]
+)
 def test_little_is_warned_of_once(option, caplog):
     tf.get_logger().propagate = True
     with caplog.at_level(logging.WARNING, logger="tensorflow"):

@@ -110,7 +110,7 @@ def _weights_of_equation_10(momentum, correct):
     return weights
 
 
-@pytest.mark.parametrize("correct", [True, False])
+@pytest.mark.parametrize("correct", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_momentum_correction_is_that_of_the_paper(correct, two_replicas):
     model = _model(two_replicas, lambda: keras.optimizers.SGD(0.08, momentum=0.9))
     _fit(model, LearningRateWarmup(0.08, warmup_epochs=2, momentum_correction=correct))
@@ -169,6 +169,7 @@ def test_only_momentum_that_is_proportional_to_the_rate_is_scaled(plain, optimiz
     assert {factor for factor in factors.values()} == {1, 2}
 
 
+@pytest.mark.full
 def test_all_replicas_have_the_same_momentum(strategy):
     model = _model(strategy, lambda: keras.optimizers.SGD(0.08, momentum=0.9))
     _fit(model, LearningRateWarmup(0.08, warmup_epochs=2))
@@ -253,10 +254,10 @@ def test_shorter_and_longer_epochs_than_told_end_at_the_full_rate(two_replicas):
     _assert_rates(epochs, [[0.5, 0.6, 0.6, 0.6], [0.7, 0.8, 0.8, 0.8], [0.8] * 4])
 
 
-def test_verbose_says_when_it_is_over(two_replicas, capsys):
-    _fit(_model(two_replicas), LearningRateWarmup(0.8, warmup_epochs=2))
+def test_verbose_says_when_it_is_over(capsys):
+    _fit(_model(), LearningRateWarmup(0.8, warmup_epochs=2, multiplier=2))
     assert capsys.readouterr().out == ""
-    _fit(_model(two_replicas), LearningRateWarmup(0.8, warmup_epochs=2, verbose=1))
+    _fit(_model(), LearningRateWarmup(0.8, warmup_epochs=2, multiplier=2, verbose=1))
     assert capsys.readouterr().out == "\nEpoch 2: the learning rate has warmed up to 0.8.\n"
 
 

@@ -8,7 +8,7 @@ import functools
 
 import tfdist
 from tests.equivalence import harness, moving_shares
-from tests.equivalence.features import FIRST_SAMPLE, SAMPLE, SECOND_SAMPLE, SMALL_SAMPLE
+from tests.equivalence.features import SAMPLE, SAMPLE_OF_PROCESSES, SMALL_SAMPLE
 from tests.equivalence.results import Result
 from tfdist.compression import Compressor, TopK
 
@@ -114,8 +114,8 @@ REFUSED = {
 
 # In the order of the tests: while processes train, those of the tests train references and twins.
 COLUMNS = (
-    Column("multi_worker-2", "multi_worker", 2, 1, complete=False, sample=FIRST_SAMPLE),
-    Column("horovod-2", "horovod", 2, 1, complete=False, sample=SECOND_SAMPLE),
+    Column("multi_worker-2", "multi_worker", 2, 1, complete=False, sample=SAMPLE_OF_PROCESSES),
+    Column("horovod-2", "horovod", 2, 1, complete=False, sample=()),
     Column("multi_worker-2x2", "multi_worker", 2, 2, complete=False, sample=()),
     Column("mirrored-1", "mirrored", 1, 1, complete=False, sample=SMALL_SAMPLE),
     Column("mirrored-2", "mirrored", 1, 2, complete=True),

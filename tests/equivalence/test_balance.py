@@ -18,7 +18,6 @@ _USUAL = {
         "accumulation_steps=3, steps_per_execution=4, remainders",
         "last batch of 1 sample",
         "masked mean by hand, last batch of 3",
-        "predict and evaluate, uneven batches",
         "run_eagerly",
         "synchronized BatchNormalization, last batch of 3",
     ),

@@ -8,8 +8,8 @@ import pytest
 from tests.compression.test_properties import LOSSLESS, name_of
 from tests.equivalence import compare
 from tests.equivalence.columns import BY_NAME, COMPRESSED
-from tests.equivalence.features import FEATURES, FIRST_SAMPLE
-from tfdist import _versions, compression
+from tests.equivalence.features import FEATURES
+from tfdist import _versions
 from tfdist.strategies.horovod.backend import is_installed
 
 _KERAS = _versions.release(keras.__version__)
@@ -21,13 +21,10 @@ _MAX_DIFFERENCE_OF_FACTORS = 2e-5
 # Where ReLU leaves gradients of zero, Adam makes steps of what they are rounded to.
 _MAX_DIFFERENCES_OF_FACTORS = {"Keras' guide to several devices": 1e-3}
 # What a compressor changes in the step path is the same for all of them. So the default suite
-# trains the features that compression has a part in with the first one, and one of them with a
-# compressor of each other way to travel.
-_FIRST = compression.TopK(1.0)
-_FEW = ("accumulation_steps=3, steps_per_execution=4, remainders",)
-_OWN_WAYS = ("qsgd", "powersgd")
-_WITHOUT_A_PART = ("predict and evaluate, uneven batches",)
-assert set(_WITHOUT_A_PART) <= set(FIRST_SAMPLE)
+# trains one feature that compression has a part in, with a compressor of each way to travel.
+_USUAL = "accumulation_steps=3, steps_per_execution=4, remainders"
+_WAYS = ("topk", "qsgd", "powersgd")
+assert _USUAL in {feature.name for feature in FEATURES}
 
 
 def _cells():
@@ -36,20 +33,13 @@ def _cells():
         for feature in FEATURES:
             if _KERAS < feature.since:
                 continue
-            usual = feature.name in _usual(compressor)
+            usual = feature.name == _USUAL and compressor.name in _WAYS
             yield pytest.param(
                 chosen,
                 feature,
                 marks=[] if usual else [pytest.mark.full],
                 id=f"{name_of(compressor)}-{feature.name}",
             )
-
-
-def _usual(compressor):
-    """The names of the features that the default suite trains with it."""
-    if compressor == _FIRST:
-        return set(FIRST_SAMPLE) - set(_WITHOUT_A_PART)
-    return _FEW if compressor.name in _OWN_WAYS else ()
 
 
 def _cells_of_processes():

@@ -20,6 +20,7 @@ def _gradient(compressor, seed, scale=1.0, shape=(23, 17)):
     return shaped(compressor, scale * np.random.default_rng(seed).normal(size=shape))
 
 
+@pytest.mark.full
 def test_script_trains_with_a_sixth_of_the_bytes(tmp_path):
     result = run("custom_compressor.py", cwd=tmp_path)
     # Both kernels are compressed, 1600 elements with a scale; 69 biases are below min_bytes.

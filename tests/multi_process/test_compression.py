@@ -118,6 +118,7 @@ def test_callbacks_of_rank_0_alone_save_what_all_ranks_keep(found):
     assert found[0]["1"]["own"] != found[1]["1"]["own"]
 
 
+@pytest.mark.full
 @scenario(compression.saved_while_others_evaluate, PAIRS)
 def test_rank_0_alone_saves_what_the_others_have_while_they_evaluate(found):
     assert not any(rank["sent for nothing"] for rank in found)
@@ -127,6 +128,7 @@ def test_rank_0_alone_saves_what_the_others_have_while_they_evaluate(found):
     assert found[0]["before"]["own"] != found[1]["before"]["own"]
 
 
+@pytest.mark.full
 @scenario(compression.saved_while_others_evaluate, PAIRS)
 def test_what_others_have_changed_since_the_callbacks_began_is_not_saved(found):
     assert found[0]["error"].startswith("RuntimeError: A callback saves in rank 0 alone")

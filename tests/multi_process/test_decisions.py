@@ -33,6 +33,7 @@ def test_a_plateau_of_one_rank_lowers_the_rate_of_all(found):
     assert found[0]["state"]["rate"] == pytest.approx(0.00625)
 
 
+@pytest.mark.full
 @scenario(decisions.learning_rate_at_end_of_epoch)
 def test_a_rate_that_one_rank_sets_at_the_end_of_an_epoch(found):
     checks.trained(found, with_rates(0.05, 0.02, 0.02))

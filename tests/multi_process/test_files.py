@@ -151,7 +151,14 @@ def test_other_formats_are_written_by_the_chief_only(found):
     np.testing.assert_allclose(served.serve(X), HALF.errors(range(67)) + Y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5", "batch.weights.h5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.keras",
+        "model.weights.h5",
+        pytest.param("batch.weights.h5", marks=pytest.mark.full),
+    ],
+)
 @scenario(files.saving)
 def test_a_file_has_the_gradients_that_wait_in_all_ranks(found, name):
     """The fourth batch completes the second update, here on another number of replicas."""

@@ -34,6 +34,7 @@ VARIATIONS = {
     styles.Penalty,
     styles.Nets,
     styles.MetaLearning,
+    styles.Sum,
 }
 
 
@@ -49,7 +50,9 @@ def test_loop_equals_one_device(style, strategy):
     assert styles.differences(styles.run(style, strategy), expected) == {}
 
 
-@pytest.mark.parametrize("style", [styles.KerasLoss, styles.Tutorial])
+@pytest.mark.parametrize(
+    "style", [styles.KerasLoss, pytest.param(styles.Tutorial, marks=pytest.mark.full)]
+)
 def test_loop_that_is_no_function_equals_one_device(style, two_replicas):
     expected = styles.run(style, tf.distribute.get_strategy(), function=False)
     assert styles.differences(styles.run(style, two_replicas, function=False), expected) == {}
@@ -211,6 +214,7 @@ def test_applying_a_gradient_that_another_tape_recorded_is_refused(two_replicas)
         _function(lambda x: two_replicas.run(step, args=(x,)))(tf.ones((4,)))
 
 
+@pytest.mark.full
 def test_a_jacobian_is_left_as_it_is(two_replicas):
     with two_replicas.scope():
         v = tf.Variable(2.0)

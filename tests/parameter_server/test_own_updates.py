@@ -146,8 +146,9 @@ def test_staleness_is_counted_and_acted_upon_where_updates_are_made(start, tmp_p
     assert set(facts["workers"]) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("servers", [pytest.param(1, marks=pytest.mark.full), 2])
-@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("kills", [2, 6])
 def test_each_sample_is_trained_on_once_though_workers_are_killed_in_updates(
     start, tmp_path, kills, servers
 ):

@@ -17,6 +17,14 @@ _OVERHEAD = 4000
 pytestmark = pytest.mark.xdist_group("parameter_server")
 
 
+def _counted():
+    for compressor in push_scenarios.COUNTED:
+        yield pytest.param(compressor.name, marks=pytest.mark.scenario("push_bytes"))
+    for compressor in push_scenarios.MORE_COUNTED:
+        marks = [pytest.mark.scenario("push_more_bytes"), pytest.mark.full]
+        yield pytest.param(compressor.name, marks=marks)
+
+
 @pytest.mark.filterwarnings("ignore:.*more traffic")
 @pytest.mark.full
 @pytest.mark.parametrize("name", push_scenarios.SYNCHRONOUS)
@@ -42,8 +50,7 @@ def test_parts_of_variables_are_pulled_compressed(found):
 
 
 @pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss (iproute2)")
-@pytest.mark.parametrize("name", [compressor.name for compressor in push_scenarios.COUNTED])
-@pytest.mark.scenario("push_bytes")
+@pytest.mark.parametrize("name", list(_counted()))
 def test_only_payloads_travel(found, name):
     sent, stated = found[name]
     assert stated <= sent <= 1.01 * stated + _OVERHEAD

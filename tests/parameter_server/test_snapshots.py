@@ -59,6 +59,7 @@ def test_no_update_is_in_the_weights_by_half_and_lost_ones_are_counted(tmp_path)
     assert counted[3] == SAMPLES and sum(counted) >= sum(seen)
 
 
+@pytest.mark.full
 def test_updates_of_the_snapshot_that_the_chief_did_not_know_of_are_counted(tmp_path):
     facts, _ = run(tmp_path, "ahead", ps=1)
     assert facts["why_chief"] is None
@@ -71,7 +72,6 @@ def test_updates_of_the_snapshot_that_the_chief_did_not_know_of_are_counted(tmp_
     assert facts["facts"]["updates"] == facts["facts"]["iterations"] == ALL - facts["lost"]
 
 
-@pytest.mark.full
 def test_a_worker_that_is_lost_too_is_left_out(tmp_path):
     facts, said = run(tmp_path, "with_a_worker", ps=1)
     assert "rank 1 was killed by SIGKILL" in said and "training goes on without it" in said

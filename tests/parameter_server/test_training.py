@@ -7,6 +7,18 @@ from tests.parameter_server import scenarios
 
 pytestmark = pytest.mark.xdist_group("parameter_server")
 
+USUAL = ("static", "static, unknown length", "static, endless", "dynamic")
+
+
+def _kinds(*kinds):
+    """Kinds of input, marked with the scenario that trains with them."""
+    for kind in kinds:
+        marks = [pytest.mark.scenario("samples_of_more_kinds"), pytest.mark.full]
+        if kind in USUAL:
+            marks = [pytest.mark.scenario("samples")]
+        yield pytest.param(kind, marks=marks)
+
+
 KINDS = [
     "static",
     "static, shuffled",
@@ -17,14 +29,12 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.scenario("samples")
+@pytest.mark.parametrize("kind", list(_kinds(*KINDS)))
 def test_each_sample_is_trained_once_per_epoch(found, kind):
     assert found[kind] == [[1.0] * scenarios.ROWS] * 2
 
 
-@pytest.mark.parametrize("kind", ["static, endless", "dynamic, endless"])
-@pytest.mark.scenario("samples")
+@pytest.mark.parametrize("kind", list(_kinds("static, endless", "dynamic, endless")))
 def test_endless_data_go_on_in_the_next_epoch(found, kind):
     first, second = np.array(found[kind])
     assert first.sum() == second.sum() == 15

@@ -337,17 +337,27 @@ def _sent_bytes():
 
 
 def traffic(resolver, folder):
-    """Bytes of a table, and by its number of parts those that a step with 48 ids sends."""
+    """Bytes of a table in two parts, and those that a step with 48 ids sends."""
+    return _traffic(resolver, {2: ["adam"]})
+
+
+def more_traffic(resolver, folder):
+    """The same without state of the optimizer, and without parts."""
+    return _traffic(resolver, {1: ["sgd", "adam"], 2: ["sgd"]})
+
+
+def _traffic(resolver, optimizers):
+    """Bytes of a table, and of a step by optimizer and number of parts."""
     rows, width = 50_000, int(os.environ.get("WIDTH", "16"))
     found = {"table": 4 * rows * width}
-    for parts in (1, 2):
+    for parts, names in optimizers.items():
         strategy = tfdist.ParameterServerStrategy(
             resolver,
             _partitioners.FixedShardsPartitioner(parts),
             input="dynamic",
             snapshot_every=0,  # the first one passes through the chief
         )
-        for name in ("sgd", "adam"):
+        for name in names:
             with strategy.scope():
                 model = _model(name, rows, width)
             _fit(model)

@@ -52,8 +52,15 @@ def loss(value):
     return float((3 * value) ** 2)
 
 
-@pytest.mark.parametrize("suffix", [".weights.h5", ".keras"])
-@pytest.mark.parametrize("optimizer", ["adam", "scaled"])
+@pytest.mark.parametrize(
+    ("optimizer", "suffix"),
+    [
+        ("adam", ".keras"),
+        ("scaled", ".weights.h5"),
+        pytest.param("adam", ".weights.h5", marks=pytest.mark.full),
+        pytest.param("scaled", ".keras", marks=pytest.mark.full),
+    ],
+)
 def test_each_new_file_is_evaluated_once(tmp_path, suffix, optimizer):
     def optimizer_():
         adam = keras.optimizers.Adam()

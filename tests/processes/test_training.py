@@ -84,6 +84,7 @@ def test_backups_are_whole_and_load_without_tfdist(tmp_path):
     plain.load_weights(tmp_path / "previous" / "latest.weights.h5")
 
 
+@pytest.mark.full
 def test_a_damaged_backup_is_named_and_the_one_before_is_used(tmp_path, expected):
     fit(make(), 3, backup(tmp_path))
     flip(tmp_path / "latest.weights.h5")
@@ -157,7 +158,7 @@ class Stop(keras.callbacks.Callback):
         pytest.param(12, "epoch", 1, marks=pytest.mark.full),
     ],
 )
-def test_a_backup_is_there_when_another_callback_fails(tmp_path, at, frequency, resumed, expected):
+def test_a_backup_is_there_when_another_callback_fails(tmp_path, at, frequency, resumed, request):
     callback = backup(tmp_path, save_freq=frequency)
     with pytest.raises(RuntimeError, match="stopped"):
         fit(make(), 4, callback, Stop(at))
@@ -166,7 +167,7 @@ def test_a_backup_is_there_when_another_callback_fails(tmp_path, at, frequency, 
     model = make()
     assert fit(model, 4, backup(tmp_path))[0] == resumed
     if frequency == "epoch":
-        assert_weights(model, expected)
+        assert_weights(model, request.getfixturevalue("expected"))
 
 
 @pytest.mark.full

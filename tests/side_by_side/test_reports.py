@@ -195,6 +195,7 @@ def test_a_link_fits_when_it_carries_what_its_rate_leaves_for_data():
     assert rig.fits(3e9, rig.UNLIMITED)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(network.reason_against()), reason=network.reason_against())
 def test_links_of_another_speed_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(rig, "CHECKS", 2)

@@ -56,7 +56,7 @@ def test_the_gradients_are_exchanged_once_per_update(monkeypatch):
     assert exchanges == [1, 1]  # one bucket, on each of two replicas
 
 
-@pytest.mark.parametrize("replicas_after", [1, 2, 4])
+@pytest.mark.parametrize("replicas_after", [1, 2, pytest.param(4, marks=pytest.mark.full)])
 def test_a_file_keeps_the_gradients_of_an_unfinished_update(replicas_after, tmp_path):
     model = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))
     _fit(model, 24)
@@ -76,7 +76,7 @@ def test_a_file_keeps_the_gradients_of_an_unfinished_update(replicas_after, tmp_
 @pytest.mark.parametrize(
     "steps_after", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 3)), 5]
 )
-@pytest.mark.parametrize("kind", ["weights", "checkpoint"])
+@pytest.mark.parametrize("kind", ["weights", pytest.param("checkpoint", marks=pytest.mark.full)])
 def test_with_another_number_of_steps_the_unfinished_update_is_a_mean_too(
     kind, steps_after, tmp_path
 ):

@@ -70,8 +70,18 @@ _WITH_FEEDBACK = [
 ]
 
 
+# test_compression_state and tests/compression have these too.
+_NEAR_TO_OTHERS = ("onebit", "terngrad", "threshold")
+
+
+def _with_feedback():
+    for compressor in _WITH_FEEDBACK:
+        marks = [pytest.mark.full] if compressor.name in _NEAR_TO_OTHERS else []
+        yield pytest.param(compressor, marks=marks, id=name_of(compressor))
+
+
 @pytest.mark.filterwarnings("ignore:.*more traffic")
-@pytest.mark.parametrize("compressor", _WITH_FEEDBACK, ids=name_of)
+@pytest.mark.parametrize("compressor", list(_with_feedback()))
 def test_what_was_sent_and_what_is_kept_are_all_gradients(compressor):
     exchange = Exchange(compressor)
     sent = [np.zeros(shape) for shape in SHAPES.values()]
@@ -342,7 +352,12 @@ def test_what_is_no_number_reaches_the_weights():
 
 
 @pytest.mark.parametrize(
-    "compressor", [compression.SignSGD(scale="bucket"), compression.TopK(0.2), compression.Int8()]
+    "compressor",
+    [
+        compression.SignSGD(scale="bucket"),
+        pytest.param(compression.TopK(0.2), marks=pytest.mark.full),
+        pytest.param(compression.Int8(), marks=pytest.mark.full),
+    ],
 )
 def test_sparse_gradients_travel_as_they_are_and_no_zeros_in_their_stead(compressor):
     choice = {"*": compression.get({**compressor.get_config(), "min_bytes": 0})}

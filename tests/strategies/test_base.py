@@ -88,6 +88,7 @@ def test_random_seed_outside_a_step_is_untouched(two_replicas):
         assert inside.next().numpy().tolist() == generator.next().numpy().tolist()
 
 
+@pytest.mark.full
 def test_several_strategies_live_in_one_process():
     models = [_model(tfdist.MirroredStrategy(DEVICES[:n])) for n in (2, 3, 4, 2)]
     for model in models + models[:1]:
@@ -105,6 +106,7 @@ def test_compiling_again_starts_a_new_optimizer(two_replicas):
     assert model.optimizer.iterations.numpy() == 1
 
 
+@pytest.mark.full
 def test_compiling_again_with_the_models_optimizer_keeps_it(two_replicas):
     model = _model(two_replicas)
     model.fit(X, Y, verbose=0)

@@ -34,7 +34,11 @@ def counts(model: keras.Model) -> tuple[set[int], set[tuple[int, ...]]]:
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize(
     "options",
-    [pytest.param({}, marks=pytest.mark.full), {"steps_per_execution": 2}, {"run_eagerly": True}],
+    [
+        pytest.param({}, marks=pytest.mark.full),
+        {"steps_per_execution": 2},
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.full),
+    ],
 )
 def test_replicas_count_what_one_device_counts(strategy, options):
     epochs = 2 if options else EPOCHS

@@ -123,6 +123,7 @@ def test_contrastive_learning_compares_the_samples_of_each_replica(replicas):
         np.testing.assert_allclose(history[name], values, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.full
 def test_a_predict_step_without_call_also_for_fewer_samples_than_replicas(two_replicas):
     model = _fit(two_replicas, parts=1)[0]
     expected = _fit(_one_device(), parts=2)[0]

@@ -28,7 +28,7 @@ def _assert_equal(ours, theirs):
 
 
 # These lines differ in what they compute, not in what a replica without samples does.
-USUAL = ("convolution and pooling, 2D", "attention", "merging", "strings")
+USUAL = ("convolution and pooling, 2D", "attention", "strings")
 
 
 def _families(usual):
@@ -47,8 +47,9 @@ def test_every_layer_predicts_few_samples(family, replicas, samples):
     _assert_equal(_model(family, _strategy(replicas)).predict(x, verbose=0), expected)
 
 
-@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=full)])
-@pytest.mark.parametrize("family", _families(("convolution and pooling, 2D",)))
+@full
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_layer_trains_with_a_last_batch_of_one_sample(family, replicas):
     family = FAMILIES[family]
     x, y = family.samples(5), np.arange(5.0, dtype="float32")[:, None]

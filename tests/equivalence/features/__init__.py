@@ -136,6 +136,9 @@ VARIATIONS = {
     "add_loss",
     "accumulation, schedule counts updates",
     "PyDataset",
+    "metrics, weighted_metrics, validation_split",
+    "ModelCheckpoint",
+    "tf.data, shuffled anew each epoch",
 }
 # What columns train that the default suite does not run completely: something of every theme, and
 # what is most likely to differ between one number of replicas and another.
@@ -154,29 +157,19 @@ SAMPLE = (
     "BackupAndRestore in the middle of an accumulation",
     "a callback that reads and sets numbers",
     "tf.data of unknown length",
-    "tf.data, shuffled anew each epoch",
     "masked mean by hand, last batch of 3",
     "two optimizers (GAN), last batch of 3",
     "train_on_batch, test_on_batch, predict_on_batch",
     "run_eagerly",
     "validation_data, last batch of 3",
 )
-# Engines that run the same steps share the sample: what an engine has a part in, all have.
-_OF_ENGINES = {
-    "predict and evaluate, uneven batches",
-}
-_FIRST = {
+# What several processes have a part in, with the first engine: tests/multi_process has the other.
+SAMPLE_OF_PROCESSES = (
     "synchronized BatchNormalization, last batch of 3",
-    "accumulation_steps=3, steps_per_execution=4, remainders",
-}
-FIRST_SAMPLE = tuple(name for name in SAMPLE if name in _OF_ENGINES | _FIRST)
-# What is the same code with either engine is trained with the first one.
-SECOND_SAMPLE = tuple(name for name in SAMPLE if name in _OF_ENGINES)
-# What one more column may get wrong, though others are right that have a part of it.
-SMALL_SAMPLE = (
-    "last batch of 1 sample",
     "predict and evaluate, uneven batches",
 )
-assert {*SMALL_SAMPLE, *_OF_ENGINES, *_FIRST} <= set(SAMPLE)
+# What one more column may get wrong, though others are right that have a part of it.
+SMALL_SAMPLE = ("last batch of 1 sample",)
+assert {*SMALL_SAMPLE, *SAMPLE_OF_PROCESSES} <= set(SAMPLE)
 assert {*SAMPLE, *VARIATIONS} <= {feature.name for feature in FEATURES}
 assert not VARIATIONS & set(SAMPLE)
