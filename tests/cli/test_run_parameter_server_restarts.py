@@ -27,8 +27,8 @@ def test_a_parameter_server_that_is_killed_is_started_again_at_the_same_address(
         sys.exit()
     if rank == "ps-0":
         number = starts()
-        note(f"up-{number}", config["cluster"]["ps"][0])
         print(f"life {number}", flush=True)
+        note(f"up-{number}", config["cluster"]["ps"][0])
     serve()
     """
     finished = launcher.run(COUNTED + script(body), "--ps", "1", "--log-dir", launcher.directory)
