@@ -6,6 +6,9 @@ CONNECT_TIMEOUT = "TFDIST_CONNECT_TIMEOUT"
 DEVICES_PER_WORKER = "TFDIST_DEVICES_PER_WORKER"
 """How many virtual CPU devices a process makes."""
 
+ELASTIC = "TFDIST_ELASTIC"
+"""In a process of an elastic job, the descriptor of its connection to the launcher."""
+
 REPLAY = "TFDIST_REPLAY"
 """The path of the record that a script follows instead of training anew."""
 

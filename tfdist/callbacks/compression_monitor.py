@@ -110,7 +110,7 @@ class CompressionMonitor(keras.callbacks.Callback):
             self._measurement = _Measurement()
         self._warned = False
         optimizer.compressed.monitor = self._measurement
-        self.model.make_train_function(force=True)
+        self.model.distribute_strategy.trace_anew(self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Adds the epoch's values to `logs`, and warns if need be."""

@@ -98,7 +98,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
         with self.model.distribute_strategy.scope():
             optimizer.build(self.model.trainable_variables)
             optimizer.gradient_monitor = _GradientMonitor(len(optimizer.built_for))
-        self.model.make_train_function(force=True)
+        self.model.distribute_strategy.trace_anew(self.model)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Stops training at the first finding and prints it."""

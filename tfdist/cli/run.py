@@ -8,30 +8,27 @@ import sys
 
 import click
 
+from tfdist.cli.choices import check_elastic, machines_of, strategy_of
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
-from tfdist.cluster.addresses import split_address
 from tfdist.launcher import isolation, output
 from tfdist.launcher.job import Job
 from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.starting import starting
 from tfdist.limits import MOST_DEVICES
-from tfdist.rendezvous import secret
 from tfdist.rendezvous.machine import RefusedError
-from tfdist.rendezvous.terms import Terms
 from tfdist.strategies.registry import LAUNCHED
 
 _SECONDS = Seconds()
 _RESTARTS = 3
-_MEETING = 600.0  # seconds: people start the command on one machine after the other
-_ALL_INTERFACES = ("0.0.0.0", "::")
 _NUMBER = click.IntRange(1, MOST_DEVICES)
 _EXAMPLE = """\b
 Example:
   tfdist run -n 2 train.py --epochs 3
   tfdist run -n 2 --strategy horovod train.py
   tfdist run -n 3 --ps 1 train.py
+  tfdist run -n 4 --min 2 train.py
   tfdist run -n 2 --isolate train.py
   tfdist run -n 2 --rendezvous 10.0.0.1:2222 --machines 2 train.py
   tfdist run -n 2 --timeout 600 -m package.train --epochs 3
@@ -98,6 +95,14 @@ Example:
     "(or TFDIST_SECRET_FILE, or the secret itself in TFDIST_SECRET).",
 )
 @click.option(
+    "--min",
+    "least",
+    type=_NUMBER,
+    metavar="K",
+    help="Makes the job elastic: when a process is killed or asked to leave by SIGTERM, the others "
+    "go on without it, with the same result, as long as there are K of them.",
+)
+@click.option(
     "--devices-per-worker",
     type=_NUMBER,
     metavar="D",
@@ -162,6 +167,7 @@ def run(
     rendezvous: str | None,
     machines: int | None,
     secret_file: str | None,
+    least: int | None,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -182,7 +188,7 @@ def run(
     killed it. With parameter servers, training goes on when a worker fails, and a parameter server
     is started again; the job ends with the chief.
     """
-    strategy, ps = _choose(context, strategy, ps, count)
+    strategy, ps = strategy_of(context, strategy, ps, count)
     if evaluator and not ps:
         context.fail(f"--evaluator is for jobs with --ps. Received: --strategy {strategy}")
     if ps_restarts is not None and not ps:
@@ -199,7 +205,8 @@ def run(
             f"{one_device} on one device in each process, so there is no "
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
-    across = _across(context, strategy, rendezvous, machines, secret_file, connect_timeout)
+    across = machines_of(context, strategy, rendezvous, machines, secret_file, connect_timeout)
+    check_elastic(context, strategy, count, least, across, devices_per_worker)
     if across is not None and isolate:
         context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
     directory, logs = None, []
@@ -215,13 +222,22 @@ def run(
             evaluator=evaluator,
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
+            least=least,
         ) as start:
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:
                 say(f"{start.described}, strategy {strategy}, logs in {directory}")
             restarts = _RESTARTS if ps_restarts is None else ps_restarts
             limits = Limits(timeout, stall_timeout, grace_period, restarts)
-            job = Job(program, start.members, start.environments, logs, limits, start.remote)
+            job = Job(
+                program,
+                start.members,
+                start.environments,
+                logs,
+                limits,
+                remote=start.remote,
+                group=start.group,
+            )
             outcome = job.run()
     except (OSError, ImportError, RefusedError) as error:
         outcome = Outcome(2, str(error))
@@ -236,62 +252,3 @@ def run(
         shutil.rmtree(directory, ignore_errors=True)
     report(outcome, directory if logs else None)
     return outcome.status
-
-
-def _choose(
-    context: click.Context, strategy: str | None, ps: int | None, count: int
-) -> tuple[str, int]:
-    """The strategy and the number of parameter servers that the options mean."""
-    servers = next(name for name, launch in LAUNCHED.items() if launch.has_servers)
-    if ps is not None and strategy not in (None, servers):
-        context.fail(
-            f"--ps is for the strategy {servers}: leave out --ps or --strategy. "
-            f"Received: --ps {ps} --strategy {strategy}"
-        )
-    if ps is None and strategy != servers:
-        return strategy or next(iter(LAUNCHED)), 0
-    if count < 2:
-        context.fail(
-            "With parameter servers, -n counts the chief and the workers, so it must be at least "
-            f"2. Received: -n {count}"
-        )
-    return servers, ps or 1
-
-
-def _across(
-    context: click.Context,
-    strategy: str,
-    rendezvous: str | None,
-    machines: int | None,
-    secret_file: str | None,
-    patience: float | None,
-) -> Terms | None:
-    """What the launchers of several machines agree on; None for one machine."""
-    given = {"--rendezvous": rendezvous, "--machines": machines}
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) == len(given) and secret_file is None:
-        return None
-    if missing:
-        context.fail(
-            f"several machines need --rendezvous and --machines. Received: no {missing[0]}"
-        )
-    across = LAUNCHED[strategy].across
-    if across is None:
-        names = ", ".join(name for name, launch in LAUNCHED.items() if launch.across)
-        context.fail(
-            f"--rendezvous is for the strategies {names}; for parameter servers on several "
-            f"machines, set TF_CONFIG on each. Received: --strategy {strategy}"
-        )
-    assert rendezvous is not None and machines is not None
-    same: dict[str, str | int] = {"--strategy": strategy, "--machines": machines}
-    try:
-        host, _ = split_address(rendezvous)
-        known = secret.read(secret_file, os.environ)
-    except (ValueError, OSError) as error:
-        context.fail(str(error))
-    if host in _ALL_INTERFACES:
-        context.fail(
-            "--rendezvous needs the address at which the other machines reach this one. "
-            f"Received: {rendezvous}"
-        )
-    return Terms(rendezvous, known, machines, patience or _MEETING, same, across, say)

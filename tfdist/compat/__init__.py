@@ -51,6 +51,7 @@ from tfdist.compat.graphs import (
     run_after,
     traced_function,
 )
+from tfdist.compat.groups import abort_group, form_group
 from tfdist.compat.initial_rows import CHIEF
 from tfdist.compat.losses import (
     hook_keras_losses,
@@ -88,6 +89,7 @@ from tfdist.compat.recovery import (
 )
 from tfdist.compat.registry import check_overrides
 from tfdist.compat.row_updates import RowsOfVariable
+from tfdist.compat.runs import hook_repeats, hook_runs
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
 from tfdist.compat.servers import servers_see_each_other
 from tfdist.compat.single_batches import hook_single_batches
@@ -97,12 +99,11 @@ from tfdist.compat.trainer import (
     hook_compile,
     hook_end_of_data,
     hook_reduce_per_replica,
-    hook_repeats,
-    hook_runs,
     initial_epoch,
     keras_step,
     set_backup_epoch,
     set_initial_epoch,
+    step_of,
 )
 from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
@@ -119,6 +120,7 @@ __all__ = [
     "RowsOfVariable",
     "SaveableState",
     "StateOfThread",
+    "abort_group",
     "all_to_all",
     "allow_functions_of_coordinator",
     "apply_weight_decay",
@@ -130,6 +132,7 @@ __all__ = [
     "connect_when",
     "counted_by_keras",
     "flatten_layers",
+    "form_group",
     "function_graph",
     "gradients_by_value",
     "hook_add",
@@ -186,6 +189,7 @@ __all__ = [
     "servers_see_each_other",
     "set_backup_epoch",
     "set_initial_epoch",
+    "step_of",
     "traced_function",
     "unbuilt_parts",
     "unrecorded",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-# Large enough for the full speed of the link, small enough for any memory.
-_PIECE_BYTES = 16 * 1024 * 1024
+PIECE_BYTES = 16 * 1024 * 1024
+"""The size of pieces: enough for the full speed of the link, small enough for any memory."""
 
 
 class Processes(abc.ABC):
@@ -78,6 +78,14 @@ class Processes(abc.ABC):
         with self.naming_lost_ranks():
             return self._sum(value)
 
+    def sum_of(self, make: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """The sum of what `make` returns in each process; as `sum`.
+
+        Args:
+            make: makes the tensor. Where processes can be lost, it is called again after a loss.
+        """
+        return self.sum(make())
+
     @contextlib.contextmanager
     def naming_lost_ranks(self) -> Iterator[None]:
         """Turns the engine's errors at the loss of a process into errors that report the loss.
@@ -98,6 +106,19 @@ class Processes(abc.ABC):
                 "start the job again (with keras.callbacks.BackupAndRestore it goes on from its "
                 "last backup)."
             ) from error
+
+    @property
+    def membership(self) -> tuple[int, ...]:
+        """Something that is another one, in all processes, once processes were lost."""
+        return ()
+
+    def source(self, rank: int) -> int:
+        """The process that has a rank now, as a root for several calls of `broadcast`.
+
+        Args:
+            rank: a rank at the time of the last operation.
+        """
+        return rank
 
     def name(self, rank: int) -> str:
         """The name of a process in messages."""
@@ -179,8 +200,8 @@ class Processes(abc.ABC):
         received = value if is_root else np.empty(value.shape, value.dtype)
         data = np.ascontiguousarray(received).reshape(-1).view(np.uint8)
         with self.naming_lost_ranks():
-            for start in range(0, data.size, _PIECE_BYTES):
-                piece = data[start : start + _PIECE_BYTES]
+            for start in range(0, data.size, PIECE_BYTES):
+                piece = data[start : start + PIECE_BYTES]
                 arrived = self._bytes_of(piece, root)
                 if not is_root:
                     piece[:] = arrived

@@ -11,19 +11,19 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tfdist.launcher import guardian, outcome, output, signals
+from tfdist.launcher.group import Group
 from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.rank import Rank, ending
 from tfdist.launcher.remote import Remote
+from tfdist.launcher.streams import Streams
 
 # After the first failure, the other ranks may end by themselves, and so tell what they have seen.
 # On a busy machine, a rank that has printed a traceback or leaves early takes long to end.
 _SETTLE_FAILING = 5.0
 # The states of stopped ranks are read this often.
 _LOOK = 0.5
-# After all ranks have ended, their output is read for this long at most.
-_DRAIN = 2.0
 
 
 class Job:
@@ -36,6 +36,7 @@ class Job:
         logs: the log of each rank.
         limits: how long things may take.
         remote: tells how ranks on other machines have failed; None without other machines.
+        group: the group of an elastic job; None for ranks that need each other.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Job:
         logs: Sequence[output.Log],
         limits: Limits | None = None,
         remote: Remote | None = None,
+        group: Group | None = None,
     ) -> None:
         self._command = list(command)
         self._members = members
@@ -53,12 +55,12 @@ class Job:
         self._logs = logs
         self._limits = limits or Limits()
         self._remote = remote
+        self._group = group
         self._ranks: list[Rank] = []
         self._selector = selectors.DefaultSelector()
         # Ranks that have ended and were started again.
         self._replaced: list[Rank] = []
-        self._screens: dict[int, output.Screen] = {}
-        self._terminal: int | None = None
+        self._streams = Streams(self._selector)
         # The outcome, if it does not follow from how the ranks end.
         self._outcome: Outcome | None = None
         self._first_failure: float | None = None
@@ -68,8 +70,6 @@ class Job:
         self._ending = False
         # Signals still to be sent, with their times.
         self._to_send: list[tuple[float, signal.Signals]] = []
-        # The launcher's own lines. They wait until earlier output of the ranks is shown.
-        self._to_say: list[str] = []
         self._started = time.monotonic()
 
     @property
@@ -81,6 +81,8 @@ class Job:
         """Starts the ranks. Returns when all ranks and all that they started have ended."""
         with guardian.Guardian() as watcher, signals.received() as received, self._selector:
             self._selector.register(received, selectors.EVENT_READ)
+            if self._group is not None:
+                self._group.open(self._selector, self._streams.say)
             if self._remote is not None:
                 self._selector.register(self._remote, selectors.EVENT_READ)
             try:
@@ -102,44 +104,29 @@ class Job:
 
     def _start(self, watcher: guardian.Guardian) -> None:
         self._watcher = watcher
-        first = output.Screen(1)
-        self._screens = {1: first, 2: first if output.same_stream(1, 2) else output.Screen(2)}
         for place in range(len(self._members)):
             self._ranks.append(self._started_rank(place))
 
     def _started_rank(self, place: int) -> Rank:
         member, log = self._members[place], self._logs[place]
         first = place == member.number == 0
-        prefix = None if first else f"[{member.label}] ".encode()
-        together = self._screens[1] is self._screens[2]
-        writers = {}
-        for fd in (1,) if together else (1, 2):
-            # If the launcher has a terminal, only rank 0 gets one. The output of other ranks is
-            # shown line by line.
-            reader, writers[fd] = output.open_channel(fd) if first else os.pipe()
-            os.set_blocking(reader, False)
-            if first and os.isatty(reader):
-                self._terminal = reader
-            stream = output.Stream(reader, self._screens[fd], log, prefix)
-            self._selector.register(reader, selectors.EVENT_READ, stream)
-        try:
+        variables, descriptors = self._group.connect(member) if self._group else ({}, ())
+        with self._streams.opened(member, log, first) as writers:
             process = self._watcher.start(
                 self._command,
-                env=self._environments[place],
+                env={**self._environments[place], **variables},
                 stdin=None if first else subprocess.DEVNULL,
                 stdout=writers[1],
-                stderr=subprocess.STDOUT if together else writers[2],
+                stderr=subprocess.STDOUT if self._streams.together else writers[2],
+                pass_fds=descriptors,
             )
-        finally:
-            for writer in writers.values():
-                os.close(writer)
         return Rank(member, process, log)
 
     def _start_again(self, failed: Rank, how: str) -> None:
         """Starts a rank again, at the same address and with the same log."""
         failed.restarts += 1
         again = f"it is started again ({failed.restarts} of {self._limits.restarts})"
-        self._to_say.append(f"{failed.name} {how}; {again}")
+        self._streams.say(f"{failed.name} {how}; {again}")
         guardian.kill_sessions([failed.process.pid])  # nothing of it may keep its port
         self._replaced.append(failed)
         failed.log.begin_again()
@@ -161,13 +148,12 @@ class Job:
                 self._selector.unregister(self._remote)
                 self._end(self._remote.failure(), now, signal.SIGTERM)
             else:
-                self._read(key)
-        while self._to_say:
-            self._screens[2].write_line((output.SAYS + self._to_say.pop(0)).encode())
+                self._streams.read(key)
+        self._streams.show_said()
         if now >= self._next_look:
             self._next_look = now + _LOOK
             self._look_for_stopped_ranks(now)
-        if any(screen.broken for screen in self._screens.values()):
+        if self._streams.broken:
             # Nobody reads the output any more. A single program would end in the same way.
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
         total = self._limits.total
@@ -210,7 +196,9 @@ class Job:
         # First look at all ranks: what the end of one rank means depends on the others.
         dead = [rank for rank in self._ranks if rank.look(now)]
         for rank in dead:
-            if rank.code:
+            if self._group is not None and self._group.ended(rank.member.number, rank.code or 0):
+                rank.spared = bool(rank.code)
+            elif rank.code:
                 self._take_failure(rank, rank.code, now)
         led = any(rank.member.role.leads and rank.code == 0 for rank in self._ranks)
         beside = any(rank.member.role.beside and rank.code is None for rank in self._ranks)
@@ -228,7 +216,7 @@ class Job:
         elif (role.beside or (role.spare and others)) and not self._ending:
             failed.spared = True
             then = "training does not need it" if role.beside else "training goes on without it"
-            self._to_say.append(f"{failed.name} {how}; {then}")
+            self._streams.say(f"{failed.name} {how}; {then}")
         elif stopped and not self._ending:  # the stopped rank made the others give up
             then = f", and {failed.name} then {ending(code)}"
             self._end(outcome.stopped(stopped[0], then), now, signal.SIGTERM)
@@ -242,15 +230,18 @@ class Job:
                 rank.stopped_since = None
             elif rank.stopped_since is None:
                 rank.stopped_since = now
-            elif now - rank.stopped_since >= self._limits.stall:
+            elif now - rank.stopped_since < self._limits.stall:
+                continue
+            elif self._group is not None and self._group.can_spare_one:
+                rank.signal(signal.SIGKILL)
+            else:
                 then = f" for more than {self._limits.stall:g} s, so the job was ended"
                 self._end(outcome.stopped(rank, then), now, signal.SIGTERM)
 
     def _take_signals(self, received: int) -> None:
         for number in os.read(received, 4096):
             if number == signal.SIGWINCH:
-                if self._terminal is not None:
-                    output.copy_size(1, self._terminal)
+                self._streams.resize()
             elif number != signal.SIGCHLD:
                 self._interrupt(signal.Signals(number))
 
@@ -273,27 +264,14 @@ class Job:
         if not self._ending:
             self._ending = True
             self._outcome = decided
+            if self._group is not None:
+                self._group.end()
         elif self._told < math.inf or when >= self._to_send[0][0]:
             return
         self._to_send = [(when, number), (when + self._limits.grace, signal.SIGKILL)]
 
-    # --- output -------------------------------------------------------------------------------
-
-    def _read(self, key: selectors.SelectorKey) -> None:
-        if not key.data.read():
-            self._selector.unregister(key.fileobj)
-            key.data.close()
-
     def _drain(self, received: int) -> None:
-        """Reads the rest of the ranks' output, until their streams end."""
         self._selector.unregister(received)
         if self._remote is not None and self._remote in self._selector.get_map():
             self._selector.unregister(self._remote)
-        end = time.monotonic() + _DRAIN
-        while self._selector.get_map() and time.monotonic() < end:
-            for key, _ in self._selector.select(0.1):
-                self._read(key)
-        for key in list(self._selector.get_map().values()):
-            key.data.close()
-        for screen in self._screens.values():
-            screen.end_line()
+        self._streams.drain()

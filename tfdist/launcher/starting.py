@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tfdist.launcher import ranks
+from tfdist.launcher.group import Group
 from tfdist.launcher.members import Member, members
 from tfdist.launcher.remote import Remote
 from tfdist.rendezvous.terms import Terms
+from tfdist.strategies.registry import LAUNCHED
 
 
 class Start(NamedTuple):
@@ -20,12 +22,14 @@ class Start(NamedTuple):
         environments: the environment of each process.
         described: how many processes there are, for a message.
         remote: the other machines; None without other machines.
+        group: the group of an elastic job; None for ranks that need each other.
     """
 
     members: Sequence[Member]
     environments: Sequence[Mapping[str, str]]
     described: str
     remote: Remote | None = None
+    group: Group | None = None
 
 
 @contextlib.contextmanager
@@ -38,6 +42,7 @@ def starting(
     evaluator: bool,
     devices_per_worker: int | None,
     connect_timeout: float | None,
+    least: int | None = None,
 ) -> Iterator[Start]:
     """Prepares the start of processes. Keep it open while they run.
 
@@ -49,6 +54,7 @@ def starting(
         evaluator: whether there is an evaluator.
         devices_per_worker: as for `ranks.environments`.
         connect_timeout: as for `ranks.environments`.
+        least: how few ranks of an elastic job may be left; None if none may be lost.
 
     Raises:
         RefusedError, OSError, ImportError: in one line, when the job cannot begin.
@@ -63,7 +69,12 @@ def starting(
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
         ) as found:
-            yield Start(own, found, f"{len(own)} processes")
+            described = f"{len(own)} processes"
+            if least is None:
+                yield Start(own, found, described)
+                return
+            with contextlib.ExitStack() as formed:
+                yield Start(own, found, described, group=_group(strategy, least, formed))
         return
     with ranks.environments_of_machine(
         across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
@@ -71,3 +82,10 @@ def starting(
         own = members(count, first=meeting.first)
         described = f"{count} of {meeting.ranks} processes on {across.machines} machines"
         yield Start(own, found, described, Remote(meeting))
+
+
+def _group(strategy: str, least: int, formed: contextlib.ExitStack) -> Group:
+    """The group of an elastic job; `formed` keeps what its groups need until the job ends."""
+    elastic = LAUNCHED[strategy].elastic
+    assert elastic is not None
+    return Group(least, lambda count: formed.enter_context(elastic(count)))

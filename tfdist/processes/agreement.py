@@ -32,7 +32,7 @@ class Agreement:
     def __init__(
         self,
         model: keras.Model,
-        strategy: tf.distribute.Strategy,
+        strategy: Coordinated,
         variables: Callable[[keras.Model], list[tf.Variable]],
     ):
         self._model = model
@@ -75,17 +75,20 @@ class Agreement:
             check_equal(states)
         self._before = after
         if any(changes):
-            self._adopt(root, changed, after)
+            self._adopt(changed, after)
         for state in replica_states(self._model) if any(news) else ():
             # If all processes have read the file, each has its own part already.
             state.settle() if all(news) else state.share()
+        if any(news):
+            self._strategy.loaded(self._model)
         compat.set_initial_epoch(self._model, epochs[root])
         self._model.stop_training = any(stops)
 
-    def _adopt(self, root: int, changed: list[int], after: list[int]) -> None:
-        """Sets the variables that any process changed to their values in `root`."""
+    def _adopt(self, changed: list[int], after: list[int]) -> None:
+        """Sets the variables that any process changed to their values in the lowest of these."""
         count = len(changed)
         rows = self._strategy.processes.all_gather([*changed, *after])
+        root = int(rows[:, :count].any(axis=1).argmax())
         is_changed = rows[:, :count].any(axis=0)
         differs = (rows[:, count:] != rows[root, count:]).any(axis=0)
         chosen = np.flatnonzero(is_changed & differs)
@@ -124,6 +127,7 @@ def checksum_of(strategy: Coordinated, variable: tf.Variable) -> int:
 
 def broadcast_variables(strategy: Coordinated, variables: list[tf.Variable], root: int) -> None:
     """Sets `variables` on all replicas to their values in process `root`; called by all."""
+    root = strategy.processes.source(root)
     for variable in variables:
         (value,) = strategy.processes.broadcast([_local(strategy, variable)], root)
         for part in strategy.experimental_local_results(variable):

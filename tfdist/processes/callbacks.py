@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-
 import keras
-import numpy as np
 
-from tfdist.processes import meeting, runs
-from tfdist.processes.agreement import Agreement, all_variables, rates, replica_states
-from tfdist.processes.callback_kinds import (
-    PASSIVE,
-    SAVING,
-    acts_in_batches,
-    check_chief_saves,
-    defines,
-    may_save_alone,
-)
+from tfdist.processes import meeting
+from tfdist.processes.agreement import replica_states
 from tfdist.processes.contracts import Coordinated
-from tfdist.processes.files import CallbackFiles
-
-# The processes agree on what callbacks did after each of these methods.
-_PHASES = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
+from tfdist.processes.shared import Shared
 
 
 def coordinate(strategy: Coordinated, callback_list: keras.callbacks.CallbackList) -> None:
@@ -34,81 +20,24 @@ def coordinate(strategy: Coordinated, callback_list: keras.callbacks.CallbackLis
     callbacks = callback_list.callbacks
     if callbacks and isinstance(callbacks[0], First):
         return
+    progress: list[keras.callbacks.Callback] = []
     if not (strategy.is_chief or strategy.log_all_ranks):
-        callbacks[:] = [c for c in callbacks if not isinstance(c, keras.callbacks.ProgbarLogger)]
-    shared = _Shared(strategy, list(callbacks))
+        progress = [c for c in callbacks if isinstance(c, keras.callbacks.ProgbarLogger)]
+    shared = Shared(strategy, callbacks, [c for c in callbacks if c not in progress], progress)
     if not (strategy.is_chief or strategy.log_all_ranks):
         shared.files.silence()
-    callbacks[:] = [First(shared), *shared.files.with_commits(), Last(shared)]
-
-
-class _Shared:
-    """State that the first and the last callback share."""
-
-    def __init__(self, strategy: Coordinated, callbacks: list[keras.callbacks.Callback]):
-        self.strategy = strategy
-        self.callbacks = callbacks
-        self.questions = runs.Questions(strategy.processes)
-        self.files = CallbackFiles(callbacks, strategy.is_chief)
-        strategy.callback_files.append(self.files)
-        self.asks_each_batch = False
-        self.may_save_alone: frozenset[str] = frozenset()
-        self.training = False
-        self.whole: Agreement
-        self.in_batches: Agreement
-
-    def recover(self) -> None:
-        """Repairs the chief's backups; all processes raise an error if that fails."""
-        error: Exception | None = None
-        try:
-            self.files.recover()
-        except Exception as caught:
-            error = caught
-        runs.raise_everywhere(self.strategy.processes, error, "go on from a backup")
-
-    def start(self, model: keras.Model) -> None:
-        """Begins training; if callbacks of one process look into batches, all processes do."""
-        self.training = True
-        self.whole = Agreement(model, self.strategy, all_variables)
-        self.in_batches = Agreement(model, self.strategy, rates)
-        looks = any(acts_in_batches(callback) for callback in self.callbacks)
-        saves = [any(may_save_alone(c, phase) for c in self.callbacks) for phase in _PHASES]
-        savers = [callback for callback in self.callbacks if isinstance(callback, SAVING)]
-        names = " ".join(type(callback).__name__ for callback in savers)
-        in_batches = any(callback.save_freq not in ("epoch", False) for callback in savers)
-        counts = [sum(isinstance(callback, kind) for callback in savers) for kind in SAVING]
-        row = [int(looks), zlib.crc32(names.encode()), int(in_batches), *counts, *map(int, saves)]
-        rows = self.strategy.processes.all_gather(row)
-        check_chief_saves(rows[:, 3 : 3 + len(SAVING)])
-        self.asks_each_batch = bool(rows[:, 0].any())
-        differ = len(set(rows[:, 1])) > 1
-        if differ and rows[:, 2].any() and replica_states(model):
-            raise ValueError(
-                "With `accumulation_steps` above 1 or compression, each rank has something to "
-                "save. A ModelCheckpoint or BackupAndRestore that saves in the middle of an epoch "
-                "must be in the callbacks of all ranks; or let it save at the end of epochs. "
-                f"Received by rank, whether one saves in batches: {rows[:, 2].tolist()}; here "
-                f"{names or 'no such callback'}"
-            )
-        alone = dict(zip(_PHASES, np.any(rows[:, 3 + len(SAVING) :], axis=0).tolist()))
-        alone["on_epoch_end"] |= differ
-        self.may_save_alone = frozenset(phase for phase in _PHASES if alone[phase])
-
-    def may_change_variables(self, phase: str) -> bool:
-        """Whether a callback of this process may change variables in a phase of an epoch."""
-        return any(
-            getattr(callback, "changes_variables", True) and defines(callback, phase, PASSIVE)
-            for callback in self.callbacks
-        )
+    shared.ends = [First(shared), Last(shared)]
+    shared.show(shared.files.with_commits())
 
 
 class First(keras.callbacks.Callback):
     """Runs before the user's callbacks and notes the state that they find."""
 
-    def __init__(self, shared: _Shared):
+    def __init__(self, shared: Shared):
         super().__init__()
         self._shared = shared
         self._compared = False
+        self._epoch: int | None = None
 
     def _begin(self, phase: str) -> None:
         shared = self._shared
@@ -128,6 +57,7 @@ class First(keras.callbacks.Callback):
         if optimizer is not None and not optimizer.built and variables:
             with self._shared.strategy.scope():
                 optimizer.build(variables)
+        self._shared.strategy.make_equal(self.model)
         self._check_params()
         self._shared.start(self.model)
         self._shared.recover()
@@ -151,15 +81,18 @@ class First(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes the epoch and the state."""
-        self._shared.files.begin_epoch(epoch)
         self._shared.questions.start_again()
         self._begin("on_epoch_begin")
+        self._succeed(None)
+        self._epoch = epoch
+        self._shared.files.begin_epoch(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Stops everywhere after Ctrl-C in one process; compares the processes' data."""
         is_time = self._shared.questions.ask_now_and_then()
         if batch > 0 and (is_time or not self._compared):
             self._compare_data()
+        self._succeed(self._epoch)
 
     def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Stops everywhere after Ctrl-C in one process."""
@@ -171,6 +104,8 @@ class First(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Gives callbacks that look into batches the metrics of all processes."""
+        self._shared.saved.forget()
+        self._succeed(self._epoch)
         if self._shared.asks_each_batch:
             results = self.model.get_metrics_result()
             if logs is not None:
@@ -181,6 +116,13 @@ class First(keras.callbacks.Callback):
         """Compares the processes' data, and notes the state."""
         self._compare_data()
         self._begin("on_epoch_end")
+        if logs is not None:
+            logs.update(self._shared.strategy.epoch_logs())
+        self._succeed(self._epoch)
+        self._shared.saved.begin(epoch, logs or {})
+
+    def _succeed(self, epoch: int | None) -> None:
+        self._shared.succeed(self.params or {}, self.model, epoch)
 
     def _compare_data(self) -> None:
         self._compared = True
@@ -197,6 +139,7 @@ class First(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Lets the chief's callbacks clean up their files."""
+        self._succeed(None)
         if self._shared.strategy.is_chief:
             self._shared.files.end_training()
         self._begin("on_train_end")
@@ -205,7 +148,7 @@ class First(keras.callbacks.Callback):
 class Last(keras.callbacks.Callback):
     """Runs after the user's callbacks and turns the processes' decisions into one."""
 
-    def __init__(self, shared: _Shared):
+    def __init__(self, shared: Shared):
         super().__init__()
         self._shared = shared
 

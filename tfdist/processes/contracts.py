@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+import keras
 import tensorflow as tf
 
 from tfdist.engines.processes import Processes
@@ -50,6 +51,22 @@ class Coordinated(KerasRunner, Protocol):
     callbacks_run: bool
     data: Comparison
     on_demand: OnDemand
+
+    def prepare_run(self, model: keras.Model) -> None:
+        """Called before Keras' methods run steps of `model`."""
+
+    def epoch_logs(self) -> dict[str, float]:
+        """What the strategy adds to the logs of each epoch."""
+
+    def loaded(self, model: keras.Model) -> None:
+        """Called by all processes when they have read what each of them has for itself."""
+
+    def make_equal(self, model: keras.Model) -> bool:
+        """Makes variables equal that each process has made for itself; called by all of them.
+
+        Returns:
+            Whether there were any.
+        """
 
     def experimental_local_results(self, value: tf.Tensor) -> tuple:
         """A value's parts on the local replicas; see `tf.distribute.Strategy`."""

@@ -1,22 +1,20 @@
-"""Files of callbacks and models: one process writes them, and only whole files become visible."""
+"""Files of callbacks: one process writes them, and only whole backups become visible."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 
 from tfdist import compat
-from tfdist.processes.backups import BackupFolder, flush
+from tfdist.processes.backups import BackupFolder
 from tfdist.processes.contracts import KerasRunner
+from tfdist.processes.whole_files import is_remote
 
 
 class CallbackFiles:
@@ -35,7 +33,7 @@ class CallbackFiles:
             for c in callbacks
             if is_chief
             and isinstance(c, keras.callbacks.BackupAndRestore)
-            and not _is_remote(c.backup_dir)
+            and not is_remote(c.backup_dir)
         }
         self._undo: list[Callable[[], None]] = []
         self._elsewhere: tempfile.TemporaryDirectory | None = None
@@ -76,6 +74,11 @@ class CallbackFiles:
             if id(callback) in self._backups:
                 found.append(Commit(self._backups[id(callback)]))
         return found
+
+    def stage(self) -> None:
+        """From now on only whole backups become visible."""
+        for backup in self._backups.values():
+            backup.stage()
 
     def recover(self) -> None:
         """Repairs the backups that a killed process has left.
@@ -241,58 +244,3 @@ def _redirect(
     moved = {name: new + os.fspath(path)[len(start) :] for name, path in paths.items()}
     vars(callback).update({name: path.rstrip("/") for name, path in moved.items()})
     return lambda: vars(callback).update(paths)
-
-
-def _is_remote(path: str | os.PathLike) -> bool:
-    return "://" in os.fspath(path)
-
-
-@contextlib.contextmanager
-def whole_file(path: Any, size: int) -> Iterator[Any]:
-    """Yields a temporary path to write to; the whole file then replaces the file at `path`.
-
-    Folders, open files and remote files are written directly.
-
-    Args:
-        path: where the file is to be.
-        size: about how many bytes the file will have.
-
-    Raises:
-        OSError: when the disk has no room for this many bytes.
-    """
-    is_path = isinstance(path, (str, os.PathLike)) and not _is_remote(path)
-    if not is_path or not str(path).endswith((".h5", ".hdf5", ".keras")) or os.path.isdir(path):
-        yield path
-        return
-    given, path = path, pathlib.Path(os.path.realpath(path))  # a link stays a link
-    if not path.parent.is_dir():
-        yield given  # Keras raises its own error
-        return
-    suffix = "".join(path.suffixes[-2:])
-    partial = path.with_name(f".{path.name.removesuffix(suffix)}.incomplete{suffix}")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, "The file must not be written", str(path))
-    try:
-        _check_room(partial, max(size, path.stat().st_size if path.exists() else 1))
-        yield str(partial)
-        if path.exists():
-            shutil.copymode(path, partial)
-        flush(partial)
-        os.replace(partial, path)
-        flush(path.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _check_room(path: pathlib.Path, size: int) -> None:
-    """Raises OSError if the disk has no room for a file of `size` bytes.
-
-    A full disk would end the process: HDF5 (1.14, 2.0) crashes when it closes the file.
-    """
-    with open(path, "wb") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not on every file system
-                message = f"{os.strerror(error.errno or 0)}: {size} bytes are needed"
-                raise OSError(error.errno, message, str(path)) from error

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from tfdist import compat
+from tfdist.elastic.processes import LostSourceError
 from tfdist.processes import digest, meeting, runs, single_batches
 from tfdist.processes.agreement import (
     all_variables,
@@ -21,8 +22,9 @@ from tfdist.processes.agreement import (
 )
 from tfdist.processes.callbacks import coordinate
 from tfdist.processes.contracts import Coordinated
-from tfdist.processes.files import protect, restored, whole_file
+from tfdist.processes.files import protect, restored
 from tfdist.processes.saving import write_together
+from tfdist.processes.whole_files import whole_file
 
 
 def install(strategy_class: type) -> None:
@@ -40,6 +42,7 @@ def install(strategy_class: type) -> None:
             return contextlib.nullcontext()
         if not strategy.is_multi_process:
             return restored(strategy)
+        strategy.prepare_run(model)
         return runs.coordinated(strategy, functools.partial(agree, model, name, arguments))
 
     def before_callbacks(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> bool:
@@ -76,7 +79,10 @@ def install(strategy_class: type) -> None:
 
     def before_single_batch(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
         strategy = strategy_of(model)
-        if strategy is not None and strategy.is_multi_process and not strategy.callbacks_run:
+        if strategy is None or not strategy.is_multi_process:
+            return
+        strategy.prepare_run(model)
+        if not strategy.callbacks_run:
             single_batches.agree(model, name, arguments)
 
     compat.hook_runs(around_run)
@@ -103,7 +109,9 @@ def agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
     run = digest.of_run(model, name, facts)
     # `fit` compares the weights, and more, when its callbacks have begun.
     weights = 0 if name == "fit" else combined_checksum(strategy, model.variables)
-    check_equal(meeting.meet(strategy.processes, f"begins `{name}`", run, number=weights))
+    found = meeting.meet(strategy.processes, f"begins `{name}`", run, number=weights)
+    if not strategy.make_equal(model):
+        check_equal(found)
     digest.note_compared(model)
 
 
@@ -136,19 +144,30 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
     Raises:
         RuntimeError: in the other processes, when the chief could not read.
     """
+    if strategy.callbacks_run:
+        if strategy.is_chief:
+            read()
+        return
+    while not _loaded(strategy, model, read):
+        pass
+
+
+def _loaded(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -> bool:
+    """Loads together; returns whether the processes are still those that began with it."""
     error: Exception | None = None
-    if not strategy.callbacks_run:
-        meeting.meet(strategy.processes, "loads weights", {})
+    meeting.meet(strategy.processes, "loads weights", {})
+    before = strategy.processes.membership
     if strategy.is_chief:
         try:
             read()
         except Exception as caught:
             error = caught
-    if strategy.callbacks_run:
-        if error:
-            raise error
-        return
     runs.raise_everywhere(strategy.processes, error, "load the weights")
-    broadcast_variables(strategy, all_variables(model), root=0)
-    for state in replica_states(model):
-        state.share()
+    try:
+        broadcast_variables(strategy, all_variables(model), root=0)
+        for state in replica_states(model):
+            state.share()
+    except LostSourceError:
+        return False
+    strategy.loaded(model)
+    return strategy.processes.membership == before

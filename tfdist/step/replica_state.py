@@ -110,7 +110,10 @@ class ReplicaState(ReplicaValues):
             RuntimeError: in the first process, when the state of another has changed since then.
             OSError: in the first process, when there is no room for the copy.
         """
-        same = self._copy is not None and self._copy.of == self._began_with
+        copy = self._copy
+        same = copy is not None and copy.of == self._began_with
+        if copy is not None and copy.rows is None and processes.is_chief:
+            same = False  # another process was the first one when the copy was made
         # All must agree: this process' state may be unchanged while another's has changed.
         if processes.all_gather([int(same)]).all():
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,8 @@ class ReplicaValues(SaveableState, tf.Module):
         for entry, replica in self._order(kind):
             local = self._local(entry.variable)
             if kind == SUM:
-                total = total_of(variable.numpy() for variable in local)
-                # Half precision would be rounded at each process.
-                wide = np.promote_types(total.dtype, np.float32)
-                summed = processes.sum(tf.constant(total.astype(wide))).numpy()
-                yield summed.astype(total.dtype)
+                summed = processes.sum_of(functools.partial(_wide_total, local)).numpy()
+                yield summed.astype(entry.variable.dtype.as_numpy_dtype)
                 continue
             root = replica // len(local)
             own = processes.rank == root
@@ -119,3 +117,9 @@ class ReplicaValues(SaveableState, tf.Module):
                 part = values if slot is ... else values[:, slot]
                 rows[key] = part.reshape(len(values), *shape)
         return rows
+
+
+def _wide_total(variables: Sequence[tf.Variable]) -> tf.Tensor:
+    """The sum of variables; in float32 at least, or each process would round half precision."""
+    total = total_of(variable.numpy() for variable in variables)
+    return tf.constant(total.astype(np.promote_types(total.dtype, np.float32)))

@@ -48,12 +48,15 @@ class Launch:
         has_servers: whether there are parameter servers besides the ranks.
         across: makes the variables of the ranks on several machines; runs where the rendezvous is.
             None if the ranks must be on one machine.
+        elastic: makes the variables for a group of so many ranks of an elastic job, each time one
+            is formed. None if ranks cannot form new groups.
     """
 
     environments: Callable[[Sequence[Task], Mapping[str, str]], Environments]
     one_device: str = ""
     has_servers: bool = False
     across: Callable[[Sequence[Machine]], Environments] | None = None
+    elastic: Callable[[int], Environments] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

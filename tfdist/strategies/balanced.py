@@ -49,12 +49,16 @@ class BalancedStrategy(KerasStrategy):
             is_eager=tf.executing_eagerly(),
         )
 
-    def _balanced_step(
+    def _ends(self) -> tf.Tensor:
+        """Where the replicas' parts of a global batch end; see `tfdist.balance.parts.bounds`."""
+        return self._existing_balancer().ends()
+
+    def _cutting_step(
         self, fn: Callable, keras_step: str | None
     ) -> Callable[..., tuple[Any, tf.Tensor | None]]:
         """A step on whole batches: it returns what `fn` does with a part, and measured speeds."""
-        balancer = self._existing_balancer()
-        ends = balancer.ends()
+        balancer = self.balancer
+        ends = self._ends()
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(whole: WholeBatch, *rest: Structure, **kwargs: Any) -> Any:
@@ -69,7 +73,7 @@ class BalancedStrategy(KerasStrategy):
                 end_of_data.nothing_without((batch, begun)),
             ):
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
-            if part.sizes is None or not step.notes.computed:
+            if balancer is None or part.sizes is None or not step.notes.computed:
                 return result, None
             return result, balancer.speeds(step, part.sizes, begun)
 

@@ -120,13 +120,13 @@ class SynchronousStrategy(BalancedStrategy):
         options: tf.distribute.RunOptions | None,
         keras_step: str | None = None,
     ) -> Any:
-        if self.num_replicas_in_sync == 1:
-            return super().run(fn, args, kwargs, options)
         if whole_batches.are_in(args):
-            step = self._balanced_step(fn, keras_step)
+            step = self._cutting_step(fn, keras_step)
             results, speeds = super().run(step, args, kwargs, options)
             self._note_speeds(speeds)
             return results
+        if self.num_replicas_in_sync == 1:
+            return super().run(fn, args, kwargs, options)
         global_size = None
         if keras_step and not batches.is_distributed(args):
             args = batches.as_tensors(args)

@@ -94,6 +94,10 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         """Callbacks that are added to those of every `fit`, `evaluate` and `predict`."""
         return []
 
+    def trace_anew(self, model: keras.Model) -> None:
+        """Makes the next train step of `model` contain what callbacks have added to steps."""
+        model.make_train_function(force=True)
+
     def compare_reading(self, what: str) -> None:
         """Called now and then while Python reads distributed data.
 

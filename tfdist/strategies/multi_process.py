@@ -21,6 +21,7 @@ from tfdist.processes.on_demand import OnDemand
 from tfdist.step import exchange, keras_steps, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.strategies.base import SynchronousStrategy
+from tfdist.strategies.run_events import RunEvents
 from tfdist.structures import Structure
 from tfdist.validation import check_not_empty
 
@@ -46,7 +47,7 @@ _EXCHANGED_AS = {
 }
 
 
-class MultiProcessStrategy(SynchronousStrategy):
+class MultiProcessStrategy(RunEvents, SynchronousStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas live in several processes.
 
     All processes run the same script. Data sets and arrays are global: each process takes its part
@@ -71,7 +72,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         self.callbacks_run = False
         self.data = watching.Comparison(processes)
         self.on_demand = OnDemand(processes)
-        if processes.size > 1:
+        if self.is_multi_process:
             self._agree(options)
             before = functools.partial(creation.before_creating, processes)
             self.extended.before_creating = before
@@ -123,7 +124,7 @@ class MultiProcessStrategy(SynchronousStrategy):
                 anything but parts of global batches; when the processes' data sets differ in
                 length.
         """
-        if self.processes.size == 1:
+        if not self.is_multi_process:
             return super().experimental_distribute_dataset(dataset, options)
         if dataset in self._batch_specs:
             return dataset
@@ -157,7 +158,7 @@ class MultiProcessStrategy(SynchronousStrategy):
                 data end when the longest data set ends.
             options: a `tf.distribute.InputOptions`.
         """
-        if self.processes.size == 1:
+        if not self.is_multi_process:
             return super().distribute_datasets_from_function(dataset_fn, options)
         context = tf.distribute.InputContext(
             self.processes.size, self.processes.rank, self.num_replicas_in_sync
@@ -214,7 +215,7 @@ class MultiProcessStrategy(SynchronousStrategy):
     # Steps
 
     def _known_to_be_even(self, sizes: list, keras_step: str | None) -> bool:
-        if self.processes.size == 1:
+        if not self.is_multi_process:
             return super()._known_to_be_even(sizes, keras_step)
         # All processes must give the same answer. In Keras' loops a size is static only if every
         # batch divides evenly. A user's own step may be traced for one batch of any data.
@@ -237,7 +238,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         model: keras.Model,
         name: str,
     ) -> Any:
-        if self.processes.size == 1:
+        if not self.is_multi_process:
             return super()._run_keras_step(fn, args, kwargs, options, model, name)
         whole_batch = not batches.is_distributed(args)
         own_logs = False
@@ -262,7 +263,7 @@ class MultiProcessStrategy(SynchronousStrategy):
         Raises:
             ValueError: for predictions that processes cannot exchange (sparse, ragged, strings).
         """
-        if self.processes.size == 1:
+        if not self.is_multi_process:
             return super().reduce_per_replica(values, reduction)
         reduce = self._all_predictions if reduction == "concat" else self._first
         return tf.nest.map_structure(reduce, values)

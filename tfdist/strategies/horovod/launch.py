@@ -32,6 +32,11 @@ def environments(
         yield [{**variables, **interface} for variables in own]
 
 
+def of_group(count: int) -> contextlib.AbstractContextManager[list[dict[str, str]]]:
+    """The variables of so many ranks on this machine, for one group of an elastic job."""
+    return environments([("worker", rank) for rank in range(count)], {})
+
+
 @contextlib.contextmanager
 def across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str]]]:
     """The variables of the ranks on all machines; runs Horovod's rendezvous server on the first.

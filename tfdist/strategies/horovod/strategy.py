@@ -15,10 +15,13 @@ from typing_extensions import Unpack
 from tfdist import compat
 from tfdist.arguments import check_bool
 from tfdist.cluster import describe
+from tfdist.elastic import membership
 from tfdist.engines.processes import Processes
 from tfdist.options import CommonOptions, Options, takes_options
+from tfdist.strategies.engine_extended import EngineExtended
 from tfdist.strategies.horovod.backend import is_installed
 from tfdist.strategies.horovod.engine import HorovodEngine
+from tfdist.strategies.horovod.losses import is_loss
 from tfdist.strategies.multi_process import MultiProcessStrategy
 
 HOW_TO_INSTALL = (
@@ -54,47 +57,26 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     1
     """
 
+    def __new__(cls, *args: object, **kwargs: object) -> HorovodStrategy:
+        """In a rank of an elastic job (`tfdist run --min`), the strategy is an elastic one."""
+        if cls is HorovodStrategy and membership.is_elastic():
+            from tfdist.strategies.horovod.elastic import ElasticHorovodStrategy
+
+            cls = ElasticHorovodStrategy
+        return super().__new__(cls)
+
     @takes_options
     def __init__(self, *, log_all_ranks: bool = False, **options: Unpack[CommonOptions]):
         common = Options(**options)  # type: ignore[arg-type]
         check_bool("log_all_ranks", log_all_ranks)
-        hvd = _horovod()
-        # Room for two buckets. Horovod's default is so large that Horovod would join large
-        # gradients, and copy them for that.
-        os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(2 * common.bucket_bytes))
+        hvd = horovod(common)
         hvd.init()
         _check_size(hvd)
         compat.install_collectives()
         compat.separate_collectives(self)
         engine = HorovodEngine(hvd, _Ranks(hvd))
-        super().__init__(HorovodExtended(self, _device(hvd), engine))
+        super().__init__(EngineExtended(self, device_of(hvd), engine))
         self._init_processes(common, engine, log_all_ranks)
-
-
-class HorovodExtended(compat.OneReplicaExtended):
-    """What `tf.distribute` asks of a strategy, done by the engine.
-
-    Args:
-        strategy: the strategy.
-        device: the device of this process.
-        engine: connects the processes.
-    """
-
-    def __init__(self, strategy: HorovodStrategy, device: str, engine: HorovodEngine):
-        self._engine = engine
-        super().__init__(strategy, device, engine.processes.rank, engine.processes.size)
-
-    def all_reduce(self, values: list) -> list:
-        """The sums over the ranks."""
-        return self._engine.all_reduce(values)
-
-    def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensors of all ranks, one after the other."""
-        return self._engine.all_gather(tensor)
-
-    def broadcast(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor of rank 0."""
-        return self._engine.broadcast(tensor)
 
 
 class _Ranks(Processes):
@@ -112,8 +94,7 @@ class _Ranks(Processes):
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
         """No rank: Horovod knows that a peer is gone, but not which one."""
-        gone = isinstance(error, (tf.errors.UnknownError, tf.errors.AbortedError))
-        return [] if gone and "Horovod" in error.message else None
+        return [] if is_loss(error) else None
 
     def _sum(self, value: tf.Tensor) -> tf.Tensor:
         return self._hvd.allreduce(value, op=self._hvd.Sum)
@@ -164,7 +145,15 @@ class _Aside(_Ranks):
         return self._sent_from(root)(tf.constant(data)).numpy()
 
 
-def _horovod() -> ModuleType:
+def horovod(options: Options) -> ModuleType:
+    """Horovod, not initialized yet.
+
+    Args:
+        options: the options of the strategy.
+
+    Raises:
+        ImportError: when Horovod is not installed or was built for another TensorFlow.
+    """
     if not is_installed():
         raise ImportError(
             "The strategy 'horovod' needs Horovod 0.28.1, which is not installed: "
@@ -177,6 +166,9 @@ def _horovod() -> ModuleType:
             f"Horovod is installed, but does not work with TensorFlow {tf.__version__}: "
             f"{HOW_TO_INSTALL}. The error was: {str(error).splitlines()[0]}"
         ) from error
+    # Room for two buckets. Horovod's default is so large that Horovod would join large gradients,
+    # and copy them for that.
+    os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(2 * options.bucket_bytes))
     return hvd
 
 
@@ -203,7 +195,7 @@ def _check_size(hvd: ModuleType) -> None:
     )
 
 
-def _device(hvd: ModuleType) -> str:
+def device_of(hvd: ModuleType) -> str:
     """The device of this process: the GPU of its local rank, or the CPU."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:

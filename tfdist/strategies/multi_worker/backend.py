@@ -1,5 +1,7 @@
 """The backend `multi_worker`, described without importing TensorFlow."""
 
+import contextlib
+
 from tfdist.cluster.machines import clustered_across
 from tfdist.cluster.places import clustered
 from tfdist.strategies.backend import Backend, Launch
@@ -9,5 +11,9 @@ MULTI_WORKER = Backend(
     strategy="tfdist.strategies.multi_worker.strategy:MultiWorkerMirroredStrategy",
     engine="TensorFlow's collective operations",
     obstacle=lambda found: found.tensorflow or found.launch or found.peers_port,
-    launch=Launch(clustered, across=clustered_across),
+    launch=Launch(
+        clustered,
+        across=clustered_across,
+        elastic=lambda count: contextlib.nullcontext([{} for _ in range(count)]),
+    ),
 )

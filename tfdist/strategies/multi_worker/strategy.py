@@ -13,6 +13,7 @@ from tfdist import compat, testing
 from tfdist.arguments import check_bool, check_instance
 from tfdist.cluster import Cluster, describe, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
+from tfdist.elastic import membership
 from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
@@ -56,6 +57,14 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
     >>> x, y = np.ones((32, 4)), np.ones((32, 1))
     >>> history = model.fit(x, y, epochs=1, verbose=0, callbacks=strategy.callbacks())
     """
+
+    def __new__(cls, *args: object, **kwargs: object) -> MultiWorkerMirroredStrategy:
+        """In a rank of an elastic job (`tfdist run --min`), the strategy is an elastic one."""
+        if cls is MultiWorkerMirroredStrategy and membership.is_elastic():
+            from tfdist.strategies.multi_worker.elastic import ElasticMultiWorkerStrategy
+
+            cls = ElasticMultiWorkerStrategy
+        return super().__new__(cls)
 
     @takes_options
     def __init__(

@@ -1,0 +1,38 @@
+"""What the launcher tells the ranks about a new group; needs no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Formation:
+    """A group of ranks.
+
+    Attributes:
+        generation: the number of the group; each group has a higher one than those before.
+        members: the numbers that the launcher has given to the processes, rising. The rank of a
+            process is its place among them.
+        addresses: where each member listens, in the order of `members`; "" if it does not.
+        leaving: the members that hand over their state and leave then.
+        recoveries: how often the group has changed so far.
+        variables: the environment variables for this member's engine.
+
+    Example:
+
+    >>> from tfdist.elastic.formation import Formation
+    >>> Formation(2, [0, 3], ["", ""]).rank_of(3)
+    1
+    """
+
+    generation: int
+    members: Sequence[int]
+    addresses: Sequence[str]
+    leaving: Sequence[int] = ()
+    recoveries: int = 0
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def rank_of(self, number: int) -> int:
+        """The rank of a member."""
+        return list(self.members).index(number)

@@ -1,0 +1,148 @@
+"""The functions that Keras' loops call for their batches: one operation of the group for each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.data.batches import as_tensors
+from tfdist.elastic.group import Group
+from tfdist.elastic.operations import Step
+from tfdist.elastic.windows import Window
+from tfdist.structures import Structure
+
+
+class Accumulated(Protocol):
+    """The gradients that a rank accumulates for a model."""
+
+    def own(self) -> list[tf.Variable]:
+        """The variables that they are in; none without accumulation."""
+
+    def is_waiting(self) -> bool:
+        """Whether they wait for an update; the same in all ranks."""
+
+
+class ElasticFunction:
+    """Takes the place of Keras' functions of a model; traces anew when the group has changed.
+
+    Args:
+        group: the ranks.
+        model: the model.
+        step: does one step with a batch.
+        accumulated: the gradients that wait.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        model: keras.Model,
+        step: Callable[[Structure], Structure],
+        accumulated: Accumulated,
+    ):
+        self._group = group
+        self._model = model
+        self._step = step
+        self._accumulated = accumulated
+        self._traced: tuple[int, Callable[[Structure], Structure]] = (-1, step)
+        self._number = group.windows.new_number()
+
+    def step(self, batch: Structure) -> Structure:
+        """The results of a step with `batch`, the same in all ranks; a part of an operation."""
+        if self._model.run_eagerly:
+            return self._step(batch)
+        generation, function = self._traced
+        if generation != self._group.generation:
+            # TensorFlow warns when one and the same Python function is traced again and again.
+            step = functools.partial(self._step)
+            function = tf.function(step, reduce_retracing=True, autograph=False)
+            self._traced = (self._group.generation, function)
+        return function(batch)
+
+    def forget_trace(self) -> None:
+        """Makes the next step be traced anew."""
+        self._traced = (-1, self._step)
+
+    def of_batch(self, batch: Structure) -> Structure:
+        """The results of a step with `batch`, the same in all ranks."""
+        return self._group.execute(Step(self.step, batch, self._group.made))
+
+
+class StepsFunction(ElasticFunction):
+    """Keras' function of `evaluate`: several steps with the batches of an iterator."""
+
+    def __call__(self, iterator: Iterator[Structure]) -> Structure:
+        """The results of the last of `steps_per_execution` steps; fewer if the data end."""
+        results, steps = None, self._model.steps_per_execution
+        for _ in range(steps):
+            try:
+                batch = next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if results is not None:
+                    break
+                if steps > 1:
+                    raise StopIteration from None
+                raise tf.errors.OutOfRangeError(None, None, "End of data") from None
+            results = self.of_batch(batch)
+        return results
+
+
+class TrainFunction(StepsFunction):
+    """Keras' function of `fit`. It keeps the batches whose gradients wait for an update."""
+
+    _opened = 0
+
+    def of_batch(self, batch: Structure) -> Structure:
+        """The results of a step with `batch`, the same in all ranks."""
+        group, own, batch = self._group, self._accumulated.own(), as_tensors(batch)
+        window = group.windows.get(self._number) or self._opened_window(own)
+        number = self._number if own else None
+        results = group.execute(Step(self.step, batch, group.made, number))
+        if self._accumulated.is_waiting():
+            window.batches.append(batch)
+        else:
+            group.windows.close(self._number)
+        return results
+
+    def begin_anew(self) -> None:
+        """Called when accumulated gradients were read from a file, by all ranks.
+
+        Each rank has then an equal part of them.
+        """
+        self.close()
+        if self._accumulated.is_waiting():
+            own, size = self._accumulated.own(), self._group.size
+            self._opened_window(own, [size * variable.numpy() for variable in own])
+
+    def close(self) -> None:
+        """Called when another function takes the place of this one."""
+        self._group.windows.close(self._number)
+
+    def _opened_window(self, own: list[tf.Variable], totals: Sequence[np.ndarray] = ()) -> Window:
+        window = Window(self.step, self._group.made, own, totals, self._opened)
+        self._opened += 1
+        window.begin(is_first=self._group.rank == 0)
+        self._group.windows.open(self._number, window)
+        return window
+
+
+class PredictFunction(ElasticFunction):
+    """Keras' function of `predict`: the predictions for several batches."""
+
+    def __call__(self, batches: Sequence[Structure]) -> Structure:
+        """The predictions for all samples of `batches`."""
+        results = [self.of_batch(batch) for batch in batches]
+        if len(results) == 1:
+            return results[0]
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+
+
+def without_optionals(batch: Structure) -> Any:
+    """`batch` with None where Keras' data adapters mark what is not there."""
+    return tf.nest.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
+    )

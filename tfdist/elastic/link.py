@@ -1,0 +1,109 @@
+"""The connection of a rank to its launcher, which says who is in the group; needs no TensorFlow.
+
+The connection is a pair of sockets that the rank inherits, so nobody else can reach it. Messages
+are lines of JSON with a kind and the number of a group.
+
+The rank says "ready" when it is in no group and where it listens, "formed" when it is in the new
+group, "settled" when it has the state of that group, "leaving" when it was asked to end, "left"
+when the others have its state, and "done" at the end of its script.
+
+The launcher says "form" with a `Formation`, "go" once all members have formed the group, "settled"
+once all have its state, "interrupt" when the group is no more, "end" to those who are done, and
+"quit" to those who asked to leave but cannot be replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+from tfdist.elastic.formation import Formation
+
+
+class LauncherGoneError(RuntimeError):
+    """The launcher has ended, and with it the job."""
+
+
+class Link:
+    """The connection of this process.
+
+    Args:
+        descriptor: the inherited socket.
+
+    Attributes:
+        has_left: whether this process has told the launcher that the others have its state.
+    """
+
+    def __init__(self, descriptor: int):
+        self._socket = socket.socket(fileno=descriptor)
+        self._inbox: queue.Queue[dict] = queue.Queue()
+        self.has_left = False
+
+    def listen(self, interrupt: Callable[[int], None]) -> None:
+        """Begins to receive, in a thread.
+
+        Args:
+            interrupt: called in that thread with the number of a group that is no more.
+        """
+        threading.Thread(target=self._listen, args=(interrupt,), daemon=True).start()
+
+    def _listen(self, interrupt: Callable[[int], None]) -> None:
+        with contextlib.suppress(OSError), self._socket.makefile("rb") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if message["kind"] == "interrupt":
+                    interrupt(message["generation"])
+                elif message["kind"] == "quit":
+                    os.kill(os.getpid(), signal.SIGTERM)
+                self._inbox.put(message)
+        self._inbox.put({"kind": "gone"})
+
+    def say(self, kind: str, **details: object) -> None:
+        """Sends a message; also from a signal handler."""
+        line = json.dumps({"kind": kind, **details}).encode() + b"\n"
+        self.has_left = self.has_left or kind == "left"
+        with contextlib.suppress(OSError):  # whoever waits for an answer learns of it
+            os.write(self._socket.fileno(), line)
+
+    def formation(self) -> Formation:
+        """The next group that this process is to form. Waits for it.
+
+        Raises:
+            LauncherGoneError: when there is no launcher any more.
+        """
+        while (message := self._next())["kind"] != "form":
+            pass
+        return Formation(**message["formation"])
+
+    def waits_for(self, kind: str, generation: int) -> bool:
+        """Waits until the launcher says `kind` of a group.
+
+        Returns:
+            False if that group is no more.
+
+        Raises:
+            LauncherGoneError: when there is no launcher any more.
+        """
+        while True:
+            message = self._next()
+            if message.get("generation") == generation and message["kind"] in (kind, "interrupt"):
+                return message["kind"] == kind
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Waits until this process may end, or until so many seconds have passed."""
+        with contextlib.suppress(queue.Empty, LauncherGoneError):
+            while self._next(seconds)["kind"] != "end":
+                pass
+
+    def _next(self, seconds: float | None = None) -> dict:
+        message = self._inbox.get(timeout=seconds)
+        if message["kind"] == "gone":
+            self._inbox.put(message)
+            raise LauncherGoneError("The launcher of this job has ended, so this rank ends too.")
+        return message

@@ -1,0 +1,115 @@
+"""What the ranks of a group do together, so that it can be repeated when a rank is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tfdist.elastic.state import Made, Snapshot
+from tfdist.structures import Structure
+
+
+class Operation(Protocol):
+    """Something that all ranks do together, in the same order: all of them complete it, or none.
+
+    Attributes:
+        window: the number of the window of accumulated gradients that it belongs to; None for none.
+        batch: what it adds to that window.
+    """
+
+    window: int | None
+    batch: Structure
+
+    def begin(self) -> None:
+        """Called once in this process, before `run`."""
+
+    def run(self) -> Any:
+        """Does it, together with the other ranks; the result is the same in all of them."""
+
+    def undo(self) -> None:
+        """Takes back what `run` may have changed in this process before it failed."""
+
+    def end(self) -> Snapshot | None:
+        """Called once it is completed. Returns what it has come to; None if it changes nothing."""
+
+
+class Sum(Operation):
+    """A sum of numbers over the ranks, which changes nothing.
+
+    Args:
+        run: makes the sum.
+    """
+
+    window = None
+    batch = None
+
+    def __init__(self, run: Callable[[], Any]):
+        self._run = run
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def run(self) -> Any:
+        """The sum."""
+        return self._run()
+
+    def undo(self) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+        return None
+
+
+class Step(Operation):
+    """One step of a model.
+
+    Args:
+        step: does a step with a batch.
+        batch: the batch.
+        made: the variables, of all models.
+        window: as in `Operation`.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Structure], Structure],
+        batch: Structure,
+        made: Made,
+        window: int | None = None,
+    ):
+        self.batch = batch
+        self.window = window
+        self._step = step
+        self._made = made
+        self._before: Snapshot | None = None
+
+    def begin(self) -> None:
+        """Keeps the values of the variables."""
+        self._before = Snapshot(self._made.alive())
+
+    def run(self) -> Structure:
+        """The step's results."""
+        return self._step(self.batch)
+
+    def undo(self) -> None:
+        """Gives the variables their values back.
+
+        Raises:
+            RuntimeError: when the step has made variables, whose first values nobody knows.
+        """
+        assert self._before is not None
+        made = self._made.alive().keys() - self._before.values.keys()
+        if made:
+            name = self._made.alive()[min(made)].name
+            raise RuntimeError(
+                "A rank was lost in the first step of a model, which makes variables, so the step "
+                "cannot be repeated. Build the model and its optimizers before. "
+                f"Received: {len(made)} variables that the step made, such as {name}"
+            )
+        self._before.restore()
+
+    def end(self) -> Snapshot:
+        """The values of the variables after the step."""
+        self._before = None
+        return Snapshot(self._made.alive())

@@ -1,0 +1,125 @@
+"""Gradients that each rank accumulates: if a rank is lost, they are computed anew.
+
+Until the update, each rank has only its own part of the sums. So the batches since the last update
+are kept, and after a loss the ranks that are left compute the gradients of these batches again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.elastic.state import Made, Snapshot
+from tfdist.structures import Structure
+
+
+class Window:
+    """The batches of a model since its last update.
+
+    Args:
+        step: does a step with a batch, together with the other ranks.
+        made: the variables of all models.
+        own: those with a rank's own sums.
+        totals: for each of those, the sum over all ranks before the first of these batches; none
+            for zeros.
+        serial: how many windows of this model there were before; the same in all ranks.
+
+    Attributes:
+        batches: those of the steps that all ranks have completed.
+        own: as above.
+        serial: as above.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Structure], Structure],
+        made: Made,
+        own: Sequence[tf.Variable],
+        totals: Sequence[np.ndarray],
+        serial: int,
+    ):
+        self.batches: list[Structure] = []
+        self.own = list(own)
+        self.serial = serial
+        self._step = step
+        self._made = made
+        self._totals = totals
+        self._start = self._common()
+
+    def _common(self) -> Snapshot:
+        """What all ranks have alike now."""
+        own = {id(variable) for variable in self.own}
+        return Snapshot({n: v for n, v in self._made.alive().items() if id(v) not in own})
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has been accumulated."""
+        return bool(self.batches) or len(self._totals) > 0
+
+    def do_again(self, *more: Structure, is_first: bool) -> None:
+        """Computes the sums of all ranks anew; called by all, for equally many batches.
+
+        Args:
+            more: batches of steps that others have completed, and this rank has not.
+            is_first: whether this is rank 0.
+        """
+        now = self._common()
+        try:
+            self._start.restore()
+            self.begin(is_first=is_first)
+            for batch in (*self.batches, *more):
+                self._step(batch)
+        finally:
+            now.restore()
+
+    def begin(self, *, is_first: bool) -> None:
+        """Gives rank 0 what had been accumulated before the first batch."""
+        self.clear()
+        if is_first:
+            for variable, total in zip(self.own, self._totals):
+                variable.assign(total)
+
+    def clear(self) -> None:
+        """Sets this rank's own sums to zero, as after an update."""
+        for variable in self.own:
+            variable.assign(tf.zeros_like(variable))
+
+
+class Windows:
+    """The open windows of all models, by numbers that are the same in all ranks."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._open: dict[int, Window] = {}
+        self.made = 0
+
+    def new_number(self) -> int:
+        """A number for a model; ranks ask for them in the same order."""
+        self.made = next(self._numbers) + 1
+        return self.made - 1
+
+    def open(self, number: int, window: Window) -> None:
+        """Notes that gradients of a model may wait."""
+        self._open[number] = window
+
+    def close(self, number: int) -> None:
+        """Notes that no gradients of a model wait."""
+        self._open.pop(number, None)
+
+    def get(self, number: int) -> Window | None:
+        """The open window of a model."""
+        return self._open.get(number)
+
+    def own(self) -> list[tf.Variable]:
+        """The variables with a rank's own sums, as far as something waits."""
+        return [v for window in self._open.values() if window.waits for v in window.own]
+
+    def lengths(self, made: int) -> np.ndarray:
+        """The serial number and the length of each open window, or -1: of shape `[made, 2]`."""
+        found = np.full((made, 2), -1, np.int64)
+        for number, window in self._open.items():
+            found[number] = window.serial, len(window.batches)
+        return found

@@ -1,0 +1,229 @@
+"""What the strategies of elastic groups share: every rank can go on without any other one."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.checksum import checksum
+from tfdist.elastic import metrics
+from tfdist.elastic.functions import (
+    ElasticFunction,
+    PredictFunction,
+    StepsFunction,
+    TrainFunction,
+    without_optionals,
+)
+from tfdist.elastic.group import Group
+from tfdist.elastic.operations import Sum
+from tfdist.elastic.processes import LostSourceError
+from tfdist.engines.contract import Engine
+from tfdist.options import Options
+from tfdist.step import keras_steps
+from tfdist.step import logs as step_logs
+from tfdist.step.replica import ReplicaStep
+from tfdist.strategies import wrapping
+from tfdist.strategies.accumulated import AccumulatedGradients, AtOnce
+from tfdist.strategies.elastic_extended import ElasticExtended
+from tfdist.strategies.elastic_refusals import own_loop
+from tfdist.strategies.multi_process import MultiProcessStrategy
+from tfdist.structures import Structure
+
+
+class ElasticStrategy(MultiProcessStrategy):
+    """Mixed in before a `tf.distribute.Strategy` whose processes are an elastic group.
+
+    Attributes:
+        group: the group.
+    """
+
+    group: Group
+
+    def _init_elastic(
+        self, options: Options, group: Group, engine: Engine, device: str, log_all_ranks: bool
+    ) -> None:
+        self.group = group
+        self._train_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._equal = 0  # so many of the variables were made equal in all ranks
+        compat.install_collectives()
+        compat.separate_collectives(self)
+        extended = ElasticExtended(self, device, engine, group.made)
+        tf.distribute.Strategy.__init__(self, extended)
+        group.on_change(lambda: extended.take_place(group.rank, group.size))
+        self._init_processes(options, engine, log_all_ranks)
+        self.on_demand = AtOnce(engine.processes)
+        # A rank may have to make a variable while others do not.
+        extended.before_creating = lambda kwargs: (kwargs, True)
+
+    @property
+    def is_multi_process(self) -> bool:
+        """True, also while there is only one process left."""
+        return True
+
+    @property
+    def _reads_whole_batches(self) -> bool:
+        return True
+
+    def _ends(self) -> tf.Tensor:
+        size = self.num_replicas_in_sync
+        return tf.constant(np.arange(size + 1) / size, tf.float64)
+
+    def experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
+    ) -> Any:
+        """Distributes a data set of global batches for Keras; each rank reads them whole.
+
+        Raises:
+            ValueError: in a loop of the user's own, which cannot be repeated from here.
+        """
+        if not compat.keras_distributes():
+            raise own_loop("a data set to distribute")
+        return super().experimental_distribute_dataset(dataset, options)
+
+    def _distribute(
+        self,
+        data: tf.data.Dataset,
+        options: tf.distribute.InputOptions | None,
+        length: int,
+        spec: Structure,
+    ) -> Any:
+        # All ranks read the same whole batches, so they need not ask each other for the end.
+        self.extended.experimental_enable_get_next_as_optional = False
+        distributed = tf.distribute.Strategy.distribute_datasets_from_function(
+            self, lambda _: data, options
+        )
+        self._batch_specs[distributed] = spec
+        return distributed
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable, options: tf.distribute.InputOptions | None = None
+    ) -> Any:
+        """Refused: nobody else could read the data of a rank that is lost.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            "In an elastic job (`tfdist run --min`) every rank must be able to read all data, so "
+            "that nothing is lost with a rank. Hand in a data set of global batches. "
+            "Received: a function that makes each rank's own data set"
+        )
+
+    def _run_keras_step(
+        self,
+        fn: Callable,
+        args: tuple,
+        kwargs: dict | None,
+        options: tf.distribute.RunOptions | None,
+        model: keras.Model,
+        name: str,
+    ) -> Any:
+        def finish_logs(logs: Structure, running: ReplicaStep) -> Any:
+            own = not isinstance(logs, dict) or set(logs) != set(model.get_metrics_result())
+            return step_logs.averaged(logs, running) if own else logs
+
+        step = keras_steps.complete(fn, model, name, finish_logs)
+        if name != "predict_step":
+            step = metrics.counted_everywhere(step, model, name, self.extended.is_summed)
+        return self._run_with_shares(step, args, kwargs, options, name)
+
+    def prepare_run(self, model: keras.Model) -> None:
+        """Makes the steps of Keras' methods operations of the group."""
+        if isinstance(model.train_function, TrainFunction):
+            return
+        wrapping.wrap_optimizers(model)
+        before = self._train_functions.get(model)
+
+        def step_of(name: str, reduction: str) -> Callable[[Structure], Structure]:
+            def one_step_on_data(batch: Structure) -> Structure:
+                results = self.run(compat.step_of(model, name), (without_optionals(batch),))
+                return self.reduce_per_replica(results, reduction)
+
+            return one_step_on_data
+
+        def function(kind: type[ElasticFunction], name: str, reduction: str) -> ElasticFunction:
+            return kind(
+                self.group, model, step_of(name, reduction), AccumulatedGradients(model, self)
+            )
+
+        model.train_function = function(TrainFunction, "train_step", "auto")
+        model.test_function = function(StepsFunction, "test_step", "auto")
+        model.predict_function = function(PredictFunction, "predict_step", "concat")
+        self._train_functions[model] = model.train_function
+        if before is not None:
+            before.close()
+            model.train_function.begin_anew()
+
+    def trace_anew(self, model: keras.Model) -> None:
+        """Makes the next train step of `model` contain what callbacks have added to steps."""
+        model.train_function.forget_trace()
+
+    def run(
+        self,
+        fn: Callable,
+        args: tuple = (),
+        kwargs: dict | None = None,
+        options: tf.distribute.RunOptions | None = None,
+    ) -> Any:
+        """Runs `fn` on the replica of this process, as a part of a step of Keras.
+
+        Raises:
+            ValueError: in a loop of the user's own, whose steps cannot be repeated.
+        """
+        if not self.group.is_operating:
+            raise own_loop("a call of run")
+        return super().run(fn, args, kwargs, options)
+
+    def epoch_logs(self) -> dict[str, float]:
+        """The number of replicas, and how often the group has changed, at the last operation."""
+        *members, recoveries = self.processes.membership
+        return {"replicas": len(members), "recoveries": recoveries}
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduces a value over the ranks; see `tf.distribute.Strategy`."""
+        reduce = super().reduce
+        return self._together(lambda: reduce(reduce_op, value, axis))
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Gathers a value of all ranks; see `tf.distribute.Strategy`."""
+        gather = super().gather
+        return self._together(lambda: gather(value, axis))
+
+    def _together(self, act: Callable[[], Any]) -> Any:
+        """Makes what a callback does with other ranks an operation of the group."""
+        return self.group.execute(Sum(act)) if tf.executing_eagerly() else act()
+
+    def loaded(self, model: keras.Model) -> None:
+        """Notes that other gradients wait for an update now."""
+        if isinstance(model.train_function, TrainFunction):
+            model.train_function.begin_anew()
+
+    def make_equal(self, model: keras.Model) -> bool:
+        """Gives all ranks the first values that variables have in rank 0: each has made its own."""
+        made = self.group.made
+        if self._equal == made.count:
+            return False
+        while self._equal < made.count:
+            count, chief = made.count, self.processes.source(0)
+            new = {n: v for n, v in made.alive().items() if n >= self._equal}
+            own = json.dumps({n: checksum(v) for n, v in new.items()})
+            texts = [json.loads(text) for text in self.processes.all_gather_texts(own)]
+            common = [n for n in map(str, new) if all(n in text for text in texts)]
+            differing = [n for n in common if len({text[n] for text in texts}) > 1]
+            variables = [new[int(number)] for number in differing]
+            values = [variable.numpy() for variable in variables]
+            try:
+                found = self.processes.broadcast(values, chief)
+            except LostSourceError:
+                continue
+            for variable, value in zip(variables, found):
+                variable.assign(value)
+            self._equal = count
+        return True

@@ -1,0 +1,68 @@
+"""Horovod in groups that change: it is shut down and initialized again in the same process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from types import ModuleType
+
+import tensorflow as tf
+
+from tfdist.elastic.formation import Formation
+from tfdist.strategies.horovod.losses import is_loss
+
+
+class HorovodConnection:
+    """Connects the ranks of an elastic job by Horovod.
+
+    Only the neighbours of a dead rank learn of its death; the others would wait for Gloo's timeout.
+    So `interrupt` closes the connections that `hvd.init` has opened.
+
+    Args:
+        hvd: the module `horovod.tensorflow`.
+    """
+
+    address = ""
+
+    def __init__(self, hvd: ModuleType):
+        self._hvd = hvd
+        self._opened: set[str] = set()
+
+    def form(self, formation: Formation, own: int) -> None:
+        """Initializes Horovod for a group."""
+        os.environ.update(formation.variables)
+        before = set(_sockets().values())
+        self._hvd.init()
+        self._opened = set(_sockets().values()) - before
+
+    def leave(self) -> None:
+        """Shuts Horovod down."""
+        self.interrupt()
+        self._hvd.shutdown()
+
+    def interrupt(self) -> None:
+        """Closes the connections to all other ranks."""
+        for descriptor, name in _sockets().items():
+            if name in self._opened:
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def is_loss(self, error: Exception) -> bool:
+        """Whether an operation failed; Horovod does not say more."""
+        return is_loss(error)
+
+    def sum(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum over the ranks."""
+        return self._hvd.allreduce(value, op=self._hvd.Sum) if self._hvd.size() > 1 else value
+
+
+def _sockets() -> dict[int, str]:
+    """The open sockets of this process, by descriptor. Their names tell them apart for ever."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:"):
+                found[int(name)] = target
+    return found
