@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.processes.watching import Read, Watch
+from tfdist.processes.reading import Read, Watch
 
 X = np.random.default_rng(0).normal(size=(20, 30)).astype("float32")
 Y = np.arange(20)

@@ -1,0 +1,142 @@
+"""A training of an elastic job in which ranks die, stop and leave at named moments.
+
+python -m tfdist run -n 3 --min 1 -m tests.elastic.job FOLDER [RANK:SIGNAL:MOMENT]...
+
+A moment is "start", "strategy", "trace", "step N", "micro N", "evaluate", "epoch N", "end", or
+"after S", the seconds since the rank has its strategy; N counts from 1. Without a launcher, it
+trains on one device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import pickle
+import signal
+import sys
+import threading
+import time
+
+SAMPLES, BATCH, ACCUMULATED = 101, 24, 2
+EPOCHS = int(os.environ.get("EPOCHS", "3"))
+SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
+_SOON = 0.004  # seconds: somewhere in the next operation
+
+_plans: dict[str, signal.Signals] = {}
+
+
+def reached(moment: str, soon: bool = False) -> None:
+    """Sends this process its signal, if it has one for this moment, once."""
+    number = _plans.pop(moment, None)
+    if number is None:
+        return
+
+    def act() -> None:
+        os.kill(os.getpid(), number)
+
+    if soon:
+        threading.Timer(_SOON, act).start()
+    else:
+        act()
+
+
+def start_clock() -> None:
+    """Begins to count the seconds of "after S"."""
+    for moment in [moment for moment in _plans if moment.startswith("after ")]:
+        timer = threading.Timer(float(moment.split()[1]), reached, [moment])
+        timer.daemon = True
+        timer.start()
+
+
+def main() -> None:
+    """Trains, and writes what came of it."""
+    folder = pathlib.Path(sys.argv[1])
+    number = int(os.environ.get("TFDIST_ELASTIC", ":0").partition(":")[2])
+    for plan in sys.argv[2:]:
+        rank, name, moment = plan.split(":")
+        if int(rank) == number:
+            _plans[moment] = getattr(signal, name)
+    reached("start")
+
+    import keras
+    import numpy as np
+
+    import tfdist
+
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            reached("trace")  # while Python traces the step
+            return super().train_step(data)
+
+    class Moments(keras.callbacks.Callback):
+        decides_in_batches = False
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(SECONDS)
+            done = self.epoch * -(-SAMPLES // BATCH) + batch + 1
+            reached(f"step {done}", soon=True)
+            reached(f"micro {done}")
+
+        def on_test_batch_begin(self, batch, logs=None):
+            if self.epoch:
+                reached("evaluate", soon=True)
+
+        def on_epoch_end(self, epoch, logs=None):
+            reached(f"epoch {epoch + 1}")
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(SAMPLES, 6)).astype("float32")
+    y = (x @ random.normal(size=(6, 3))).argmax(axis=1)
+
+    def build():
+        layers = [
+            keras.layers.Dense(16, activation="tanh"),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.Dense(3),
+        ]
+        model = Model([keras.Input((6,)), *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer(), loss, metrics=["accuracy"])
+        return model
+
+    def optimizer():
+        accumulated = None if "TFDIST_ELASTIC" in os.environ else ACCUMULATED
+        return keras.optimizers.Adam(0.02, gradient_accumulation_steps=accumulated)
+
+    keras.utils.set_random_seed(1)
+    scope, callbacks, strategy = contextlib.nullcontext(), [], None
+    if "TFDIST_ELASTIC" in os.environ:
+        strategy = tfdist.Strategy("auto", accumulation_steps=ACCUMULATED)
+        reached("strategy")
+        start_clock()
+        scope, callbacks = strategy.scope(), [Moments()]
+    with scope:
+        model = build()
+    callbacks += [
+        keras.callbacks.CSVLogger(str(folder / "log.csv")),
+        keras.callbacks.ModelCheckpoint(str(folder / "{epoch}.weights.h5"), save_weights_only=True),
+        keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=10.0),
+        keras.callbacks.EarlyStopping("loss", patience=100, restore_best_weights=True),
+    ]
+    options = {"batch_size": BATCH, "shuffle": False, "callbacks": callbacks}
+    began = time.monotonic()
+    history = model.fit(x, y, epochs=EPOCHS, validation_data=(x, y), verbose=2, **options).history
+    found = {
+        "weights": model.get_weights(),
+        "history": {name: values for name, values in history.items() if name != "recoveries"},
+        "iterations": int(model.optimizer.iterations.numpy()),
+        "recoveries": history.get("recoveries", [0])[-1],
+        "members": strategy.group.members if strategy else [0],
+    }
+    (folder / f"rank-{number}.pickle").write_bytes(pickle.dumps(found))
+    print(json.dumps({"seconds": time.monotonic() - began}), flush=True)
+    reached("end")
+
+
+if __name__ == "__main__":
+    main()

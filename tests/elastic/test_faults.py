@@ -1,0 +1,130 @@
+"""Ranks die, stop and leave at named moments: the others end with the weights of one device."""
+
+import csv
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tfdist.strategies.horovod.backend import is_installed
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEADLINE = 150
+NEEDS = {
+    "multi_worker": (),
+    "horovod": (pytest.mark.skipif(not is_installed(), reason="make horovod"),),
+}
+ENGINES = [pytest.param(engine, marks=marks) for engine, marks in NEEDS.items()]
+
+# What happens to which of three ranks; which of them are left. Step 3 and 8 are in the middle of an
+# accumulation: an epoch has 5 batches, and an update takes 2.
+FAULTS = {
+    "the first rank dies in a step": (["0:SIGKILL:step 3"], [1, 2]),
+    "one dies, one leaves": (["0:SIGKILL:step 8", "2:SIGTERM:evaluate"], [1]),
+    "dies at the start": (["1:SIGKILL:start"], [0, 2]),
+    "dies when it has its strategy": (["1:SIGKILL:strategy"], [0, 2]),
+    "dies while it traces": (["1:SIGKILL:trace"], [0, 2]),
+    "dies between micro-batches": (["1:SIGKILL:micro 7"], [0, 2]),
+    "dies in evaluate": (["1:SIGKILL:evaluate"], [0, 2]),
+    "the first rank dies before it saves": (["0:SIGKILL:epoch 2"], [1, 2]),
+    "dies at the end": (["1:SIGKILL:end"], [0, 2]),
+    "leaves in a step": (["1:SIGTERM:step 4"], [0, 2]),
+    "the first rank leaves at an epoch's end": (["0:SIGTERM:epoch 1"], [1, 2]),
+    "leaves while it traces": (["1:SIGTERM:trace"], [0, 2]),
+    "is stopped for ever": (["1:SIGSTOP:step 6"], [0, 2]),
+    "two die at once": (["0:SIGKILL:step 6", "1:SIGKILL:step 6"], [2]),
+    "two leave at once": (["0:SIGTERM:step 6", "1:SIGTERM:step 6"], [2]),
+}
+USUAL = {"one dies, one leaves"}
+
+
+def launch(folder: pathlib.Path, *options: str, **environ: str) -> subprocess.CompletedProcess:
+    """Runs a command of Python in a folder of its own; the outputs are text."""
+    folder.mkdir(exist_ok=True)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", *options],
+        env=os.environ | {"PYTHONPATH": path} | environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE + 30,
+        check=False,
+    )
+
+
+@pytest.fixture
+def one_device(shared, tmp_path_factory):
+    """What training on one device comes to; called with the number of epochs."""
+
+    def trained(epochs=3):
+        def compute():
+            folder = tmp_path_factory.mktemp("one_device")
+            done = launch(folder, "tests.elastic.job", str(folder), EPOCHS=str(epochs))
+            assert done.returncode == 0, done.stderr
+            return pickle.loads((folder / "rank-0.pickle").read_bytes())
+
+        return shared.get(("elastic", f"one device, {epochs} epochs"), compute)
+
+    return trained
+
+
+def train(folder, engine, *faults, count=3, least=1, **environ):
+    job = ["tfdist", "run", "-n", str(count), "--min", str(least), "--strategy", engine]
+    job += ["--stall-timeout", "3", "--timeout", str(DEADLINE)]
+    return launch(folder, *job, "-m", "tests.elastic.job", str(folder), *faults, **environ)
+
+
+def check(folder, left, expected):
+    """Checks that the ranks in `left` have one result, which is the expected one."""
+    results = {n: pickle.loads((folder / f"rank-{n}.pickle").read_bytes()) for n in left}
+    for result in results.values():
+        assert result["iterations"] == expected["iterations"]
+        for ours, theirs in zip(result["weights"], expected["weights"]):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+        for key, values in expected["history"].items():
+            np.testing.assert_allclose(result["history"][key], values, rtol=1e-5, atol=1e-6)
+        first = results[left[0]]["weights"]
+        assert all((ours == same).all() for ours, same in zip(result["weights"], first))
+    with (folder / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    epochs = len(expected["history"]["loss"])
+    assert [int(row["epoch"]) for row in rows] == list(range(epochs))
+    losses = [float(row["loss"]) for row in rows]
+    np.testing.assert_allclose(losses, expected["history"]["loss"], rtol=1e-5)
+    assert len(list(folder.glob("*.weights.h5"))) == epochs
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.full) for n in FAULTS]
+)
+def test_the_result_is_that_of_one_device(name, engine, tmp_path, one_device):
+    faults, left = FAULTS[name]
+    done = train(tmp_path, engine, *faults)
+    assert done.returncode == 0, done.stderr
+    for number in sorted({0, 1, 2} - set(left)):
+        fault = next(fault for fault in faults if fault.startswith(f"{number}:"))
+        if "SIGTERM" in fault:
+            assert f"rank {number} was asked to leave" in done.stderr
+        else:
+            assert f"rank {number} was killed by SIGKILL" in done.stderr
+    check(tmp_path, left, one_device())
+
+
+def test_too_few_ranks_end_the_job(tmp_path):
+    done = train(tmp_path, "multi_worker", "1:SIGKILL:start", count=2, least=2)
+    assert done.returncode == 137
+    assert "1 ranks are left, and the job needs 2 (--min)" in done.stderr
+
+
+def test_an_error_of_the_script_ends_the_job(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import tfdist\ntfdist.Strategy()\nraise ValueError('broken')\n")
+    done = launch(tmp_path, "tfdist", "run", "-n", "2", "--min", "1", str(script))
+    assert done.returncode == 1
+    assert "ValueError: broken" in done.stderr

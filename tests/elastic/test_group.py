@@ -1,0 +1,221 @@
+"""The launcher's side of an elastic group: when groups are formed, and who may leave."""
+
+import json
+import selectors
+import socket
+
+import pytest
+
+from tfdist.environment import ELASTIC
+from tfdist.launcher.group import Group
+from tfdist.launcher.members import members
+
+
+class Job:
+    """A group and the ranks' ends of its connections, driven by hand.
+
+    Args:
+        count: the number of ranks.
+        least: how few may be left.
+    """
+
+    def __init__(self, count, least):
+        self.said = []
+        self.selector = selectors.DefaultSelector()
+        self.group = Group(least, lambda size: [{"SIZE": str(size)} for _ in range(size)])
+        self.group.open(self.selector, self.said.append)
+        self.sockets, self.ranks = [], []
+        for member in members(count):
+            self.start(member)
+
+    def start(self, member):
+        variables, (descriptor,) = self.group.connect(member)
+        assert variables == {ELASTIC: f"{descriptor}:{member.number}"}
+        rank = socket.socket(fileno=socket.dup(descriptor))
+        rank.settimeout(2)
+        self.sockets.append(rank)
+        self.ranks.append(rank.makefile("rwb", buffering=0))
+
+    def say(self, number, kind, **details):
+        self.ranks[number].write(json.dumps({"kind": kind, **details}).encode() + b"\n")
+        while ready := self.selector.select(0):
+            for key, _ in ready:
+                key.data.read()
+
+    def hear(self, number):
+        return json.loads(self.ranks[number].readline())
+
+    def form(self, numbers, generation):
+        """All of `numbers` form a group; returns what each was told."""
+        for number in numbers:
+            self.say(number, "ready", generation=generation - 1, address=f"host:{number}")
+        told = []
+        for number in numbers:
+            message = self.hear(number)
+            assert message["kind"] == "form"
+            told.append(message["formation"])
+        for number in numbers:
+            self.say(number, "formed", generation=generation)
+        assert [self.hear(n) for n in numbers] == [{"kind": "go", "generation": generation}] * len(
+            numbers
+        )
+        return told
+
+
+@pytest.fixture
+def job():
+    found = Job(3, 2)
+    found.form([0, 1, 2], 1)
+    return found
+
+
+def test_all_are_told_who_is_in_the_group():
+    first, *others = Job(2, 1).form([0, 1], 1)
+    assert others == [first]
+    assert first["members"] == [0, 1]
+    assert first["addresses"] == ["host:0", "host:1"]
+    assert first["variables"] == {"SIZE": "2"}
+    assert first["leaving"] == []
+
+
+def test_a_group_waits_for_all_ranks():
+    job = Job(2, 1)
+    job.say(0, "ready", generation=0, address="")
+    with pytest.raises(TimeoutError):
+        job.sockets[0].recv(1)
+    job.say(1, "ready", generation=0, address="")
+    assert job.hear(0)["kind"] == "form"
+
+
+def test_the_others_are_freed_and_go_on_when_a_rank_dies(job):
+    assert job.group.ended(1, -9)
+    for number in (0, 2):
+        assert job.hear(number) == {"kind": "interrupt", "generation": 1}
+    told = job.form([0, 2], 2)
+    assert told[0]["members"] == [0, 2]
+    (line,) = job.said
+    assert line.startswith("rank 1 was killed by SIGKILL (9")
+    assert "training goes on with ranks 0, 2, after 0." in line
+
+
+def test_a_death_while_a_group_is_formed():
+    job = Job(4, 1)
+    for number in range(4):
+        job.say(number, "ready", generation=0, address="")
+    for number in range(4):
+        job.hear(number)
+    job.say(0, "formed", generation=1)
+    assert job.group.ended(3, -9)
+    for number in range(3):
+        assert job.hear(number) == {"kind": "interrupt", "generation": 1}
+    assert [told["members"] for told in job.form([0, 1, 2], 2)] == [[0, 1, 2]] * 3
+
+
+def test_too_few_are_left(job):
+    assert job.group.ended(0, -9)
+    assert not job.group.ended(1, -9)
+    assert job.said == ["1 ranks are left, and the job needs 2 (--min)"]
+
+
+def test_a_script_that_fails_is_no_loss(job):
+    assert not job.group.ended(1, 1)
+
+
+def test_who_leaves_hands_over_its_state_first(job):
+    job.say(1, "leaving")
+    for number in range(3):
+        assert job.hear(number) == {"kind": "interrupt", "generation": 1}
+    told = job.form([0, 1, 2], 2)
+    assert [one["leaving"] for one in told] == [[1]] * 3
+    assert not job.said
+    for number in range(3):
+        job.say(number, "settled", generation=2)
+    for number in range(3):
+        assert job.hear(number) == {"kind": "settled", "generation": 2}
+    job.say(1, "left")
+    assert job.group.ended(1, 0)
+    assert [one["members"] for one in job.form([0, 2], 3)] == [[0, 2]] * 2
+    (line,) = job.said
+    assert line.startswith("rank 1 was asked to leave; training goes on with ranks 0, 2")
+
+
+def test_who_cannot_be_missed_is_told_to_quit(job):
+    job.say(1, "leaving")
+    job.say(2, "leaving")
+    kinds = [job.hear(2)["kind"] for _ in range(2)]
+    assert kinds == ["interrupt", "quit"]
+
+
+def test_whoever_leaves_a_group_by_itself_takes_the_others_out(job):
+    job.say(0, "ready", generation=1, address="")
+    for number in (1, 2):
+        assert job.hear(number) == {"kind": "interrupt", "generation": 1}
+
+
+def test_messages_of_a_group_that_is_no_more_mean_nothing(job):
+    job.group.ended(1, -9)
+    job.say(0, "ready", generation=1, address="")
+    job.say(2, "ready", generation=1, address="")
+    while job.hear(0)["kind"] != "form":
+        pass
+    while job.hear(2)["kind"] != "form":
+        pass
+    job.say(0, "formed", generation=1)
+    job.say(2, "formed", generation=2)
+    job.say(0, "formed", generation=2)
+    assert job.hear(0) == {"kind": "go", "generation": 2}
+
+
+def test_ranks_end_together(job):
+    for number in range(3):
+        job.say(number, "done")
+    for number in range(3):
+        assert job.hear(number) == {"kind": "end"}
+
+
+def test_one_that_is_done_is_no_loss(job):
+    job.say(0, "done")
+    assert job.group.ended(0, 0)
+    assert not job.said
+
+
+def test_ranks_that_are_done_are_still_there(job):
+    job.say(0, "done")
+    job.say(2, "done")
+    assert job.group.ended(1, -9)
+
+
+def test_a_rank_that_dies_before_the_first_group_is_named():
+    job = Job(3, 1)
+    assert job.group.ended(1, -9)
+    job.form([0, 2], 1)
+    (line,) = job.said
+    assert line.startswith("rank 1 was killed by SIGKILL")
+
+
+def test_what_a_dead_rank_has_said_is_not_listened_to(job):
+    job.group.ended(0, -9)
+    line = json.dumps({"kind": "ready", "generation": 1, "address": ""})
+    job.ranks[1].write(line.encode() + b"\n")
+    assert job.group.ended(1, -9) is False  # only one is left, of at least two
+    job.say(2, "ready", generation=1, address="")
+    assert job.hear(2) == {"kind": "interrupt", "generation": 1}
+    assert job.hear(2)["formation"]["members"] == [2]
+
+
+def test_a_rank_that_leaves_does_not_count_when_another_one_dies(job):
+    job.say(0, "leaving")
+    assert not job.group.ended(1, -9)
+
+
+def test_the_first_rank_is_missed_though_the_others_are_done(job):
+    job.say(1, "done")
+    job.say(2, "done")
+    assert not job.group.ended(0, -9)
+
+
+def test_while_the_job_ends_nobody_is_waited_for(job):
+    job.group.end()
+    assert not job.group.ended(1, -9)
+    job.say(2, "leaving")
+    assert job.hear(2) == {"kind": "quit"}

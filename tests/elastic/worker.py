@@ -1,0 +1,60 @@
+"""A rank of an elastic job: trains features under faults, and writes their results.
+
+python -m tfdist run -n 3 --min 2 -m tests.elastic.worker FOLDER STRATEGY FAULTS FEATURE...
+
+FAULTS says what happens in which rank, such as "interrupt" for connections that break again and
+again, or "1:SIGKILL@7" for a signal to rank 1 in its operation 7.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import pathlib
+import pickle
+import signal
+import sys
+import warnings
+
+
+def main() -> None:
+    """Trains the features in their order."""
+    folder, strategy, faults, *names = sys.argv[1:]
+    faulthandler.register(signal.SIGUSR1)
+    warnings.filterwarnings("error", module=r"tfdist(\.|$)")
+    warnings.filterwarnings("ignore", message=".*more traffic")
+
+    import keras
+
+    import tfdist
+    from tests.elastic import faulty
+    from tests.equivalence import harness
+    from tests.equivalence.features import FEATURES
+    from tests.equivalence.results import Result, file_name, write
+
+    features = {feature.name: feature for feature in FEATURES}
+    number = int(os.environ["TFDIST_ELASTIC"].split(":")[1])
+    faulty.install(faults, number)
+    for name in names:
+        print(f"{name} ...", flush=True)
+        feature = features[name]
+        path = pathlib.Path(folder, file_name(name, str(number)))
+        try:
+            outcome, model = harness.train(feature, tfdist.Strategy(strategy, **feature.options))
+            for added in ("replicas", "recoveries"):
+                outcome.history.pop(added, None)
+            result = Result.of(outcome, model)
+        except ValueError as error:
+            outcome = model = None
+            result = Result(harness.Outcome([], {}), [], refused=str(error))
+        write(path, pickle.dumps(result))
+        del outcome, model
+        keras.backend.clear_session()
+        gc.collect()  # steps keep the values of all variables that there are
+        keras.config.set_dtype_policy("float32")
+    print(f"faults: {faulty.happened}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
