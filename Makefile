@@ -45,9 +45,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help train check test test-full test-rest lint horovod equivalence benchmark
+.PHONY: help train check test test-full test-rest chaos lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
+.PHONY: benchmark-elastic
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
@@ -79,6 +80,9 @@ test-rest: lint horovod ## the tests of test-full that `make test` leaves out; h
 	  test $$? -eq 1 && echo "These failed, and run once more, one after the other:" && \
 	  $(PYTEST) $(ALL) -o cache_dir=$(REST_CACHE) $(AGAIN) && \
 	  echo "Those above passed when they ran alone"; }
+
+chaos: horovod ## random faults in elastic jobs, for SECONDS=600; prints the seed of a failure
+	$(BIN)/python -m tests.elastic.chaos --seconds $(or $(SECONDS),600)
 
 lint: $(INSTALLED) ## ruff and mypy
 	$(BIN)/ruff check
@@ -139,6 +143,9 @@ benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10
 
 benchmark-backup-workers: $(INSTALLED) ## a synchronous step on a parameter server, one slow worker
 	$(BIN)/python -m benchmarks.backup_workers --update
+
+benchmark-elastic: horovod ## the cost of an elastic job, and of a lost rank; needs root
+	$(BIN)/python -m benchmarks.elastic --update
 
 benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
 	$(BIN)/python -m benchmarks.balance --update

@@ -68,12 +68,25 @@ def written(module: str, *options: object, start: Callable[[list[str]], None]) -
         return json.loads(path.read_text())
 
 
-# Runs a command in a network of its own, whose loopback device nobody else uses.
-ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+def in_own_network(gigabits: float | None = None) -> list[str]:
+    """The beginning of a command that has a network of its own: a loopback device, nobody else's.
+
+    Args:
+        gigabits: per second, what the device carries at most; None for no limit.
+    """
+    limit = ""
+    if gigabits is not None:
+        rate = f"{round(1000 * gigabits)}mbit"
+        limit = f"tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 50ms && "
+    return ["unshare", "--net", "sh", "-c", f'ip link set lo up && {limit}exec "$@"', "sh"]
 
 
 def launched(
-    processes: int, strategy: str, *options: str, alone: bool = False
+    processes: int,
+    strategy: str,
+    *options: str,
+    alone: bool = False,
+    gigabits: float | None = None,
 ) -> Callable[[list[str]], None]:
     """A function for `written` that starts so many processes with `tfdist run`.
 
@@ -82,9 +95,10 @@ def launched(
         strategy: the name of the strategy.
         options: of `tfdist run`.
         alone: whether they have a network of their own, which needs root.
+        gigabits: per second, what that network carries at most; None for no limit.
     """
     launcher = [sys.executable, "-m", "tfdist", "run", "-n", str(processes), *options]
-    launcher = [*(ALONE if alone else []), *launcher]
+    launcher = [*(in_own_network(gigabits) if alone else []), *launcher]
 
     def start(command: list[str]) -> None:
         _run([*launcher, "--strategy", strategy, *command[1:]], environment())

@@ -1,0 +1,83 @@
+"""What an elastic job costs, and how long a lost rank holds the others up.
+
+Two ranks train a model of 8.4 MB with Adam, with and without `--min`, in turn. They have a network
+of their own, whose loopback device gives each rank the rate of a link. Then three ranks train, and
+one of them is killed: the time until the next step has ended, less that of a usual step.
+
+    python -m benchmarks.elastic                     # about ten minutes; needs root
+    python -m benchmarks.elastic --engines multi_worker --jobs 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+from benchmarks import pages
+from benchmarks.common import machine, options, runner, tables
+
+JOBS = ("fixed", "elastic")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = options.parser(__doc__)
+    engines = ("multi_worker", "horovod")
+    parser.add_argument("--engines", nargs="+", choices=engines, default=list(engines))
+    parser.add_argument("--gigabits", type=float, default=1.0, help="per second, of each rank")
+    parser.add_argument("--units", type=int, default=1024, help="of each layer")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=2, help="of each kind")
+    pages.add_output_options(parser, pages.ELASTIC_PAGE)
+    return parser.parse_args()
+
+
+def measure(engine: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The seconds of steps with and without `--min`, and of each recovery."""
+    found: dict[str, Any] = {"fixed": [], "elastic": [], "recovery": []}
+    given = ["--units", arguments.units, "--steps", arguments.steps]
+    rate = 2 * arguments.gigabits  # both ranks send through the one device
+    for _, kind in runner.in_turn(JOBS, arguments.jobs):
+        elastic = ["--min", "1"] if kind == "elastic" else []
+        start = runner.launched(2, engine, *elastic, alone=True, gigabits=rate)
+        steps = runner.written("elastic_ranks", *given, start=start)["seconds"]
+        found[kind] += steps[len(steps) // 2 :]
+    for _ in range(arguments.jobs):
+        start = runner.launched(3, engine, "--min", "1", alone=True)
+        killed = arguments.steps // 2
+        steps = runner.written("elastic_ranks", *given, "--kill", killed, start=start)["seconds"]
+        found["recovery"].append(max(steps[killed - 1 : killed + 2]) - statistics.median(steps))
+    return found
+
+
+def table(measured: dict[str, Any], arguments: argparse.Namespace) -> str:
+    """A row for each engine, in Markdown."""
+    head = ["engine", "fixed, ms", "elastic, ms", "ratio", "lost rank to next update, s"]
+    rows = []
+    for engine, found in measured.items():
+        fixed, elastic = ([1000 * s for s in found[kind]] for kind in JOBS)
+        ratio = statistics.median(elastic) / statistics.median(fixed)
+        recovery = ", ".join(f"{seconds:.1f}" for seconds in found["recovery"])
+        quartiles = [tables.with_quartiles(kind, ".0f") for kind in (fixed, elastic)]
+        rows.append([engine, *quartiles, f"{ratio:.2f}", recovery])
+    megabytes = 4 * 2 * arguments.units**2 / 1e6
+    text = (
+        f"Milliseconds of a step, median (quartiles), of 2 ranks with {arguments.gigabits:g} "
+        f"Gbit/s each; a model of {megabytes:.1f} MB, Adam. The last column: one of 3 ranks is "
+        "killed; how much longer than a usual one the step takes in which that happens, with the "
+        f"new trace, in {arguments.jobs} jobs. {machine.measured_with('TensorFlow', 'Keras')}. "
+        "Made by `make benchmark-elastic`."
+    )
+    return "\n".join([*tables.table(head, rows), "", text])
+
+
+def main() -> None:
+    """Measures and prints."""
+    arguments = parse_arguments()
+    measured = {engine: measure(engine, arguments) for engine in arguments.engines}
+    pages.publish(arguments, "elastic", table(measured, arguments), measured)
+
+
+if __name__ == "__main__":
+    main()
