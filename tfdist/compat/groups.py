@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
 
+from tfdist.compat.multi_worker import CHUNK_BYTES
 from tfdist.compat.registry import READ, TENSORFLOW, touch
 
 _AGAIN: dict[str, str] = {
@@ -42,6 +43,7 @@ def form_group(addresses: Mapping[int, str], own: int) -> None:
         cluster=cluster, job_name="worker", task_index=own, protocol="grpc"
     )
     definition.default_session_config.experimental.collective_group_leader = leader
+    definition.default_session_config.experimental.recv_buf_max_chunk = CHUNK_BYTES
     context = _CONTEXT.get()()
     if _HANDLE.of(context) is None:
         _CONFIGURE.of(context)(leader)

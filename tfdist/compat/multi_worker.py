@@ -14,9 +14,9 @@ from tfdist.compat.registry import READ, TENSORFLOW, WRITTEN, overrides, touch
 from tfdist.structures import Structure
 from tfdist.validation import check_exchangeable
 
-# TensorFlow copies what it sends into strings of this many bytes. Its default of 4096 costs one
-# allocation per page. Above 128 KiB each string is mapped into memory anew.
-_CHUNK_BYTES = 64 * 1024
+CHUNK_BYTES = 64 * 1024
+"""TensorFlow copies what it sends into strings of this many bytes. Its default of 4096 costs one
+allocation per page. Above 128 KiB each string is mapped into memory anew."""
 
 # With fewer operations a link of 1 Gbit/s is idle at times (benchmarks/side_by_side, 1 Gbit/s).
 OPERATIONS_UNDER_WAY = 8
@@ -123,7 +123,7 @@ class MultiWorkerExtended(CollectiveAllReduceExtended):
         config = super()._update_config_proto(config_proto)
         coordination = config.experimental.coordination_config
         coordination.heartbeat_timeout_in_ms = self._heartbeat_milliseconds
-        config.experimental.recv_buf_max_chunk = _CHUNK_BYTES
+        config.experimental.recv_buf_max_chunk = CHUNK_BYTES
         return config
 
 
