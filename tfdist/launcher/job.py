@@ -233,6 +233,10 @@ class Job:
             elif now - rank.stopped_since < self._limits.stall:
                 continue
             elif self._group is not None and self._group.can_spare_one:
+                self._streams.say(
+                    f"{rank.name} was stopped (SIGSTOP) for too long, so it is killed"
+                )
+                rank.stopped_since = None
                 rank.signal(signal.SIGKILL)
             else:
                 then = f" for more than {self._limits.stall:g} s, so the job was ended"
