@@ -16,7 +16,7 @@ LAYERS = (
     "engines",
     "options",
     "data step",
-    "optimizer balance",
+    "optimizer balance elastic",
     "processes callbacks",
     "parameter_server",
     "replay",

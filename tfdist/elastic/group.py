@@ -18,6 +18,7 @@ from tfdist.elastic.link import Link
 from tfdist.elastic.operations import Operation
 from tfdist.elastic.state import Made, Snapshot
 from tfdist.elastic.windows import Windows
+from tfdist.structures import Structure
 
 # An operation that fails so often has another cause than lost ranks.
 _MOST_ATTEMPTS = 50
@@ -115,7 +116,7 @@ class Group:
         finally:
             self._busy = False
 
-    def _note(self, result: Any, state: Snapshot | None) -> Any:
+    def _note(self, result: Structure, state: Snapshot | None) -> Structure:
         self._completed += 1
         self._last = (result, state)
         return result

@@ -7,13 +7,13 @@ a rank is lost, its part of the epoch would be lost too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdist.step import exchange
 from tfdist.step.logs import with_results
+from tfdist.structures import Structure
 
 
 def counted_everywhere(
@@ -28,7 +28,7 @@ def counted_everywhere(
         is_summed: whether a variable counts a replica's own samples.
     """
 
-    def step(*args: Any, **kwargs: Any) -> Any:
+    def step(*args: Structure, **kwargs: Structure) -> Structure:
         before = {id(v): v.read_value() for v in _own(model, is_summed)}
         logs = fn(*args, **kwargs)
         variables = [v for v in _own(model, is_summed) if v.dtype.is_floating or v.dtype.is_integer]

@@ -46,7 +46,7 @@ def state_of(
             variables[number].assign(arrived)
 
 
-def object_of(carry: Carry, given: Any, *, is_root: bool) -> Any:
+def object_of(carry: Carry, given: object, *, is_root: bool) -> Any:
     """An object of one rank that can be pickled; called by all.
 
     Args:

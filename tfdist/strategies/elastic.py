@@ -186,12 +186,14 @@ class ElasticStrategy(MultiProcessStrategy):
         *members, recoveries = self.processes.membership
         return {"replicas": len(members), "recoveries": recoveries}
 
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+    def reduce(
+        self, reduce_op: tf.distribute.ReduceOp, value: Structure, axis: int | None = None
+    ) -> Any:
         """Reduces a value over the ranks; see `tf.distribute.Strategy`."""
         reduce = super().reduce
         return self._together(lambda: reduce(reduce_op, value, axis))
 
-    def gather(self, value: Any, axis: int) -> Any:
+    def gather(self, value: Structure, axis: int) -> Any:
         """Gathers a value of all ranks; see `tf.distribute.Strategy`."""
         gather = super().gather
         return self._together(lambda: gather(value, axis))

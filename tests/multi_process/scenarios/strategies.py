@@ -138,7 +138,7 @@ def broadcasts(here):
     values = _values(here.rank)
     for value in values:
         value.flags.writeable = False
-    with unittest.mock.patch.object(processes, "_PIECE_BYTES", 64):
+    with unittest.mock.patch.object(processes, "PIECE_BYTES", 64):
         received = here.strategy.processes.broadcast(values, here.size - 1)
     wanted = _values(here.size - 1)
     return {
