@@ -30,6 +30,15 @@ class Computed:
 
     def __init__(self):
         self.parts = collections.Counter()
+        self.ended = collections.Counter()
+
+    def wait(self):
+        """Waits for parts that nobody needs any more.
+
+        Keras' `clear_session` would wait for them too, but without letting their Python code run.
+        """
+        while self.parts != self.ended:
+            time.sleep(0.01)
 
 
 class Slow(keras.Sequential):
@@ -49,6 +58,7 @@ class Slow(keras.Sequential):
             def sleep(batch, worker):
                 self.computed.parts[int(worker)] += 1
                 time.sleep(len(batch) * _SECONDS[int(worker)])
+                self.computed.ended[int(worker)] += 1
                 return batch
 
             x = tf.ensure_shape(tf.numpy_function(sleep, [x, worker], x.dtype), x.shape)
@@ -85,6 +95,7 @@ def trained(strategy, stops=False):
         if strategy is not None:
             for worker, report in strategy.staleness_report().workers.items():
                 redundant[worker] += report.redundant
+    model.computed.wait()
     return {
         "weights": [w.tolist() for w in model.get_weights()],
         "loss": history["loss"][-1],
