@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import re
-import signal
 import threading
 
 from tfdist.elastic.group import Group
@@ -19,37 +16,23 @@ def install(faults: str, number: int) -> None:
     """Makes the faults happen in this process.
 
     Args:
-        faults: "interrupt@K" breaks this process' connections in about every K-th operation, if it
-            is rank 0; "R:SIGNAL@N" sends a signal to rank R in its operation N, "R:SIGNAL@N!"
-            as soon as the operation is completed.
+        faults: "interrupt@K" breaks the connections of rank 0 in about every K-th operation.
         number: the number of this process.
     """
     count, made = 0, 0  # operations; variables at the end of the last step
     execute = Group.execute
-    plans = [re.fullmatch(r"(\d+):(SIG\w+)@(\d+)(!?)", fault) for fault in faults.split(",")]
-    planned = {
-        int(plan[3]): (getattr(signal, plan[2]), bool(plan[4]))
-        for plan in plans
-        if plan and int(plan[1]) == number
-    }
-    often = [int(fault.partition("@")[2]) for fault in faults.split(",") if "interrupt" in fault]
+    often = int(faults.partition("@")[2])
 
     def execute_faultily(group: Group, operation):
         nonlocal count, made
-        if group._busy:
+        if group.is_operating:
             return execute(group, operation)
         count += 1
-        what, afterwards = planned.get(count, (None, False))
-        if what and not afterwards:
-            _soon(lambda: os.kill(os.getpid(), what), f"{what.name} in operation {count}")
         # A step may not be lost that makes variables, as the first one does.
         is_step = isinstance(operation, Step)
         repeats = not is_step or made == group.made.count
-        if often and repeats and number == 0 and _random.random() < 1 / often[0]:
+        if repeats and number == 0 and _random.random() < 1 / often:
             _soon(lambda: group._interrupt(group.generation), f"interrupt in {count}")
-        if what and afterwards:
-            note = group._note
-            group._note = lambda *a: (os.kill(os.getpid(), what), note(*a))[1]
         result = execute(group, operation)
         if is_step:
             made = group.made.count

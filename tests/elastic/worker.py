@@ -2,8 +2,7 @@
 
 python -m tfdist run -n 3 --min 2 -m tests.elastic.worker FOLDER STRATEGY FAULTS FEATURE...
 
-FAULTS says what happens in which rank, such as "interrupt" for connections that break again and
-again, or "1:SIGKILL@7" for a signal to rank 1 in its operation 7.
+FAULTS is "interrupt@K": connections break in about every K-th operation.
 """
 
 from __future__ import annotations

@@ -98,10 +98,12 @@ class TrainFunction(StepsFunction):
 
     def of_batch(self, batch: Structure) -> Structure:
         """The results of a step with `batch`, the same in all ranks."""
-        group, own, batch = self._group, self._accumulated.own(), as_tensors(batch)
+        group, own = self._group, self._accumulated.own()
+        if not own:
+            return super().of_batch(batch)
+        batch = as_tensors(batch)  # the user may write to arrays again
         window = group.windows.get(self._number) or self._opened_window(own)
-        number = self._number if own else None
-        results = group.execute(Step(self.step, batch, group.made, number))
+        results = group.execute(Step(self.step, batch, group.made, self._number))
         if self._accumulated.is_waiting():
             window.batches.append(batch)
         else:
