@@ -9,6 +9,9 @@ DEVICES_PER_WORKER = "TFDIST_DEVICES_PER_WORKER"
 ELASTIC = "TFDIST_ELASTIC"
 """In a process of an elastic job, the descriptor of its connection to the launcher."""
 
+JOURNAL = "TFDIST_JOURNAL"
+"""In a process of an elastic job, the path of the file that ranks that are started later follow."""
+
 REPLAY = "TFDIST_REPLAY"
 """The path of the record that a script follows instead of training anew."""
 

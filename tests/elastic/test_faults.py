@@ -41,6 +41,25 @@ FAULTS = {
 }
 USUAL = {"one dies, one leaves"}
 
+# The same for ranks that are replaced by new ones (3, then 4), for which the others wait.
+REPLACED = {
+    "dies in a step": (["1:SIGKILL:step 3"], [0, 2, 3]),
+    "the first rank dies between micro-batches": (["0:SIGKILL:micro 7"], [1, 2, 3]),
+    "the first rank dies before it saves": (["0:SIGKILL:epoch 2"], [1, 2, 3]),
+    "dies in evaluate": (["1:SIGKILL:evaluate"], [0, 2, 3]),
+    "dies at the start": (["1:SIGKILL:start"], [0, 2, 3]),
+    "dies while it traces": (["1:SIGKILL:trace"], [0, 2, 3]),
+    "is stopped for ever": (["1:SIGSTOP:step 6"], [0, 2, 3]),
+    "two die at once": (["0:SIGKILL:step 6", "2:SIGKILL:step 6"], [1, 3, 4]),
+    "the new one dies too": (["1:SIGKILL:step 3", "3:SIGKILL:step 8"], [0, 2, 4]),
+    "the new one dies before it joins": (["1:SIGKILL:step 3", "3:SIGKILL:strategy"], [0, 2, 4]),
+    "all of the first ranks die": (
+        ["0:SIGKILL:step 3", "1:SIGKILL:step 6", "2:SIGKILL:step 9"],
+        [3, 4, 5],
+    ),
+}
+USUALLY_REPLACED = {"the first rank dies between micro-batches"}
+
 
 def launch(folder: pathlib.Path, *options: str, **environ: str) -> subprocess.CompletedProcess:
     """Runs a command of Python in a folder of its own; the outputs are text."""
@@ -73,8 +92,9 @@ def one_device(shared, tmp_path_factory):
     return trained
 
 
-def train(folder, engine, *faults, count=3, least=1, **environ):
+def train(folder, engine, *faults, count=3, least=1, restarts=0, **environ):
     job = ["tfdist", "run", "-n", str(count), "--min", str(least), "--strategy", engine]
+    job += ["--restarts", str(restarts)]
     job += ["--stall-timeout", "3", "--timeout", str(DEADLINE)]
     return launch(folder, *job, "-m", "tests.elastic.job", str(folder), *faults, **environ)
 
@@ -114,6 +134,20 @@ def test_the_result_is_that_of_one_device(name, engine, tmp_path, one_device):
         else:
             assert f"rank {number} was killed by SIGKILL" in done.stderr
     check(tmp_path, left, one_device())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in USUALLY_REPLACED else pytest.mark.full) for n in REPLACED],
+)
+def test_a_rank_is_replaced(name, engine, tmp_path, one_device):
+    faults, there = REPLACED[name]
+    done = train(tmp_path, engine, *faults, least=3, restarts=len(faults))
+    assert done.returncode == 0, done.stderr
+    for number in range(3, 3 + len(faults)):
+        assert f"rank {number} is started in the place of rank" in done.stderr
+    check(tmp_path, there, one_device())
 
 
 def test_too_few_ranks_end_the_job(tmp_path):

@@ -55,5 +55,5 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
                 "`root_rank` must be the rank of a process. "
                 f"Received: root_rank={self.root_rank} with {processes.size} process(es)"
             )
-        if processes.size > 1:
+        if not processes.is_alone:
             share_variables(self.model, strategy, self.root_rank)

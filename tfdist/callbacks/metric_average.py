@@ -44,7 +44,7 @@ class MetricAverage(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Averages the logs of the epoch, in place."""
         processes = getattr(self.model.distribute_strategy, "processes", OneProcess())
-        if logs is None or processes.size == 1:
+        if logs is None or processes.is_alone:
             return
         own = {name: value for name, value in logs.items() if _is_number(value)}
         text = json.dumps({name: np.asarray(value).tolist() for name, value in own.items()})

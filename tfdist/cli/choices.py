@@ -80,11 +80,14 @@ def check_elastic(
     strategy: str,
     count: int,
     least: int | None,
+    restarts: int | None,
     across: Terms | None,
     devices_per_worker: int | None,
 ) -> None:
-    """Fails where `--min` does not fit the other options."""
+    """Fails where `--min` or `--restarts` does not fit the other options."""
     if least is None:
+        if restarts is not None:
+            context.fail(f"--restarts is for jobs with --min. Received: --restarts {restarts}")
         return
     if LAUNCHED[strategy].elastic is None:
         names = ", ".join(name for name, launch in LAUNCHED.items() if launch.elastic)

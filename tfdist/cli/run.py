@@ -103,6 +103,13 @@ Example:
     "go on without it, with the same result, as long as there are K of them.",
 )
 @click.option(
+    "--restarts",
+    type=click.IntRange(0, MOST_DEVICES),
+    metavar="R",
+    help="With --min: how many processes that were killed are replaced by new ones, which join the "
+    "others (0).",
+)
+@click.option(
     "--devices-per-worker",
     type=_NUMBER,
     metavar="D",
@@ -168,6 +175,7 @@ def run(
     machines: int | None,
     secret_file: str | None,
     least: int | None,
+    restarts: int | None,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -206,7 +214,7 @@ def run(
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
     across = machines_of(context, strategy, rendezvous, machines, secret_file, connect_timeout)
-    check_elastic(context, strategy, count, least, across, devices_per_worker)
+    check_elastic(context, strategy, count, least, restarts, across, devices_per_worker)
     if across is not None and isolate:
         context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
     directory, logs = None, []
@@ -223,12 +231,13 @@ def run(
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
             least=least,
+            restarts=restarts or 0,
         ) as start:
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:
                 say(f"{start.described}, strategy {strategy}, logs in {directory}")
-            restarts = _RESTARTS if ps_restarts is None else ps_restarts
-            limits = Limits(timeout, stall_timeout, grace_period, restarts)
+            of_servers = _RESTARTS if ps_restarts is None else ps_restarts
+            limits = Limits(timeout, stall_timeout, grace_period, of_servers)
             job = Job(
                 program,
                 start.members,

@@ -16,6 +16,9 @@ class Formation:
             process is its place among them.
         addresses: where each member listens, in the order of `members`; "" if it does not.
         leaving: the members that hand over their state and leave then.
+        joining: the members that get the state of the others.
+        is_apart: whether this process was started later: it is alone until it comes to the others.
+        waiting: whether the members come back before their next step, as others wait to join.
         recoveries: how often the group has changed so far.
         variables: the environment variables for this member's engine.
 
@@ -30,6 +33,9 @@ class Formation:
     members: Sequence[int]
     addresses: Sequence[str]
     leaving: Sequence[int] = ()
+    joining: Sequence[int] = ()
+    is_apart: bool = False
+    waiting: bool = False
     recoveries: int = 0
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -35,7 +35,11 @@ class ElasticFunction:
         model: the model.
         step: does one step with a batch.
         accumulated: the gradients that wait.
+        read: the variables that are read between steps.
     """
+
+    _kind = ""
+    _takes_in = False
 
     def __init__(
         self,
@@ -43,12 +47,15 @@ class ElasticFunction:
         model: keras.Model,
         step: Callable[[Structure], Structure],
         accumulated: Accumulated,
+        read: Callable[[], Sequence[tf.Variable]],
     ):
         self._group = group
         self._model = model
         self._step = step
         self._accumulated = accumulated
         self._traced: tuple[int, Callable[[Structure], Structure]] = (-1, step)
+        self._read = read
+        self._is_first = True
         self._number = group.windows.new_number()
 
     def step(self, batch: Structure) -> Structure:
@@ -69,11 +76,27 @@ class ElasticFunction:
 
     def of_batch(self, batch: Structure) -> Structure:
         """The results of a step with `batch`, the same in all ranks."""
-        return self._group.execute(Step(self.step, batch, self._group.made))
+        return self._executed(batch)
+
+    def _executed(self, batch: Structure, window: int | None = None) -> Structure:
+        is_first, self._is_first = self._is_first, False
+        step = Step(
+            self.step,
+            batch,
+            self._group.made,
+            self._kind,
+            makes_variables=is_first,
+            read=self._read,
+            window=window,
+            takes_in=self._takes_in,
+        )
+        return self._group.execute(step)
 
 
 class StepsFunction(ElasticFunction):
     """Keras' function of `evaluate`: several steps with the batches of an iterator."""
+
+    _kind = "test step"
 
     def __call__(self, iterator: Iterator[Structure]) -> Structure:
         """The results of the last of `steps_per_execution` steps; fewer if the data end."""
@@ -94,6 +117,8 @@ class StepsFunction(ElasticFunction):
 class TrainFunction(StepsFunction):
     """Keras' function of `fit`. It keeps the batches whose gradients wait for an update."""
 
+    _kind = "train step"
+    _takes_in = True
     _opened = 0
 
     def of_batch(self, batch: Structure) -> Structure:
@@ -103,7 +128,7 @@ class TrainFunction(StepsFunction):
             return super().of_batch(batch)
         batch = as_tensors(batch)  # the user may write to arrays again
         window = group.windows.get(self._number) or self._opened_window(own)
-        results = group.execute(Step(self.step, batch, group.made, self._number))
+        results = self._executed(batch, self._number)
         if self._accumulated.is_waiting():
             window.batches.append(batch)
         else:
@@ -134,6 +159,8 @@ class TrainFunction(StepsFunction):
 
 class PredictFunction(ElasticFunction):
     """Keras' function of `predict`: the predictions for several batches."""
+
+    _kind = "predict step"
 
     def __call__(self, batches: Sequence[Structure]) -> Structure:
         """The predictions for all samples of `batches`."""

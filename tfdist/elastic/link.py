@@ -3,13 +3,16 @@
 The connection is a pair of sockets that the rank inherits, so nobody else can reach it. Messages
 are lines of JSON with a kind and the number of a group.
 
-The rank says "ready" when it is in no group and where it listens, "formed" when it is in the new
-group, "settled" when it has the state of that group, "leaving" when it was asked to end, "left"
-when the others have its state, and "done" at the end of its script.
+The rank says "ready" when it is in no group: where it listens, how many operations it has done,
+whether others may join now, and whether it has written all that into the journal. It says "formed" when it is in the new group, "settled" when it has
+the state of that group, "leaving" when it was asked to end, "left" when the others have its state,
+and "done" at the end of its script. One that was started later says "near" when it has done almost
+all that the others have done, and "joined" when it has their state.
 
 The launcher says "form" with a `Formation`, "go" once all members have formed the group, "settled"
 once all have its state, "interrupt" when the group is no more, "end" to those who are done, and
-"quit" to those who asked to leave but cannot be replaced.
+"quit" to those who asked to leave but cannot be replaced. "take_in" asks to come back before the
+next step, as a rank waits to join; "meet" tells that rank after how many operations they wait.
 """
 
 from __future__ import annotations
@@ -38,12 +41,14 @@ class Link:
 
     Attributes:
         has_left: whether this process has told the launcher that the others have its state.
+        takes_in: whether this process is to come back before its next step, as others wait to join.
     """
 
     def __init__(self, descriptor: int):
         self._socket = socket.socket(fileno=descriptor)
         self._inbox: queue.Queue[dict] = queue.Queue()
         self.has_left = False
+        self.takes_in = False
 
     def listen(self, interrupt: Callable[[int], None]) -> None:
         """Begins to receive, in a thread.
@@ -59,6 +64,10 @@ class Link:
                 message = json.loads(line)
                 if message["kind"] == "interrupt":
                     interrupt(message["generation"])
+                elif message["kind"] == "take_in":
+                    self.takes_in = True
+                elif message["kind"] == "form":
+                    self.takes_in = message["formation"]["waiting"]
                 elif message["kind"] == "quit":
                     os.kill(os.getpid(), signal.SIGTERM)
                 self._inbox.put(message)
@@ -80,6 +89,20 @@ class Link:
         while (message := self._next())["kind"] != "form":
             pass
         return Formation(**message["formation"])
+
+    def meeting_point(self, seconds: float) -> int | None:
+        """After how many operations the others wait for this rank; None if that is not known.
+
+        Args:
+            seconds: how long to wait for the answer.
+
+        Raises:
+            LauncherGoneError: when there is no launcher any more.
+        """
+        with contextlib.suppress(queue.Empty):
+            message = self._next(seconds)
+            return message["completed"] if message["kind"] == "meet" else None
+        return None
 
     def waits_for(self, kind: str, generation: int) -> bool:
         """Waits until the launcher says `kind` of a group.

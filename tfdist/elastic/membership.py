@@ -9,8 +9,9 @@ from typing import TypeVar, cast
 from tfdist.elastic import ending
 from tfdist.elastic.connection import Connection
 from tfdist.elastic.group import Group
+from tfdist.elastic.journal import Journal
 from tfdist.elastic.link import Link
-from tfdist.environment import ELASTIC
+from tfdist.environment import ELASTIC, JOURNAL
 
 _Kind = TypeVar("_Kind", bound=Connection)
 _joined: list[tuple[Group, Connection]] = []
@@ -37,7 +38,8 @@ def joined(connect: Callable[[], _Kind]) -> tuple[Group, _Kind]:
     """
     if not _joined:
         link, made = Link(int(os.environ[ELASTIC].partition(":")[0])), connect()
-        group_of_job = Group(link, number(), made)
+        journal = Journal(os.environ[JOURNAL]) if JOURNAL in os.environ else None
+        group_of_job = Group(link, number(), made, journal)
         ending.watch(link)
         group_of_job.join()
         _joined.append((group_of_job, made))

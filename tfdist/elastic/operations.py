@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
 
 from tfdist.elastic.state import Made, Snapshot
 from tfdist.structures import Structure
@@ -15,10 +18,16 @@ class Operation(Protocol):
     Attributes:
         window: the number of the window of accumulated gradients that it belongs to; None for none.
         batch: what it adds to that window.
+        kind: a name for operations that do the same.
+        takes_in: whether ranks may join before it.
+        makes_variables: whether `run` may make variables.
     """
 
     window: int | None
     batch: Structure
+    kind: str
+    takes_in: bool
+    makes_variables: bool
 
     def begin(self) -> None:
         """Called once in this process, before `run`."""
@@ -32,6 +41,12 @@ class Operation(Protocol):
     def end(self) -> Snapshot | None:
         """Called once it is completed. Returns what it has come to; None if it changes nothing."""
 
+    def kept(self) -> Mapping[int, np.ndarray]:
+        """The values of variables, by number, that a rank needs which has not run it, only passed.
+
+        Those of all variables it gets when it joins.
+        """
+
 
 class Sum(Operation):
     """A sum of numbers over the ranks, which changes nothing.
@@ -42,6 +57,9 @@ class Sum(Operation):
 
     window = None
     batch = None
+    kind = "sum"
+    takes_in = False
+    makes_variables = False
 
     def __init__(self, run: Callable[[], Any]):
         self._run = run
@@ -60,6 +78,10 @@ class Sum(Operation):
         """Nothing."""
         return None
 
+    def kept(self) -> Mapping[int, np.ndarray]:
+        """None."""
+        return {}
+
 
 class Step(Operation):
     """One step of a model.
@@ -68,7 +90,11 @@ class Step(Operation):
         step: does a step with a batch.
         batch: the batch.
         made: the variables, of all models.
+        name: the kind of step.
+        makes_variables: as in `Operation`.
+        read: the variables that are read between steps.
         window: as in `Operation`.
+        takes_in: as in `Operation`.
     """
 
     def __init__(
@@ -76,10 +102,19 @@ class Step(Operation):
         step: Callable[[Structure], Structure],
         batch: Structure,
         made: Made,
+        name: str,
+        *,
+        makes_variables: bool,
+        read: Callable[[], Sequence[tf.Variable]],
         window: int | None = None,
+        takes_in: bool = False,
     ):
         self.batch = batch
         self.window = window
+        self.kind = name
+        self.takes_in = takes_in
+        self.makes_variables = makes_variables
+        self._read = read
         self._step = step
         self._made = made
         self._before: Snapshot | None = None
@@ -113,3 +148,9 @@ class Step(Operation):
         """The values of the variables after the step."""
         self._before = None
         return Snapshot(self._made.alive())
+
+    def kept(self) -> Mapping[int, np.ndarray]:
+        """The values of the variables that are read between steps."""
+        known = {id(variable): number for number, variable in self._made.alive().items()}
+        found = [variable for variable in self._read() if id(variable) in known]
+        return {known[id(variable)]: variable.numpy() for variable in found}

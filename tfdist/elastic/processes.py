@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +11,8 @@ import tensorflow as tf
 from tfdist.elastic.group import Group
 from tfdist.elastic.operations import Sum
 from tfdist.engines.processes import PIECE_BYTES, Processes
+
+_Result = TypeVar("_Result")
 
 
 class LostSourceError(RuntimeError):
@@ -42,6 +45,11 @@ class GroupProcesses(Processes):
         self.rank, self.size = self._group.rank, self._group.size
 
     @property
+    def is_alone(self) -> bool:
+        """False: one that joins does what the others have done, however many they were."""
+        return False
+
+    @property
     def aside(self) -> Processes:
         """This object: elastic ranks have nothing that only one of them has."""
         return self
@@ -55,12 +63,16 @@ class GroupProcesses(Processes):
 
     def sum_of(self, make: Callable[[], tf.Tensor]) -> tf.Tensor:
         """The sum of what `make` returns in each rank."""
+        return self._executed(lambda: self._carry(make()))
 
-        def summed() -> tuple[tf.Tensor, tuple[int, ...]]:
-            return self._carry(make()), (*self._group.members, self._group.recoveries)
+    def _executed(self, act: Callable[[], _Result]) -> _Result:
+        """The result of `act`, which all ranks do together."""
 
-        total, self._membership = self._group.execute(Sum(summed))
-        return total
+        def noted() -> tuple[_Result, tuple[int, ...]]:
+            return act(), (*self._group.members, self._group.recoveries)
+
+        result, self._membership = self._group.execute(Sum(noted))
+        return result
 
     @property
     def membership(self) -> tuple[int, ...]:
@@ -102,16 +114,19 @@ class GroupProcesses(Processes):
         return received.view(value.dtype).reshape(value.shape)
 
     def _piece_of(self, data: np.ndarray, member: int) -> np.ndarray:
-        def words() -> tf.Tensor:
+        def of_member() -> tf.Tensor | None:
             if member not in self._group.members:
-                raise LostSourceError(
-                    "A rank was lost before the others had all that they were to take over from "
-                    "it. Start the job again (with keras.callbacks.BackupAndRestore it goes on "
-                    f"from its last backup). Received: the loss of the process {member}"
-                )
+                return None
             words = np.zeros(-(-data.size // 4), np.int32)
             if self._group.members[self.rank] == member:
                 words.view(np.uint8)[: data.size] = data
-            return tf.constant(words)
+            return self._carry(tf.constant(words))
 
-        return self.sum_of(words).numpy().view(np.uint8)[: data.size]
+        found = self._executed(of_member)
+        if found is None:
+            raise LostSourceError(
+                "A rank was lost before the others had all that they were to take over from it. "
+                "Start the job again (with keras.callbacks.BackupAndRestore it goes on from its "
+                f"last backup). Received: the loss of the process {member}"
+            )
+        return found.numpy().view(np.uint8)[: data.size]

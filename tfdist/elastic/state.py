@@ -30,6 +30,10 @@ class Made:
         """The variables that are still used, by number, rising."""
         return dict(sorted(self._alive.items()))
 
+    def scalars(self) -> list[tf.Variable]:
+        """Those with one number, such as counters."""
+        return [variable for variable in self._alive.values() if variable.shape.rank == 0]
+
 
 class Snapshot:
     """The values of variables at one moment.

@@ -62,9 +62,18 @@ def object_of(carry: Carry, given: object, *, is_root: bool) -> Any:
 
 def result_of(carry: Carry, result: Structure, *, is_root: bool) -> Structure:
     """The result of an operation in one rank: a structure of tensors and plain values; as above."""
-    sent = tf.nest.map_structure(_as_sent, result) if is_root else None
-    sent = object_of(carry, sent, is_root=is_root)
-    return result if is_root else tf.nest.map_structure(_as_received, sent)
+    sent = object_of(carry, without_tensors(result) if is_root else None, is_root=is_root)
+    return result if is_root else received(sent)
+
+
+def without_tensors(result: Structure) -> Any:
+    """A result in a form that can be pickled."""
+    return tf.nest.map_structure(_as_sent, result)
+
+
+def received(sent: Any) -> Structure:
+    """The result of which `without_tensors` has made `sent`."""
+    return tf.nest.map_structure(_as_received, sent)
 
 
 @dataclasses.dataclass

@@ -30,7 +30,9 @@ class Window:
     Attributes:
         batches: those of the steps that all ranks have completed.
         own: as above.
+        totals: as above.
         serial: as above.
+        start: what all ranks have alike at its beginning.
     """
 
     def __init__(
@@ -46,8 +48,8 @@ class Window:
         self.serial = serial
         self._step = step
         self._made = made
-        self._totals = totals
-        self._start = self._common()
+        self.totals = totals
+        self.start = self._common()
 
     def _common(self) -> Snapshot:
         """What all ranks have alike now."""
@@ -57,7 +59,15 @@ class Window:
     @property
     def waits(self) -> bool:
         """Whether something has been accumulated."""
-        return bool(self.batches) or len(self._totals) > 0
+        return bool(self.batches) or len(self.totals) > 0
+
+    def begin_from_now(self, totals: Sequence[np.ndarray]) -> None:
+        """Takes the values that the variables have now for those at its beginning.
+
+        Args:
+            totals: as for the class.
+        """
+        self.start, self.totals = self._common(), totals
 
     def do_again(self, *more: Structure, is_first: bool) -> None:
         """Computes the sums of all ranks anew; called by all, for equally many batches.
@@ -68,7 +78,7 @@ class Window:
         """
         now = self._common()
         try:
-            self._start.restore()
+            self.start.restore()
             self.begin(is_first=is_first)
             for batch in (*self.batches, *more):
                 self._step(batch)
@@ -79,7 +89,7 @@ class Window:
         """Gives rank 0 what had been accumulated before the first batch."""
         self.clear()
         if is_first:
-            for variable, total in zip(self.own, self._totals):
+            for variable, total in zip(self.own, self.totals):
                 variable.assign(total)
 
     def clear(self) -> None:

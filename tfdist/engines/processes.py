@@ -39,6 +39,11 @@ class Processes(abc.ABC):
         return self.rank == 0
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there never are other processes to talk to."""
+        return self.size == 1
+
+    @property
     def meeting_place(self) -> Processes:
         """The `Processes` object through which all strategies of this process talk to others."""
         return self

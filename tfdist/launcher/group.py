@@ -8,38 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tfdist.elastic.formation import Formation
-from tfdist.environment import ELASTIC
+from tfdist.environment import ELASTIC, JOURNAL
+from tfdist.launcher.group_rank import IN_GROUP, GroupRank
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member, named
 from tfdist.launcher.rank import ending
 
 Variables = Callable[[int], Sequence[Mapping[str, str]]]
-
-
-@dataclasses.dataclass
-class _Rank:
-    """What the launcher knows of a rank.
-
-    Attributes:
-        member: its place in the job.
-        link: the connection.
-        state: "starting", "ready" to form a group, "forming" one, "formed", "in" a group whose
-            members have all formed it, "settled" in it, "dissolved" once all have settled, "done"
-            at the end of its script, or "gone".
-        address: where it listens.
-        leaves: whether it has asked to leave.
-        has_ended: whether its process has ended; what it said before may still arrive.
-    """
-
-    member: Member
-    link: Link
-    state: str = "starting"
-    address: str = ""
-    leaves: bool = False
-    has_ended: bool = False
-
-
-_IN_GROUP = ("forming", "formed", "in", "settled")
 
 
 class Group:
@@ -48,12 +23,17 @@ class Group:
     Args:
         least: how few ranks may be left.
         variables: makes the environment variables for a group of so many ranks, by rank.
+        restarts: how many ranks that were killed are replaced by new ones.
+        journal: the path of a file for what ranks do, which new ones follow; "" without restarts.
     """
 
-    def __init__(self, least: int, variables: Variables):
+    def __init__(self, least: int, variables: Variables, restarts: int = 0, journal: str = ""):
         self._least = least
         self._variables = variables
-        self._ranks: dict[int, _Rank] = {}
+        self._restarts = restarts
+        self._restarted = 0
+        self._journal = {JOURNAL: journal} if journal else {}
+        self._ranks: dict[int, GroupRank] = {}
         self._generation = 0
         self._interrupted = 0  # the last group that is no more
         self._is_ending = False
@@ -62,14 +42,20 @@ class Group:
         self._recoveries = 0
         self._is_waited_for = False  # whether the next group follows at once
 
-    def open(self, selector: selectors.BaseSelector, say: Callable[[str], None]) -> None:
+    def open(
+        self,
+        selector: selectors.BaseSelector,
+        say: Callable[[str], None],
+        kill: Callable[[int], None],
+    ) -> None:
         """Called before ranks are started.
 
         Args:
             selector: waits for messages of the ranks.
             say: tells the user something, in one line.
+            kill: ends the rank with a number.
         """
-        self._selector, self._say = selector, say
+        self._selector, self._say, self._kill = selector, say, kill
 
     def connect(self, member: Member) -> tuple[dict[str, str], tuple[int, ...]]:
         """A connection to a rank that is about to be started.
@@ -78,15 +64,15 @@ class Group:
             The variables with which the rank is to be started, and the descriptors to pass on.
         """
         link = Link(lambda message: self._take(member.number, message))
-        self._ranks[member.number] = _Rank(member, link)
+        self._ranks[member.number] = GroupRank(member, link, is_new=self._generation > 0)
         self._selector.register(link.fd, selectors.EVENT_READ, link)
         descriptor = link.other.fileno()
-        return {ELASTIC: f"{descriptor}:{member.number}"}, (descriptor,)
+        return {ELASTIC: f"{descriptor}:{member.number}", **self._journal}, (descriptor,)
 
-    @property
-    def can_spare_one(self) -> bool:
-        """Whether enough ranks would be left without one of them."""
-        return len(self._left()) > self._least
+    def can_spare(self, number: int) -> bool:
+        """Whether enough ranks would be left without one of them, or a new one replaces it."""
+        is_new, has_spares = self._ranks[number].is_new, self._restarted < self._restarts
+        return is_new or has_spares or len(self._left()) > self._least
 
     def end(self) -> None:
         """Called when the job is about to end: ranks that are told to end do so at once."""
@@ -100,27 +86,44 @@ class Group:
         if rank.has_ended:
             return
         if kind == "ready":
-            if rank.state in _IN_GROUP and message["generation"] == self._generation:
-                self._interrupt()
-            rank.state, rank.address = "ready", message["address"]
+            self._take_ready(rank, message)
         elif kind == "leaving":
             self._take_leaving(rank)
         elif kind == "left":
             rank.state = "gone"
         elif kind == "done":
             rank.state = "done"
-        elif message["generation"] == self._generation and rank.state in _IN_GROUP:
+        elif kind == "near":
+            rank.state = "near"
+            self._ask_to_take_in()
+        elif kind == "joined":
+            rank.is_new = False
+        elif message["generation"] == self._generation and rank.state in IN_GROUP:
             rank.state = kind  # "formed" or "settled"
         self._go_on()
 
-    def _take_leaving(self, rank: _Rank) -> None:
+    def _take_ready(self, rank: GroupRank, message: dict) -> None:
+        rank.address = message["address"]
+        rank.completed, rank.takes_in = message["completed"], message["takes_in"]
+        rank.writes = message["writes"]
+        if rank.state == "starting" and self._generation:
+            rank.is_new, rank.state = True, "following"
+            alone = [rank.member.number], [rank.address]
+            variables = self._variables(1)[0]
+            self._tell(rank, Formation(0, *alone, is_apart=True, variables=variables))
+            return
+        if rank.state in IN_GROUP and message["generation"] == self._generation:
+            self._interrupt()
+        rank.state = "ready"
+
+    def _take_leaving(self, rank: GroupRank) -> None:
         rank.leaves = True
         staying = [other for other in self._left() if not other.leaves]
-        if self._is_ending or len(staying) < self._least:
+        if self._is_ending or rank.is_new or len(staying) < self._least:
             rank.link.say("quit")
             return
         self._change(f"{rank.member.name} was asked to leave")
-        if rank.state in _IN_GROUP:
+        if rank.state in IN_GROUP:
             self._interrupt()
 
     def ended(self, number: int, status: int) -> bool:
@@ -138,29 +141,57 @@ class Group:
         was, rank.state = rank.state, "gone"
         rank.link.other.close()
         left = len([other for other in self._left() if not other.leaves])
-        enough = was in ("gone", "done") or left >= self._least
-        if was in _IN_GROUP and not self._alive() and number < min(self._numbers_of_done()):
+        others_come = bool(self._new()) or self._may_replace(rank, status)
+        enough = was in ("gone", "done") or left >= self._least or (left > 0 and others_come)
+        if was in IN_GROUP and not self._alive() and number < min(self._numbers_of_done()):
             enough = False  # it had files to write, which nobody else writes any more
-        goes_on = status <= 0 and enough and not self._is_ending
-        if status < 0 and not enough and not self._is_ending:
+        fails = status > 0 and not rank.is_new
+        goes_on = enough and not fails and not self._is_ending
+        if not enough and not fails and not self._is_ending:
             self._say(f"{left} ranks are left, and the job needs {self._least} (--min)")
         if goes_on and was not in ("gone", "done"):
-            self._change(f"{rank.member.name} {ending(status)}")
-        if goes_on and was in _IN_GROUP:
+            self._note_end(rank, status)
+        if goes_on and was in IN_GROUP:
             self._interrupt()
         self._go_on()
         return goes_on
 
+    def _note_end(self, rank: GroupRank, status: int) -> None:
+        how = f"{rank.member.name} {ending(status)}"
+        if rank.is_new and self._alive():
+            self._say(f"{how} before it had joined the others")
+        elif not rank.is_new:
+            self._change(how)
+
+    def replaces(self, number: int, status: int) -> bool:
+        """Whether a rank that has ended, without which the job goes on, is replaced by a new one.
+
+        Args:
+            number: the rank.
+            status: its exit status; negative for a signal.
+        """
+        if not self._may_replace(self._ranks[number], status) or not self._alive():
+            return False
+        self._restarted += 1
+        return True
+
+    def _may_replace(self, rank: GroupRank, status: int) -> bool:
+        return status < 0 and not rank.leaves and self._restarted < self._restarts
+
     def _numbers_of_done(self) -> list[int]:
         return [number for number, rank in self._ranks.items() if rank.state == "done"] or [0]
 
-    def _left(self) -> list[_Rank]:
-        """The ranks that have not been lost, also those that are done."""
-        return [rank for rank in self._ranks.values() if rank.state != "gone"]
+    def _left(self) -> list[GroupRank]:
+        """The ranks that have the state of the job and have not been lost, also those done."""
+        return [r for r in self._ranks.values() if r.state != "gone" and not r.is_new]
 
-    def _alive(self) -> list[_Rank]:
-        """The ranks that still work."""
+    def _alive(self) -> list[GroupRank]:
+        """The ranks that have the state of the job and still work."""
         return [rank for rank in self._left() if rank.state != "done"]
+
+    def _new(self) -> list[GroupRank]:
+        """The ranks that do not have the state of the job yet."""
+        return [r for r in self._ranks.values() if r.is_new and r.state != "gone"]
 
     # --- groups -------------------------------------------------------------------------------
 
@@ -176,56 +207,95 @@ class Group:
             return
         self._interrupted = self._generation
         for rank in self._ranks.values():
-            if rank.state in _IN_GROUP:
+            if rank.state in IN_GROUP:
                 rank.link.say("interrupt", generation=self._generation)
 
     def _go_on(self) -> None:
         """Does what is due, now that the state of a rank has changed."""
         alive = self._alive()
         if not alive:
-            for why in self._whys:
-                self._say(why)
-            self._whys = []
-            for rank in self._ranks.values():
-                rank.link.say("end")
+            self._end_all()
         elif not self._is_ending:
-            states = {rank.state for rank in alive}
+            gathered = [*alive, *(rank for rank in self._new() if not rank.is_on_its_way)]
+            states = {rank.state for rank in gathered}
             if states == {"ready"}:
-                self._form(alive)
+                self._all_are_ready(alive, gathered)
             elif states == {"formed"}:
-                self._all_have_formed(alive)
+                self._all_have_formed(gathered)
             elif states == {"settled"}:
-                self._to_all(alive, "settled", "dissolved")
+                self._to_all(gathered, "settled", "dissolved")
 
-    def _form(self, alive: list[_Rank]) -> None:
-        leaving = [rank.member.number for rank in alive if rank.leaves]
+    def _end_all(self) -> None:
+        for why in self._whys:
+            self._say(why)
+        self._whys = []
+        for number, rank in self._ranks.items():
+            if rank.is_new:
+                self._kill(number)
+            else:
+                rank.link.say("end")
+
+    def _ask_to_take_in(self) -> None:
+        for rank in self._alive():
+            if rank.state in IN_GROUP:
+                rank.link.say("take_in")
+
+    def _all_are_ready(self, alive: list[GroupRank], gathered: list[GroupRank]) -> None:
+        """Forms a group, or waits for ranks that join."""
+        coming = [rank for rank in self._new() if rank.state in ("near", "expected")]
+        is_short = len(gathered) < self._least
+        can_take_in = len({rank.completed for rank in alive}) == 1 and all(
+            rank.takes_in and not rank.leaves for rank in alive
+        )
+        if coming:  # they read what the others have done
+            can_take_in &= alive[0].writes
+        if (coming or is_short or len(gathered) > len(alive)) and not can_take_in:
+            self._form(alive, waiting=True)
+        elif coming:
+            for rank in coming:
+                if rank.state == "near":
+                    rank.state = "expected"
+                    rank.link.say("meet", completed=alive[0].completed)
+        elif not is_short:
+            self._form(gathered, waiting=False)
+
+    def _form(self, gathered: list[GroupRank], *, waiting: bool) -> None:
+        leaving = [rank.member.number for rank in gathered if rank.leaves]
         self._generation += 1
-        self._is_waited_for = bool(leaving)
-        if self._generation > 1 and not leaving:
+        self._is_waited_for = bool(leaving) or waiting
+        if self._generation > 1 and not self._is_waited_for:
             self._recoveries += 1
-        variables = self._variables(len(alive))
-        for place, rank in enumerate(alive):
+        for rank in gathered:
+            if rank.is_new:
+                self._change(f"{rank.member.name} joins")
+        variables = self._variables(len(gathered))
+        for place, rank in enumerate(gathered):
+            rank.state = "forming"
             formation = Formation(
                 self._generation,
-                [other.member.number for other in alive],
-                [other.address for other in alive],
+                [other.member.number for other in gathered],
+                [other.address for other in gathered],
                 leaving,
-                self._recoveries,
-                variables[place],
+                [other.member.number for other in gathered if other.is_new],
+                waiting=waiting,
+                recoveries=self._recoveries,
+                variables=variables[place],
             )
-            rank.state = "forming"
-            rank.link.say("form", formation=dataclasses.asdict(formation))
+            self._tell(rank, formation)
 
-    def _all_have_formed(self, alive: list[_Rank]) -> None:
-        self._to_all(alive, "go", "in")
+    def _tell(self, rank: GroupRank, formation: Formation) -> None:
+        rank.link.say("form", formation=dataclasses.asdict(formation))
+
+    def _all_have_formed(self, gathered: list[GroupRank]) -> None:
+        self._to_all(gathered, "go", "in")
         if self._since is not None and not self._is_waited_for:
             seconds = time.monotonic() - self._since
             why = "; ".join(self._whys) or "a connection between two ranks broke"
-            who = named([rank.member for rank in alive])
+            who = named([rank.member for rank in gathered])
             self._say(f"{why}; training goes on with {who}, after {seconds:.1f} s")
             self._since, self._whys = None, []
 
-    def _to_all(self, alive: list[_Rank], kind: str, state: str) -> None:
-        for rank in alive:
+    def _to_all(self, gathered: list[GroupRank], kind: str, state: str) -> None:
+        for rank in gathered:
             rank.state = state
             rank.link.say(kind, generation=self._generation)

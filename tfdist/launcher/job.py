@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import selectors
@@ -33,7 +34,7 @@ class Job:
         command: the program and its arguments.
         members: what each rank is.
         environments: the environment of each rank.
-        logs: the log of each rank.
+        logs: the log of each rank; those of ranks that are started later are added.
         limits: how long things may take.
         remote: tells how ranks on other machines have failed; None without other machines.
         group: the group of an elastic job; None for ranks that need each other.
@@ -44,14 +45,14 @@ class Job:
         command: Sequence[str],
         members: Sequence[Member],
         environments: Sequence[Mapping[str, str]],
-        logs: Sequence[output.Log],
+        logs: list[output.Log],
         limits: Limits | None = None,
         remote: Remote | None = None,
         group: Group | None = None,
     ) -> None:
         self._command = list(command)
-        self._members = members
-        self._environments = environments
+        self._members = list(members)
+        self._environments = list(environments)
         self._logs = logs
         self._limits = limits or Limits()
         self._remote = remote
@@ -82,7 +83,7 @@ class Job:
         with guardian.Guardian() as watcher, signals.received() as received, self._selector:
             self._selector.register(received, selectors.EVENT_READ)
             if self._group is not None:
-                self._group.open(self._selector, self._streams.say)
+                self._group.open(self._selector, self._streams.say, self._kill)
             if self._remote is not None:
                 self._selector.register(self._remote, selectors.EVENT_READ)
             try:
@@ -133,6 +134,21 @@ class Job:
         place = self._ranks.index(failed)
         self._ranks[place] = self._started_rank(place)
         self._ranks[place].restarts = failed.restarts
+
+    def _start_another(self, lost: Rank) -> None:
+        """Starts a rank of an elastic job in the place of a lost one."""
+        number = max(member.number for member in self._members) + 1
+        member = dataclasses.replace(lost.member, number=number)
+        self._streams.say(f"{member.name} is started in the place of {lost.name}")
+        self._environments.append(self._environments[self._members.index(lost.member)])
+        self._logs.append(output.Log(os.path.join(os.path.dirname(lost.log.path), member.log_name)))
+        self._members.append(member)
+        self._ranks.append(self._started_rank(len(self._members) - 1))
+
+    def _kill(self, number: int) -> None:
+        for rank in self._ranks:
+            if rank.member.number == number:
+                rank.signal(signal.SIGKILL)
 
     # --- watching -----------------------------------------------------------------------------
 
@@ -196,8 +212,11 @@ class Job:
         # First look at all ranks: what the end of one rank means depends on the others.
         dead = [rank for rank in self._ranks if rank.look(now)]
         for rank in dead:
-            if self._group is not None and self._group.ended(rank.member.number, rank.code or 0):
-                rank.spared = bool(rank.code)
+            number, code = rank.member.number, rank.code or 0
+            if self._group is not None and self._group.ended(number, code):
+                rank.spared = bool(code)
+                if self._group.replaces(number, code):
+                    self._start_another(rank)
             elif rank.code:
                 self._take_failure(rank, rank.code, now)
         led = any(rank.member.role.leads and rank.code == 0 for rank in self._ranks)
@@ -232,7 +251,7 @@ class Job:
                 rank.stopped_since = now
             elif now - rank.stopped_since < self._limits.stall:
                 continue
-            elif self._group is not None and self._group.can_spare_one:
+            elif self._group is not None and self._group.can_spare(rank.member.number):
                 self._streams.say(
                     f"{rank.name} was stopped (SIGSTOP) for too long, so it is killed"
                 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,6 +45,7 @@ def starting(
     devices_per_worker: int | None,
     connect_timeout: float | None,
     least: int | None = None,
+    restarts: int = 0,
 ) -> Iterator[Start]:
     """Prepares the start of processes. Keep it open while they run.
 
@@ -55,6 +58,7 @@ def starting(
         devices_per_worker: as for `ranks.environments`.
         connect_timeout: as for `ranks.environments`.
         least: how few ranks of an elastic job may be left; None if none may be lost.
+        restarts: how many ranks of an elastic job that were killed are replaced.
 
     Raises:
         RefusedError, OSError, ImportError: in one line, when the job cannot begin.
@@ -74,7 +78,7 @@ def starting(
                 yield Start(own, found, described)
                 return
             with contextlib.ExitStack() as formed:
-                yield Start(own, found, described, group=_group(strategy, least, formed))
+                yield Start(own, found, described, group=_group(strategy, least, restarts, formed))
         return
     with ranks.environments_of_machine(
         across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
@@ -84,8 +88,12 @@ def starting(
         yield Start(own, found, described, Remote(meeting))
 
 
-def _group(strategy: str, least: int, formed: contextlib.ExitStack) -> Group:
+def _group(strategy: str, least: int, restarts: int, formed: contextlib.ExitStack) -> Group:
     """The group of an elastic job; `formed` keeps what its groups need until the job ends."""
     elastic = LAUNCHED[strategy].elastic
     assert elastic is not None
-    return Group(least, lambda count: formed.enter_context(elastic(count)))
+    journal = ""
+    if restarts:
+        directory = formed.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-journal-"))
+        journal = os.path.join(directory, "journal")
+    return Group(least, lambda count: formed.enter_context(elastic(count)), restarts, journal)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,6 +54,9 @@ class Coordinated(KerasRunner, Protocol):
 
     def prepare_run(self, model: keras.Model) -> None:
         """Called before Keras' methods run steps of `model`."""
+
+    def trains_with(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Called when training begins, with the callbacks of the user and of Keras."""
 
     def epoch_logs(self) -> dict[str, float]:
         """What the strategy adds to the logs of each epoch."""

@@ -56,7 +56,7 @@ def meet(
             error names what differs, with the values and ranks.
         ConnectionError: when another process is lost.
     """
-    if processes.size == 1:
+    if processes.is_alone:
         return [number]
     place = processes.meeting_place
     header = [digest(json.dumps([doing, facts], sort_keys=True).encode()), number]

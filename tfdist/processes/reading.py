@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.processes.batch_checksums import of_inputs, of_targets
+from tfdist.data.batch_checksums import of_inputs, of_targets
 from tfdist.step.weighting import batch_size
 from tfdist.structures import Structure
 

@@ -90,6 +90,7 @@ class Shared:
     def start(self, model: keras.Model) -> None:
         """Begins training; if callbacks of one process look into batches, all processes do."""
         self.training = True
+        self.strategy.trains_with(self.callbacks)
         self.whole = Agreement(model, self.strategy, all_variables)
         self.in_batches = Agreement(model, self.strategy, rates)
         looks = any(acts_in_batches(callback) for callback in self.callbacks)

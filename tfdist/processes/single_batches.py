@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.data.batch_checksums import of_inputs, of_targets
 from tfdist.processes import digest, meeting
-from tfdist.processes.batch_checksums import of_inputs, of_targets
 from tfdist.structures import Structure
 
 _TARGETS = ("y", "sample_weight")

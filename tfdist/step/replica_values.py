@@ -54,7 +54,7 @@ class ReplicaValues(SaveableState, tf.Module):
     @property
     def several_processes(self) -> bool:
         """Whether other processes have replicas too."""
-        return self._processes.size > 1
+        return not self._processes.is_alone
 
     def gather(self, processes: Processes | None = None) -> Iterator[np.ndarray]:
         """The rows of all replicas; all processes must call this and iterate to the end.

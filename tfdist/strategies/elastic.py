@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -149,9 +149,13 @@ class ElasticStrategy(MultiProcessStrategy):
             return one_step_on_data
 
         def function(kind: type[ElasticFunction], name: str, reduction: str) -> ElasticFunction:
-            return kind(
-                self.group, model, step_of(name, reduction), AccumulatedGradients(model, self)
-            )
+            accumulated = AccumulatedGradients(model, self)
+            return kind(self.group, model, step_of(name, reduction), accumulated, read)
+
+        def read() -> list[tf.Variable]:
+            of_metrics = [v.value for metric in model.metrics for v in metric.variables]
+            local = [self.experimental_local_results(value)[0] for value in of_metrics]
+            return [*local, *self.group.made.scalars()]
 
         model.train_function = function(TrainFunction, "train_step", "auto")
         model.test_function = function(StepsFunction, "test_step", "auto")
@@ -180,6 +184,10 @@ class ElasticStrategy(MultiProcessStrategy):
         if not self.group.is_operating:
             raise own_loop("a call of run")
         return super().run(fn, args, kwargs, options)
+
+    def trains_with(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Notes what ranks that join get from other ranks."""
+        self.group.belongings.objects = list(callbacks)
 
     def epoch_logs(self) -> dict[str, float]:
         """The number of replicas, and how often the group has changed, at the last operation."""

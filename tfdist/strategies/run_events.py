@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import keras
 
 
@@ -21,6 +23,9 @@ class RunEvents:
 
     def loaded(self, model: keras.Model) -> None:
         """Called by all processes when they have read what each of them has for itself."""
+
+    def trains_with(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Called when training begins, with the callbacks of the user and of Keras."""
 
     def epoch_logs(self) -> dict[str, float]:
         """What the strategy adds to the logs of each epoch."""

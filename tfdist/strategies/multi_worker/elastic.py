@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from tfdist.arguments import check_bool
 from tfdist.cluster import Cluster
-from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster.addresses import reserved_ports, split_address, without_proxy
 from tfdist.elastic import membership
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.elastic import ElasticStrategy
@@ -37,8 +37,17 @@ class ElasticMultiWorkerStrategy(ElasticStrategy, MultiWorkerMirroredStrategy):
         cluster = Cluster.from_environment()
         assert cluster is not None and cluster.rank is not None  # `tfdist run` has set it
         os.environ.update(without_proxy(os.environ, cluster.workers))
-        address = cluster.workers[cluster.rank]
+        address = _address(cluster, membership.number())
         group, connection = membership.joined(lambda: CollectivesConnection(address))
         engine = GroupEngine(group, connection, common.bucket_bytes)
         device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
         self._init_elastic(common, group, engine, device, log_all_ranks)
+
+
+def _address(cluster: Cluster, number: int) -> str:
+    """Where this process listens: at a port of its own, if it was started later than the others."""
+    if number < cluster.size:
+        return cluster.workers[number]
+    host, _ = split_address(cluster.workers[0])
+    with reserved_ports(1) as ports:
+        return f"{host}:{ports[0]}"

@@ -1,0 +1,117 @@
+"""What the operations of a job have come to, in a file, for ranks that are started later.
+
+Rank 0 writes; what it has written last is not certain, because rank 0 may be lost before another
+rank has completed the same operation, and the others then repeat it. An entry is certain once the
+next operation is completed, which needs all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_LENGTH = struct.Struct("<Q")
+
+
+class Entry(NamedTuple):
+    """What an operation has come to.
+
+    Attributes:
+        kind: what kind of operation it is.
+        result: its result, without tensors.
+        values: values of some variables after it, by number.
+        size: the number of ranks that have completed it.
+    """
+
+    kind: str
+    result: Any
+    values: Mapping[int, np.ndarray]
+    size: int
+
+
+class Journal:
+    """The file of one job.
+
+    Args:
+        path: where it is.
+    """
+
+    def __init__(self, path: str):
+        self._path = pathlib.Path(path)
+        self._end = self._path.with_suffix(".end")
+        self._count: int | None = None  # entries in the file; None if another rank writes it
+        self._place = 0  # where this process reads on
+
+    def has(self, count: int) -> bool:
+        """Whether this process has written the last one of `count` entries."""
+        return self._count == count
+
+    def keep(self, count: int, entry: Entry) -> None:
+        """Makes `entry` the last one of `count` entries; called in rank 0 only.
+
+        The first call in a process drops what the rank before it has written beyond that.
+        """
+        if self._count is None:
+            self._count = self._taken_over(count - 1)
+        if self._count == count:
+            return
+        try:
+            data = pickle.dumps(tuple(entry))
+        except Exception as error:  # whatever an object's own code raises
+            self.end(f"a result cannot be kept ({type(error).__name__}: {error})")
+            return
+        with self._path.open("ab") as file:
+            file.write(_LENGTH.pack(len(data)) + data)
+        self._count = count
+
+    def _taken_over(self, count: int) -> int:
+        """Cuts the file to its first `count` entries."""
+        self._path.touch()
+        with self._path.open("r+b") as file:
+            for _ in range(count):
+                found = self._read_at(file.fileno(), file.tell())
+                if found is None:
+                    self.end("rank 0 was lost before it could write down what the ranks did")
+                    break
+                file.seek(found[1])
+            file.truncate()
+        return count
+
+    def end(self, why: str) -> None:
+        """Says that nobody can follow the ranks any more; called in any of them."""
+        if not self._end.exists():
+            self._end.write_text(why)
+
+    def why_ended(self) -> str:
+        """Why nobody can follow the ranks any more; "" if one can."""
+        return self._end.read_text() if self._end.exists() else ""
+
+    def read(self, *, is_last: bool) -> Entry | None:
+        """The next entry, or None if it is not certain yet.
+
+        Args:
+            is_last: whether the entry is certain, though there is no other one after it.
+        """
+        if not self._path.exists():
+            return None
+        with self._path.open("rb") as file:
+            found = self._read_at(file.fileno(), self._place)
+            if found is None or not (is_last or self._read_at(file.fileno(), found[1])):
+                return None
+        data, self._place = found
+        return Entry(*pickle.loads(data))
+
+    def _read_at(self, descriptor: int, place: int) -> tuple[bytes, int] | None:
+        """A whole entry, and where the next one begins; None if there is none."""
+        head = os.pread(descriptor, _LENGTH.size, place)
+        if len(head) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack(head)
+        data = os.pread(descriptor, length, place + _LENGTH.size)
+        return (data, place + _LENGTH.size + length) if len(data) == length else None

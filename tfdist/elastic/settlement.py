@@ -1,0 +1,171 @@
+"""What the ranks of a new group tell each other, so that all are at the same place."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.data import batch_checksums
+from tfdist.elastic import transfer
+from tfdist.elastic.following import CannotJoinError
+from tfdist.elastic.handover import Belongings
+from tfdist.elastic.operations import Operation
+from tfdist.elastic.state import Made, Snapshot
+from tfdist.elastic.windows import Windows
+
+# What ranks that join must have alike with the others.
+_FACTS = ("operation", "variables", "batches", "sizes", "targets", "inputs")
+
+
+class Place(NamedTuple):
+    """Where a rank is.
+
+    Attributes:
+        rank: its place in the group.
+        size: the number of ranks.
+        completed: how many operations it has completed.
+        joining: the ranks that get the state of the others.
+    """
+
+    rank: int
+    size: int
+    completed: int
+    joining: list[int]
+
+
+class Settlement:
+    """Brings the ranks of a new group to the same place; all of them call the same methods.
+
+    Args:
+        carry: sums a tensor over the ranks.
+        place: where this rank is.
+        operation: what this rank was about to do.
+        made: the variables of all models.
+        windows: the accumulated gradients that wait for an update.
+    """
+
+    def __init__(
+        self,
+        carry: transfer.Carry,
+        place: Place,
+        operation: Operation,
+        made: Made,
+        windows: Windows,
+    ):
+        self._carry = carry
+        self._place = place
+        self._operation = operation
+        self._made = made
+        self._windows = windows
+        counts = self._table([place.completed, windows.made])
+        self._count = int(counts[:, 1].max())
+        counts[place.joining, 0] = -1
+        self._root = int(counts[:, 0].argmax())
+        newest = int(counts[:, 0].max())
+        self.is_root = place.rank == self._root
+        self.is_new = place.rank in place.joining
+        self.is_behind = not self.is_new and place.completed < newest
+        self.some_are_behind = bool((np.delete(counts[:, 0], place.joining) < newest).any())
+
+    def _table(self, row: list[int]) -> np.ndarray:
+        """Every rank's row of integers."""
+        rows = np.zeros((self._place.size, len(row)), np.int64)
+        rows[self._place.rank] = row
+        return self._carry(tf.constant(rows)).numpy()
+
+    def take_in(self, belongings: Belongings) -> None:
+        """Gives ranks that join the state of the others, who are all about to do the same step.
+
+        Raises:
+            CannotJoinError: in a rank that is about to do something else, or with other data.
+        """
+        self._check_joining()
+        for number in range(self._count):
+            self._hand_over_window(number)
+        self.send_state(Snapshot(self._made.alive()), to_this_rank=self.is_new)
+        given = belongings.given() if self.is_root else None
+        found = transfer.object_of(self._carry, given, is_root=self.is_root)
+        if self.is_new:
+            belongings.take(found)
+
+    def _check_joining(self) -> None:
+        lengths = self._windows.lengths(self._count)
+        rows = self._table(
+            [
+                zlib.crc32(f"{self._operation.kind} {self._operation.window}".encode()),
+                self._made.count,
+                zlib.crc32(lengths.tobytes()),
+                *_checksums(self._operation.batch),
+            ]
+        )
+        mine, theirs = rows[self._place.rank], rows[self._root]
+        differ = [name for name, a, b in zip(_FACTS, mine, theirs) if a != b]
+        others = np.delete(rows, self._place.joining, axis=0)
+        if len({int(row[-1]) for row in others}) > 1 and "inputs" in differ:
+            differ.remove("inputs")  # they are augmented at random
+        if self.is_new and differ:
+            raise CannotJoinError(
+                "This rank was started later and is not where the others are, so it cannot join "
+                "them. Its data must be the same, in the same order, each time the script runs: "
+                "call `keras.utils.set_random_seed` first, and do not read data that change. "
+                f"Received: other {', '.join(differ)} than in rank {self._root}"
+            )
+
+    def _hand_over_window(self, number: int) -> None:
+        window = self._windows.get(number)
+        totals = window.totals if window is not None and self.is_root else None
+        totals = transfer.object_of(self._carry, totals, is_root=self.is_root)
+        if totals is None:
+            return
+        start = window.start if window is not None and self.is_root else None
+        variables = self._made.alive() if self.is_new else {}
+        transfer.state_of(self._carry, start, variables, is_root=self.is_root)
+        if self.is_new and window is not None:
+            window.begin_from_now(totals)
+
+    def send_state(self, state: Snapshot | None, *, to_this_rank: bool) -> None:
+        """Gives ranks the state of the one that has completed the most operations.
+
+        Args:
+            state: that state; used in that rank only.
+            to_this_rank: whether this rank takes it.
+        """
+        own = self._windows.own() if self.is_root else []
+        known = {id(v): n for n, v in self._made.alive().items()}
+        leave_out = {known[id(variable)] for variable in own}
+        variables = self._made.alive() if to_this_rank else {}
+        transfer.state_of(self._carry, state, variables, leave_out, is_root=self.is_root)
+
+    def result(self, own: Any) -> Any:
+        """The result that the last operation has in the rank that has completed the most."""
+        return transfer.result_of(self._carry, own, is_root=self.is_root)
+
+    def accumulate_again(self) -> None:
+        """Computes accumulated gradients anew, as far as they wait for an update."""
+        if not self._count:
+            return
+        table = self._table(self._windows.lengths(self._count).ravel().tolist())
+        table = table.reshape(self._place.size, self._count, 2)
+        for number in range(self._count):
+            window, (serial, length) = self._windows.get(number), table[self._root, number]
+            if window is None:
+                continue
+            if window.serial != serial:
+                window.clear()  # the rank that is ahead has made the update
+            elif not length or (table[:, number, 0] == serial).all():
+                more = (self._operation.batch,) if len(window.batches) < length else ()
+                window.do_again(*more, is_first=self._place.rank == 0)
+
+
+def _checksums(batch: Any) -> list[int]:
+    """Checksums of a batch: the number of samples, the targets and weights, and the inputs."""
+    inputs, *targets = batch if isinstance(batch, tuple) else (batch,)
+    sizes = [leaf.shape[0] for leaf in tf.nest.flatten(inputs) if getattr(leaf, "shape", ())]
+    return [
+        zlib.crc32(repr(sizes).encode()),
+        int(batch_checksums.of_targets(targets)),
+        int(batch_checksums.of_inputs(inputs)),
+    ]

@@ -1,0 +1,49 @@
+"""What the launcher knows of a rank of an elastic job."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tfdist.launcher.link import Link
+from tfdist.launcher.members import Member
+
+IN_GROUP = ("forming", "formed", "in", "settled")
+_ON_ITS_WAY = ("starting", "following", "near", "expected")
+
+
+@dataclasses.dataclass
+class GroupRank:
+    """A rank.
+
+    Attributes:
+        member: its place in the job.
+        link: the connection.
+        is_new: whether it was started later and does not have the state of the others yet.
+        state: "starting", "ready" to form a group, "forming" one, "formed", "in" a group whose
+            members have all formed it, "settled" in it, "dissolved" once all have settled, "done"
+            at the end of its script, or "gone". One that was started later is before that
+            "following" what the others have done, "near" when it is almost there, and "expected"
+            when the others wait for it.
+        address: where it listens.
+        completed: how many operations it has completed.
+        takes_in: whether others may join where it is.
+        writes: whether it has written into the journal what it has completed.
+        leaves: whether it has asked to leave.
+        has_ended: whether its process has ended; what it said before may still arrive.
+    """
+
+    member: Member
+    link: Link
+    is_new: bool
+    state: str = "starting"
+    address: str = ""
+    completed: int = 0
+    takes_in: bool = False
+    writes: bool = False
+    leaves: bool = False
+    has_ended: bool = False
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether it was started later and is not where the others are."""
+        return self.is_new and self.state in _ON_ITS_WAY
