@@ -17,20 +17,23 @@ class Job:
     Args:
         count: the number of ranks.
         least: how few may be left.
+        **options: those of the group.
     """
 
-    def __init__(self, count, least):
+    def __init__(self, count, least, **options):
         self.said = []
         self.selector = selectors.DefaultSelector()
-        self.group = Group(least, lambda size: [{"SIZE": str(size)} for _ in range(size)])
-        self.group.open(self.selector, self.said.append)
+        self.killed = []
+        variables = [[{"SIZE": str(size)} for _ in range(size)] for size in range(9)]
+        self.group = Group(least, variables.__getitem__, **options)
+        self.group.open(self.selector, self.said.append, self.killed.append)
         self.sockets, self.ranks = [], []
         for member in members(count):
             self.start(member)
 
     def start(self, member):
         variables, (descriptor,) = self.group.connect(member)
-        assert variables == {ELASTIC: f"{descriptor}:{member.number}"}
+        assert variables[ELASTIC] == f"{descriptor}:{member.number}"
         rank = socket.socket(fileno=socket.dup(descriptor))
         rank.settimeout(2)
         self.sockets.append(rank)
@@ -42,13 +45,17 @@ class Job:
             for key, _ in ready:
                 key.data.read()
 
+    def ready(self, number, generation, completed=0, takes_in=False, writes=False):
+        where = {"generation": generation, "address": f"host:{number}"}
+        self.say(number, "ready", **where, completed=completed, takes_in=takes_in, writes=writes)
+
     def hear(self, number):
         return json.loads(self.ranks[number].readline())
 
     def form(self, numbers, generation):
         """All of `numbers` form a group; returns what each was told."""
         for number in numbers:
-            self.say(number, "ready", generation=generation - 1, address=f"host:{number}")
+            self.ready(number, generation - 1)
         told = []
         for number in numbers:
             message = self.hear(number)
@@ -80,10 +87,10 @@ def test_all_are_told_who_is_in_the_group():
 
 def test_a_group_waits_for_all_ranks():
     job = Job(2, 1)
-    job.say(0, "ready", generation=0, address="")
+    job.ready(0, 0)
     with pytest.raises(TimeoutError):
         job.sockets[0].recv(1)
-    job.say(1, "ready", generation=0, address="")
+    job.ready(1, 0)
     assert job.hear(0)["kind"] == "form"
 
 
@@ -101,7 +108,7 @@ def test_the_others_are_freed_and_go_on_when_a_rank_dies(job):
 def test_a_death_while_a_group_is_formed():
     job = Job(4, 1)
     for number in range(4):
-        job.say(number, "ready", generation=0, address="")
+        job.ready(number, 0)
     for number in range(4):
         job.hear(number)
     job.say(0, "formed", generation=1)
@@ -114,7 +121,7 @@ def test_a_death_while_a_group_is_formed():
 def test_too_few_are_left(job):
     assert job.group.ended(0, -9)
     assert not job.group.ended(1, -9)
-    assert job.said == ["1 ranks are left, and the job needs 2 (--min)"]
+    assert job.group.headcount.shortage.endswith("; 1 rank is left, and the job needs 2 (--min)")
 
 
 def test_a_script_that_fails_is_no_loss(job):
@@ -147,15 +154,15 @@ def test_who_cannot_be_missed_is_told_to_quit(job):
 
 
 def test_whoever_leaves_a_group_by_itself_takes_the_others_out(job):
-    job.say(0, "ready", generation=1, address="")
+    job.ready(0, 1)
     for number in (1, 2):
         assert job.hear(number) == {"kind": "interrupt", "generation": 1}
 
 
 def test_messages_of_a_group_that_is_no_more_mean_nothing(job):
     job.group.ended(1, -9)
-    job.say(0, "ready", generation=1, address="")
-    job.say(2, "ready", generation=1, address="")
+    job.ready(0, 1)
+    job.ready(2, 1)
     while job.hear(0)["kind"] != "form":
         pass
     while job.hear(2)["kind"] != "form":
@@ -198,7 +205,7 @@ def test_what_a_dead_rank_has_said_is_not_listened_to(job):
     line = json.dumps({"kind": "ready", "generation": 1, "address": ""})
     job.ranks[1].write(line.encode() + b"\n")
     assert job.group.ended(1, -9) is False  # only one is left, of at least two
-    job.say(2, "ready", generation=1, address="")
+    job.ready(2, 1)
     assert job.hear(2) == {"kind": "interrupt", "generation": 1}
     assert job.hear(2)["formation"]["members"] == [2]
 
@@ -219,3 +226,117 @@ def test_while_the_job_ends_nobody_is_waited_for(job):
     assert not job.group.ended(1, -9)
     job.say(2, "leaving")
     assert job.hear(2) == {"kind": "quit"}
+
+
+# --- ranks that are replaced --------------------------------------------------------------------
+
+
+@pytest.fixture
+def waiting():
+    """Of two ranks one is lost, and the other one waits before step 7 for a third one."""
+    job = Job(2, 2, restarts=2, patience=10, journal="journal")
+    job.form([0, 1], 1)
+    assert job.group.ended(1, -9)
+    assert job.hear(0)["kind"] == "interrupt"
+    job.ready(0, 1, completed=6)
+    formation = job.hear(0)["formation"]
+    assert formation["members"] == [0]
+    assert formation["waiting"]
+    job.say(0, "formed", generation=2)
+    assert job.hear(0)["kind"] == "go"
+    job.ready(0, 2, completed=7, takes_in=True, writes=True)
+    assert job.hear(0) == {"kind": "interrupt", "generation": 2}
+    assert job.group.replaces(1, -9)
+    job.start(members(3)[2])
+    job.ready(2, 0)
+    return job
+
+
+def test_a_new_rank_is_alone_at_first(waiting):
+    formation = waiting.hear(2)["formation"]
+    assert formation["is_apart"]
+    assert (formation["members"], formation["variables"]) == ([2], {"SIZE": "1"})
+
+
+def test_the_others_wait_for_a_new_rank_that_is_near(waiting):
+    waiting.hear(2)
+    waiting.say(2, "near")
+    assert waiting.hear(2) == {"kind": "meet", "completed": 7}
+    waiting.ready(2, 0, completed=7)
+    for number in (0, 2):
+        formation = waiting.hear(number)["formation"]
+        assert (formation["members"], formation["joining"]) == ([0, 2], [2])
+        assert not formation["waiting"]
+    for number in (0, 2):
+        waiting.say(number, "formed", generation=3)
+    waiting.say(2, "joined")
+    assert "rank 2 joins; training goes on with ranks 0, 2" in waiting.said[-1]
+    assert not waiting.group.headcount.is_overdue(1e9)
+
+
+def test_ranks_that_are_too_few_do_not_wait_for_ever(waiting):
+    assert not waiting.group.headcount.is_overdue(0)
+    assert waiting.group.headcount.is_overdue(1e9)
+    assert "--rejoin-timeout" in waiting.group.headcount.shortage
+
+
+def test_a_new_rank_that_is_killed_is_replaced_too(waiting):
+    assert waiting.group.ended(2, -9)
+    assert "before it had joined" in waiting.said[-1]
+    assert waiting.group.replaces(2, -9)
+    waiting.start(members(4)[3])
+    assert not waiting.group.replaces(3, -9)
+
+
+def test_a_new_rank_that_fails_is_not_replaced(waiting):
+    assert not waiting.group.ended(2, 1)
+    assert waiting.group.headcount.shortage
+
+
+def test_a_job_that_has_enough_ranks_needs_no_new_one():
+    job = Job(3, 1, restarts=1, journal="journal")
+    job.form([0, 1, 2], 1)
+    assert job.group.ended(1, -9)
+    assert job.group.replaces(1, -9)
+    job.start(members(4)[3])
+    job.ready(3, 0)
+    assert job.group.ended(3, 1)
+    assert not job.group.headcount.shortage
+
+
+def test_ranks_in_training_are_asked_to_come_back_for_a_new_one():
+    job = Job(2, 1, restarts=1, journal="journal")
+    job.form([0, 1], 1)
+    job.start(members(3)[2])
+    job.ready(2, 0)
+    job.say(2, "near")
+    assert [job.hear(number)["kind"] for number in (0, 1)] == ["take_in"] * 2
+    job.ready(0, 1, completed=5, takes_in=True, writes=True)
+    job.hear(1)
+    job.ready(1, 1, completed=4)
+    formation = job.hear(0)
+    while formation["kind"] != "form":
+        formation = job.hear(0)
+    assert formation["formation"]["members"] == [0, 1]
+    assert formation["formation"]["waiting"]
+
+
+def test_nobody_reads_on_until_the_first_rank_has_written(waiting):
+    waiting.hear(2)
+    waiting.ready(0, 2, completed=7, takes_in=True)
+    waiting.say(2, "near")
+    assert waiting.hear(0)["formation"]["members"] == [0]
+
+
+def test_new_ranks_are_killed_when_all_others_are_done(waiting):
+    waiting.say(0, "done")
+    assert waiting.killed == [2]
+
+
+def test_a_rank_that_is_done_counts_as_there():
+    job = Job(2, 2, restarts=1, journal="journal")
+    job.form([0, 1], 1)
+    job.say(1, "done")
+    job.ready(0, 1)
+    assert job.hear(0)["kind"] == "interrupt"
+    assert job.hear(0)["formation"]["members"] == [0]

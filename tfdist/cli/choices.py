@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import click
 
@@ -80,15 +81,21 @@ def check_elastic(
     strategy: str,
     count: int,
     least: int | None,
-    restarts: int | None,
+    replacing: Mapping[str, float | None],
     across: Terms | None,
     devices_per_worker: int | None,
 ) -> None:
-    """Fails where `--min` or `--restarts` does not fit the other options."""
+    """Fails where `--min`, or what belongs to it, does not fit the other options."""
     if least is None:
-        if restarts is not None:
-            context.fail(f"--restarts is for jobs with --min. Received: --restarts {restarts}")
+        for name, value in replacing.items():
+            if value is not None:
+                context.fail(f"{name} is for jobs with --min. Received: {name} {value:g}")
         return
+    if replacing["--rejoin-timeout"] and not replacing["--restarts"]:
+        context.fail(
+            "--rejoin-timeout is for jobs whose ranks are replaced: give --restarts too. "
+            f"Received: --rejoin-timeout {replacing['--rejoin-timeout']:g}"
+        )
     if LAUNCHED[strategy].elastic is None:
         names = ", ".join(name for name, launch in LAUNCHED.items() if launch.elastic)
         context.fail(f"--min is for the strategies {names}. Received: --strategy {strategy}")

@@ -22,6 +22,7 @@ from tfdist.strategies.registry import LAUNCHED
 
 _SECONDS = Seconds()
 _RESTARTS = 3
+_REJOIN = 300.0  # seconds
 _NUMBER = click.IntRange(1, MOST_DEVICES)
 _EXAMPLE = """\b
 Example:
@@ -110,6 +111,12 @@ Example:
     "others (0).",
 )
 @click.option(
+    "--rejoin-timeout",
+    type=_SECONDS,
+    help="With --restarts: when fewer than K processes are left, they wait so many seconds for new "
+    "ones (300); then the job ends with exit status 75.",
+)
+@click.option(
     "--devices-per-worker",
     type=_NUMBER,
     metavar="D",
@@ -176,6 +183,7 @@ def run(
     secret_file: str | None,
     least: int | None,
     restarts: int | None,
+    rejoin_timeout: float | None,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -214,7 +222,8 @@ def run(
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
     across = machines_of(context, strategy, rendezvous, machines, secret_file, connect_timeout)
-    check_elastic(context, strategy, count, least, restarts, across, devices_per_worker)
+    replacing = {"--restarts": restarts, "--rejoin-timeout": rejoin_timeout}
+    check_elastic(context, strategy, count, least, replacing, across, devices_per_worker)
     if across is not None and isolate:
         context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
     directory, logs = None, []
@@ -232,6 +241,7 @@ def run(
             connect_timeout=connect_timeout,
             least=least,
             restarts=restarts or 0,
+            patience=rejoin_timeout or _REJOIN,
         ) as start:
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:

@@ -4,10 +4,11 @@ The connection is a pair of sockets that the rank inherits, so nobody else can r
 are lines of JSON with a kind and the number of a group.
 
 The rank says "ready" when it is in no group: where it listens, how many operations it has done,
-whether others may join now, and whether it has written all that into the journal. It says "formed" when it is in the new group, "settled" when it has
-the state of that group, "leaving" when it was asked to end, "left" when the others have its state,
-and "done" at the end of its script. One that was started later says "near" when it has done almost
-all that the others have done, and "joined" when it has their state.
+whether others may join now, and whether it has written all that into the journal. It says "formed"
+when it is in the new group, "settled" when it has the state of that group, "leaving" when it was
+asked to end, "left" when the others have its state, and "done" at the end of its script. One that
+was started later says "near" when it has done almost all that the others have done, and "joined"
+when it has their state.
 
 The launcher says "form" with a `Formation`, "go" once all members have formed the group, "settled"
 once all have its state, "interrupt" when the group is no more, "end" to those who are done, and

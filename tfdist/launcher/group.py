@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tfdist.elastic.formation import Formation
 from tfdist.environment import ELASTIC, JOURNAL
-from tfdist.launcher.group_rank import IN_GROUP, GroupRank
+from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster
+from tfdist.launcher.headcount import Headcount
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member, named
 from tfdist.launcher.rank import ending
@@ -21,19 +23,29 @@ class Group:
     """The ranks of an elastic job.
 
     Args:
-        least: how few ranks may be left.
+        least: as for `Headcount`.
         variables: makes the environment variables for a group of so many ranks, by rank.
-        restarts: how many ranks that were killed are replaced by new ones.
+        restarts: as for `Headcount`.
+        patience: as for `Headcount`.
         journal: the path of a file for what ranks do, which new ones follow; "" without restarts.
+
+    Attributes:
+        headcount: whether enough ranks are left.
     """
 
-    def __init__(self, least: int, variables: Variables, restarts: int = 0, journal: str = ""):
-        self._least = least
+    def __init__(
+        self,
+        least: int,
+        variables: Variables,
+        *,
+        restarts: int = 0,
+        patience: float = math.inf,
+        journal: str = "",
+    ):
         self._variables = variables
-        self._restarts = restarts
-        self._restarted = 0
         self._journal = {JOURNAL: journal} if journal else {}
-        self._ranks: dict[int, GroupRank] = {}
+        self._ranks = Roster()
+        self.headcount = Headcount(self._ranks, least, restarts, patience)
         self._generation = 0
         self._interrupted = 0  # the last group that is no more
         self._is_ending = False
@@ -71,8 +83,7 @@ class Group:
 
     def can_spare(self, number: int) -> bool:
         """Whether enough ranks would be left without one of them, or a new one replaces it."""
-        is_new, has_spares = self._ranks[number].is_new, self._restarted < self._restarts
-        return is_new or has_spares or len(self._left()) > self._least
+        return self.headcount.can_spare(self._ranks[number])
 
     def end(self) -> None:
         """Called when the job is about to end: ranks that are told to end do so at once."""
@@ -98,6 +109,7 @@ class Group:
             self._ask_to_take_in()
         elif kind == "joined":
             rank.is_new = False
+            self.headcount.note_growth()
         elif message["generation"] == self._generation and rank.state in IN_GROUP:
             rank.state = kind  # "formed" or "settled"
         self._go_on()
@@ -118,11 +130,12 @@ class Group:
 
     def _take_leaving(self, rank: GroupRank) -> None:
         rank.leaves = True
-        staying = [other for other in self._left() if not other.leaves]
-        if self._is_ending or rank.is_new or len(staying) < self._least:
+        if self._is_ending or rank.is_new or not self.headcount.suffices(rank, 0):
             rank.link.say("quit")
             return
-        self._change(f"{rank.member.name} was asked to leave")
+        why = f"{rank.member.name} was asked to leave"
+        self.headcount.note_loss(why, self._say, waits=True)
+        self._change(why)
         if rank.state in IN_GROUP:
             self._interrupt()
 
@@ -140,15 +153,14 @@ class Group:
         rank.has_ended = True
         was, rank.state = rank.state, "gone"
         rank.link.other.close()
-        left = len([other for other in self._left() if not other.leaves])
-        others_come = bool(self._new()) or self._may_replace(rank, status)
-        enough = was in ("gone", "done") or left >= self._least or (left > 0 and others_come)
-        if was in IN_GROUP and not self._alive() and number < min(self._numbers_of_done()):
+        enough = was in ("gone", "done") or self.headcount.suffices(rank, status)
+        if was in IN_GROUP and not self._ranks.alive() and number < min(self._ranks.done() or [0]):
             enough = False  # it had files to write, which nobody else writes any more
         fails = status > 0 and not rank.is_new
         goes_on = enough and not fails and not self._is_ending
-        if not enough and not fails and not self._is_ending:
-            self._say(f"{left} ranks are left, and the job needs {self._least} (--min)")
+        if was not in ("gone", "done") and not fails and not self._is_ending:
+            why = f"{rank.member.name} {ending(status)}"
+            self.headcount.note_loss(why, self._say, waits=goes_on)
         if goes_on and was not in ("gone", "done"):
             self._note_end(rank, status)
         if goes_on and was in IN_GROUP:
@@ -158,7 +170,7 @@ class Group:
 
     def _note_end(self, rank: GroupRank, status: int) -> None:
         how = f"{rank.member.name} {ending(status)}"
-        if rank.is_new and self._alive():
+        if rank.is_new and self._ranks.alive():
             self._say(f"{how} before it had joined the others")
         elif not rank.is_new:
             self._change(how)
@@ -170,28 +182,7 @@ class Group:
             number: the rank.
             status: its exit status; negative for a signal.
         """
-        if not self._may_replace(self._ranks[number], status) or not self._alive():
-            return False
-        self._restarted += 1
-        return True
-
-    def _may_replace(self, rank: GroupRank, status: int) -> bool:
-        return status < 0 and not rank.leaves and self._restarted < self._restarts
-
-    def _numbers_of_done(self) -> list[int]:
-        return [number for number, rank in self._ranks.items() if rank.state == "done"] or [0]
-
-    def _left(self) -> list[GroupRank]:
-        """The ranks that have the state of the job and have not been lost, also those done."""
-        return [r for r in self._ranks.values() if r.state != "gone" and not r.is_new]
-
-    def _alive(self) -> list[GroupRank]:
-        """The ranks that have the state of the job and still work."""
-        return [rank for rank in self._left() if rank.state != "done"]
-
-    def _new(self) -> list[GroupRank]:
-        """The ranks that do not have the state of the job yet."""
-        return [r for r in self._ranks.values() if r.is_new and r.state != "gone"]
+        return self.headcount.replaces(self._ranks[number], status)
 
     # --- groups -------------------------------------------------------------------------------
 
@@ -212,11 +203,11 @@ class Group:
 
     def _go_on(self) -> None:
         """Does what is due, now that the state of a rank has changed."""
-        alive = self._alive()
+        alive = self._ranks.alive()
         if not alive:
             self._end_all()
         elif not self._is_ending:
-            gathered = [*alive, *(rank for rank in self._new() if not rank.is_on_its_way)]
+            gathered = [*alive, *(rank for rank in self._ranks.new() if not rank.is_on_its_way)]
             states = {rank.state for rank in gathered}
             if states == {"ready"}:
                 self._all_are_ready(alive, gathered)
@@ -226,7 +217,7 @@ class Group:
                 self._to_all(gathered, "settled", "dissolved")
 
     def _end_all(self) -> None:
-        for why in self._whys:
+        for why in self._whys if not self._is_ending else ():
             self._say(why)
         self._whys = []
         for number, rank in self._ranks.items():
@@ -236,14 +227,14 @@ class Group:
                 rank.link.say("end")
 
     def _ask_to_take_in(self) -> None:
-        for rank in self._alive():
+        for rank in self._ranks.alive():
             if rank.state in IN_GROUP:
                 rank.link.say("take_in")
 
     def _all_are_ready(self, alive: list[GroupRank], gathered: list[GroupRank]) -> None:
         """Forms a group, or waits for ranks that join."""
-        coming = [rank for rank in self._new() if rank.state in ("near", "expected")]
-        is_short = len(gathered) < self._least
+        coming = [rank for rank in self._ranks.new() if rank.state in ("near", "expected")]
+        is_short = len(gathered) + len(self._ranks.done()) < self.headcount.least
         can_take_in = len({rank.completed for rank in alive}) == 1 and all(
             rank.takes_in and not rank.leaves for rank in alive
         )

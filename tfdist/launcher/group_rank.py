@@ -1,4 +1,4 @@
-"""What the launcher knows of a rank of an elastic job."""
+"""What the launcher knows of the ranks of an elastic job."""
 
 from __future__ import annotations
 
@@ -47,3 +47,27 @@ class GroupRank:
     def is_on_its_way(self) -> bool:
         """Whether it was started later and is not where the others are."""
         return self.is_new and self.state in _ON_ITS_WAY
+
+
+class Roster(dict[int, GroupRank]):
+    """All ranks that were started, by number."""
+
+    def left(self) -> list[GroupRank]:
+        """The ranks that have the state of the job and have not been lost, also those done."""
+        return [rank for rank in self.values() if rank.state != "gone" and not rank.is_new]
+
+    def alive(self) -> list[GroupRank]:
+        """The ranks that have the state of the job and still work."""
+        return [rank for rank in self.left() if rank.state != "done"]
+
+    def staying(self) -> list[GroupRank]:
+        """The ranks that have the state of the job, without those that were asked to leave."""
+        return [rank for rank in self.left() if not rank.leaves]
+
+    def new(self) -> list[GroupRank]:
+        """The ranks that do not have the state of the job yet."""
+        return [rank for rank in self.values() if rank.is_new and rank.state != "gone"]
+
+    def done(self) -> list[int]:
+        """The numbers of the ranks whose scripts have ended."""
+        return [number for number, rank in self.items() if rank.state == "done"]

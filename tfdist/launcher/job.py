@@ -137,8 +137,7 @@ class Job:
 
     def _start_another(self, lost: Rank) -> None:
         """Starts a rank of an elastic job in the place of a lost one."""
-        number = max(member.number for member in self._members) + 1
-        member = dataclasses.replace(lost.member, number=number)
+        member = dataclasses.replace(lost.member, number=len(self._members))
         self._streams.say(f"{member.name} is started in the place of {lost.name}")
         self._environments.append(self._environments[self._members.index(lost.member)])
         self._logs.append(output.Log(os.path.join(os.path.dirname(lost.log.path), member.log_name)))
@@ -169,6 +168,8 @@ class Job:
         if now >= self._next_look:
             self._next_look = now + _LOOK
             self._look_for_stopped_ranks(now)
+            if self._group is not None and self._group.headcount.is_overdue(now):
+                self._end(outcome.too_few(self._group.headcount.shortage), now, signal.SIGTERM)
         if self._streams.broken:
             # Nobody reads the output any more. A single program would end in the same way.
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
@@ -217,6 +218,10 @@ class Job:
                 rank.spared = bool(code)
                 if self._group.replaces(number, code):
                     self._start_another(rank)
+            elif self._group is not None and self._group.headcount.shortage:
+                self._end(
+                    outcome.too_few(self._group.headcount.shortage, rank), now, signal.SIGTERM
+                )
             elif rank.code:
                 self._take_failure(rank, rank.code, now)
         led = any(rank.member.role.leads and rank.code == 0 for rank in self._ranks)
@@ -245,17 +250,12 @@ class Job:
 
     def _look_for_stopped_ranks(self, now: float) -> None:
         for rank in self._ranks:
-            if not rank.member.role.stalls or not rank.is_stopped:
-                rank.stopped_since = None
-            elif rank.stopped_since is None:
-                rank.stopped_since = now
-            elif now - rank.stopped_since < self._limits.stall:
+            if not rank.member.role.stalls or rank.stopped_for(now) < self._limits.stall:
                 continue
-            elif self._group is not None and self._group.can_spare(rank.member.number):
+            if self._group is not None and self._group.can_spare(rank.member.number):
                 self._streams.say(
                     f"{rank.name} was stopped (SIGSTOP) for too long, so it is killed"
                 )
-                rank.stopped_since = None
                 rank.signal(signal.SIGKILL)
             else:
                 then = f" for more than {self._limits.stall:g} s, so the job was ended"

@@ -10,6 +10,7 @@ from tfdist.launcher.members import named
 from tfdist.launcher.rank import Rank, ending
 
 TIMED_OUT = 124  # as timeout(1)
+TOO_FEW = 75  # as EX_TEMPFAIL of sysexits.h: the same job may succeed later
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,17 @@ def _left(by_themselves: Sequence[Rank], first: Rank) -> list[Rank]:
 
 def _age(rank: Rank, started: float) -> str:
     return f"{rank.ended - started:.1f} s"
+
+
+def too_few(shortage: str, rank: Rank | None = None) -> Outcome:
+    """The outcome of an elastic job with too few ranks.
+
+    Args:
+        shortage: what happened.
+        rank: the last rank that was lost.
+    """
+    again = "start it again: with BackupAndRestore it goes on from the last backup"
+    return Outcome(TOO_FEW, f"{shortage}, so it was ended; {again}", rank)
 
 
 def timed_out(ranks: Sequence[Rank], total: float) -> Outcome:

@@ -49,6 +49,14 @@ class Rank:
         """Whether the rank has not ended but is stopped, for example by SIGSTOP."""
         return self.code is None and guardian.state(self.process.pid) == "T"
 
+    def stopped_for(self, now: float) -> float:
+        """How many seconds ago the rank was first seen stopped; 0 while it is not stopped."""
+        if not self.is_stopped:
+            self.stopped_since = None
+            return 0.0
+        self.stopped_since = self.stopped_since or now
+        return now - self.stopped_since
+
     @property
     def failed_at(self) -> tuple[bool, float, int]:
         """Sort key: the root cause sorts before the failures that it triggered.

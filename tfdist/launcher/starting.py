@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ def starting(
     connect_timeout: float | None,
     least: int | None = None,
     restarts: int = 0,
+    patience: float = math.inf,
 ) -> Iterator[Start]:
     """Prepares the start of processes. Keep it open while they run.
 
@@ -59,6 +61,7 @@ def starting(
         connect_timeout: as for `ranks.environments`.
         least: how few ranks of an elastic job may be left; None if none may be lost.
         restarts: how many ranks of an elastic job that were killed are replaced.
+        patience: seconds for which too few ranks wait for new ones.
 
     Raises:
         RefusedError, OSError, ImportError: in one line, when the job cannot begin.
@@ -78,7 +81,9 @@ def starting(
                 yield Start(own, found, described)
                 return
             with contextlib.ExitStack() as formed:
-                yield Start(own, found, described, group=_group(strategy, least, restarts, formed))
+                yield Start(
+                    own, found, described, group=_group(strategy, least, restarts, patience, formed)
+                )
         return
     with ranks.environments_of_machine(
         across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
@@ -88,7 +93,9 @@ def starting(
         yield Start(own, found, described, Remote(meeting))
 
 
-def _group(strategy: str, least: int, restarts: int, formed: contextlib.ExitStack) -> Group:
+def _group(
+    strategy: str, least: int, restarts: int, patience: float, formed: contextlib.ExitStack
+) -> Group:
     """The group of an elastic job; `formed` keeps what its groups need until the job ends."""
     elastic = LAUNCHED[strategy].elastic
     assert elastic is not None
@@ -96,4 +103,10 @@ def _group(strategy: str, least: int, restarts: int, formed: contextlib.ExitStac
     if restarts:
         directory = formed.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-journal-"))
         journal = os.path.join(directory, "journal")
-    return Group(least, lambda count: formed.enter_context(elastic(count)), restarts, journal)
+    return Group(
+        least,
+        lambda count: formed.enter_context(elastic(count)),
+        restarts=restarts,
+        patience=patience,
+        journal=journal,
+    )

@@ -1,0 +1,96 @@
+"""Whether enough ranks of an elastic job are left, and which lost ones are replaced."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from tfdist.launcher.group_rank import GroupRank, Roster
+
+
+class Headcount:
+    """The number of ranks of an elastic job.
+
+    Args:
+        ranks: the ranks.
+        least: how few may be left.
+        restarts: how many that were killed are replaced by new ones.
+        patience: seconds for which too few ranks wait for new ones.
+
+    Attributes:
+        least: as above.
+        shortage: why there are too few ranks for the job to go on; "" if there are not.
+    """
+
+    def __init__(
+        self, ranks: Roster, least: int, restarts: int = 0, patience: float = math.inf
+    ) -> None:
+        self.least = least
+        self.shortage = ""
+        self._ranks = ranks
+        self._restarts = restarts
+        self._patience = patience
+        self._short_since: float | None = None
+
+    def can_spare(self, rank: GroupRank) -> bool:
+        """Whether enough ranks would be left without `rank`, or a new one would replace it."""
+        return rank.is_new or self._restarts > 0 or len(self._ranks.left()) > self.least
+
+    def suffices(self, lost: GroupRank, status: int) -> bool:
+        """Whether the job can go on without a rank.
+
+        Args:
+            lost: the rank, which is gone or leaves.
+            status: its exit status; negative for a signal.
+        """
+        left = len(self._ranks.staying())
+        others_come = bool(self._ranks.new()) or self._may_replace(lost, status)
+        return left >= self.least or (left > 0 and others_come)
+
+    def replaces(self, lost: GroupRank, status: int) -> bool:
+        """Whether a new rank is started in the place of a lost one; called once for each.
+
+        Args:
+            lost: the rank.
+            status: its exit status; negative for a signal.
+        """
+        if not self._may_replace(lost, status) or not self._ranks.alive():
+            return False
+        self._restarts -= 1
+        return True
+
+    def _may_replace(self, lost: GroupRank, status: int) -> bool:
+        return status < 0 and not lost.leaves and self._restarts > 0
+
+    def note_loss(self, why: str, say: Callable[[str], None], *, waits: bool) -> None:
+        """Called when a rank was lost.
+
+        Args:
+            why: how.
+            say: tells the user something, in one line.
+            waits: whether too few ranks wait for others.
+        """
+        left = len(self._ranks.staying())
+        if left >= self.least:
+            return
+        are = "rank is" if left == 1 else "ranks are"
+        too_few = f"{why}; {left} {are} left, and the job needs {self.least} (--min)"
+        if not waits:
+            self.shortage = too_few
+        elif self._short_since is None:
+            self._short_since = time.monotonic()
+            say(f"{too_few}; waiting for new ones")
+
+    def note_growth(self) -> None:
+        """Called when a new rank has the state of the job."""
+        if len(self._ranks.staying()) >= self.least:
+            self._short_since = None
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether too few ranks have waited for too long."""
+        if self._short_since is None or now - self._short_since <= self._patience:
+            return False
+        waited = f"{self._patience:g} s (--rejoin-timeout)"
+        self.shortage = f"fewer than {self.least} ranks (--min) were left for {waited}"
+        return True
