@@ -2,7 +2,8 @@
 
 python -m tfdist run -n 3 --min 2 -m tests.elastic.worker FOLDER STRATEGY FAULTS FEATURE...
 
-FAULTS is "interrupt@K": connections break in about every K-th operation.
+FAULTS is as for `faulty.install`. A rank that is started later writes no results of features that
+had ended when it joined the others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import warnings
 
 def main() -> None:
     """Trains the features in their order."""
-    folder, strategy, faults, *names = sys.argv[1:]
+    folder, name_of_strategy, faults, *names = sys.argv[1:]
     faulthandler.register(signal.SIGUSR1)
     warnings.filterwarnings("error", module=r"tfdist(\.|$)")
     warnings.filterwarnings("ignore", message=".*more traffic")
@@ -39,16 +40,19 @@ def main() -> None:
         print(f"{name} ...", flush=True)
         feature = features[name]
         path = pathlib.Path(folder, file_name(name, str(number)))
+        strategy = None
         try:
-            outcome, model = harness.train(feature, tfdist.Strategy(strategy, **feature.options))
+            strategy = tfdist.Strategy(name_of_strategy, **feature.options)
+            outcome, model = harness.train(feature, strategy)
             for added in ("replicas", "recoveries"):
                 outcome.history.pop(added, None)
             result = Result.of(outcome, model)
         except ValueError as error:
             outcome = model = None
             result = Result(harness.Outcome([], {}), [], refused=str(error))
-        write(path, pickle.dumps(result))
-        del outcome, model
+        if strategy is None or not strategy.group.is_apart:
+            write(path, pickle.dumps(result))
+        del outcome, model, strategy
         keras.backend.clear_session()
         gc.collect()  # steps keep the values of all variables that there are
         keras.config.set_dtype_policy("float32")

@@ -63,6 +63,11 @@ class Group(Forming):
         elif formation.leaving:
             self._no_more = self.generation  # they leave before the first operation
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether this rank was started later, and is on its way to the others."""
+        return self._following is not None
+
     # --- operations ---------------------------------------------------------------------------
 
     def execute(self, operation: Operation) -> Any:
