@@ -2,7 +2,9 @@
 
 Two ranks train a model of 8.4 MB with Adam, with and without `--min`, in turn. They have a network
 of their own, whose loopback device gives each rank the rate of a link. Then three ranks train, and
-one of them is killed: the time until the next step has ended, less that of a usual step.
+one of them is killed: the time until the next step has ended, less that of a usual step. With
+`--restarts`, a new rank takes its place: the time until it has joined, and how long the step takes
+in which it does.
 
     python -m benchmarks.elastic                     # about ten minutes; needs root
     python -m benchmarks.elastic --engines multi_worker --jobs 1
@@ -18,6 +20,7 @@ from benchmarks import pages
 from benchmarks.common import machine, options, runner, tables
 
 JOBS = ("fixed", "elastic")
+_MOST_STEPS = 100_000  # until another rank has taken the place of a killed one
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -35,7 +38,13 @@ def parse_arguments() -> argparse.Namespace:
 
 def measure(engine: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The seconds of steps with and without `--min`, and of each recovery."""
-    found: dict[str, Any] = {"fixed": [], "elastic": [], "recovery": []}
+    found: dict[str, Any] = {
+        "fixed": [],
+        "elastic": [],
+        "recovery": [],
+        "joined": [],
+        "joining": [],
+    }
     given = ["--units", arguments.units, "--steps", arguments.steps]
     rate = 2 * arguments.gigabits  # both ranks send through the one device
     for _, kind in runner.in_turn(JOBS, arguments.jobs):
@@ -48,25 +57,49 @@ def measure(engine: str, arguments: argparse.Namespace) -> dict[str, Any]:
         killed = arguments.steps // 2
         steps = runner.written("elastic_ranks", *given, "--kill", killed, start=start)["seconds"]
         found["recovery"].append(max(steps[killed - 1 : killed + 2]) - statistics.median(steps))
+        more = [*given, "--kill", killed, "--until-replaced", "--steps", _MOST_STEPS]
+        start = runner.launched(3, engine, "--min", "1", "--restarts", "1", alone=True)
+        joined, joining = of_new_rank(runner.written("elastic_ranks", *more, start=start), killed)
+        found["joined"].append(joined)
+        found["joining"].append(joining)
     return found
+
+
+def of_new_rank(steps: dict[str, Any], killed: int) -> tuple[float, float]:
+    """Seconds from a rank's death until another one has joined, and for which its joining takes.
+
+    Args:
+        steps: the seconds of each step, and how many ranks it had.
+        killed: the number of the step in which the rank is killed, from 1.
+    """
+    seconds, ranks = steps["seconds"], steps["ranks"]
+    lost = ranks.index(2)
+    joined = ranks.index(3, lost)
+    return sum(seconds[killed : joined + 1]), seconds[joined] - statistics.median(seconds)
 
 
 def table(measured: dict[str, Any], arguments: argparse.Namespace) -> str:
     """A row for each engine, in Markdown."""
     head = ["engine", "fixed, ms", "elastic, ms", "ratio", "lost rank to next update, s"]
+    head += ["lost rank to new rank, s", "for which the others wait, s"]
     rows = []
     for engine, found in measured.items():
         fixed, elastic = ([1000 * s for s in found[kind]] for kind in JOBS)
         ratio = statistics.median(elastic) / statistics.median(fixed)
-        recovery = ", ".join(f"{seconds:.1f}" for seconds in found["recovery"])
+        times = [
+            ", ".join(f"{seconds:.1f}" for seconds in found[name])
+            for name in ("recovery", "joined", "joining")
+        ]
         quartiles = [tables.with_quartiles(kind, ".0f") for kind in (fixed, elastic)]
-        rows.append([engine, *quartiles, f"{ratio:.2f}", recovery])
+        rows.append([engine, *quartiles, f"{ratio:.2f}", *times])
     megabytes = 4 * 2 * arguments.units**2 / 1e6
     text = (
         f"Milliseconds of a step, median (quartiles), of 2 ranks with {arguments.gigabits:g} "
-        f"Gbit/s each; a model of {megabytes:.1f} MB, Adam. The last column: one of 3 ranks is "
+        f"Gbit/s each; a model of {megabytes:.1f} MB, Adam. The other columns: one of 3 ranks is "
         "killed; how much longer than a usual one the step takes in which that happens, with the "
-        f"new trace, in {arguments.jobs} jobs. {machine.measured_with('TensorFlow', 'Keras')}. "
+        "new trace; with --restarts, the time until a new rank has joined, which begins with the "
+        "import of TensorFlow, and how much longer the step takes in which it joins; in "
+        f"{arguments.jobs} jobs. {machine.measured_with('TensorFlow', 'Keras')}. "
         "Made by `make benchmark-elastic`."
     )
     return "\n".join([*tables.table(head, rows), "", text])

@@ -1,4 +1,4 @@
-"""What each rank of elastic.py runs; rank 0 writes how long its steps took."""
+"""What each rank of elastic.py runs; rank 0 writes how long its steps took, in how many ranks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ class Watch(keras.callbacks.Callback):
 
     Args:
         kill: the number of the step; None for none.
+        until_replaced: whether to stop training some steps after another process has taken the
+            place of a killed one.
     """
 
-    decides_in_batches = False
-
-    def __init__(self, kill: int | None):
+    def __init__(self, kill: int | None, until_replaced: bool):
         super().__init__()
+        self.decides_in_batches = until_replaced
         self.seconds: list[float] = []
+        self.ranks: list[int] = []
         self._kill = kill
         self._ended = time.perf_counter()
 
@@ -37,7 +39,11 @@ class Watch(keras.callbacks.Callback):
         """Notes the time since the step before."""
         now = time.perf_counter()
         self.seconds.append(now - self._ended)
+        self.ranks.append(self.model.distribute_strategy.num_replicas_in_sync)
         self._ended = now
+        last = set(self.ranks[-10:])
+        if self.decides_in_batches and max(last) == min(last) > min(self.ranks):
+            self.model.stop_training = True
         if batch + 1 == self._kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -49,6 +55,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--kill", type=int)
+    parser.add_argument("--until-replaced", action="store_true")
     arguments = parser.parse_args()
     strategy = tfdist.Strategy()
     rank, last = strategy.processes.rank, strategy.processes.size - 1
@@ -59,10 +66,12 @@ def main() -> None:
         model.compile("adam", "mse")
     x = np.random.default_rng(0).normal(size=(BATCH, units)).astype("float32")
     data = tf.data.Dataset.from_tensors((x, x)).repeat()
-    watch = Watch(arguments.kill if rank == last else None)
+    # One that is started later has a rank that is no rank of the group.
+    kill = arguments.kill if rank == last else None
+    watch = Watch(kill, arguments.until_replaced)
     model.fit(data, steps_per_epoch=arguments.steps, verbose=0, callbacks=[watch])
     if rank == 0:
-        arguments.path.write_text(json.dumps({"seconds": watch.seconds}))
+        arguments.path.write_text(json.dumps({"seconds": watch.seconds, "ranks": watch.ranks}))
 
 
 if __name__ == "__main__":

@@ -18,5 +18,6 @@ def test_fixed_and_elastic_jobs_take_turns(tmp_path):
     printed = run("elastic", *options, "--json", str(result), "--update", str(page))
     (found,) = json.loads(result.read_text()).values()
     assert len(found["fixed"]) == len(found["elastic"]) == 4
-    assert len(found["recovery"]) == 1
+    assert len(found["recovery"]) == len(found["joined"]) == len(found["joining"]) == 1
+    assert found["joined"][0] > found["joining"][0]
     assert printed.endswith(between(page, "elastic"))

@@ -36,16 +36,15 @@ def main() -> None:
     features = {feature.name: feature for feature in FEATURES}
     number = int(os.environ["TFDIST_ELASTIC"].split(":")[1])
     faulty.install(faults, number)
-    for name in names:
-        print(f"{name} ...", flush=True)
-        feature = features[name]
-        path = pathlib.Path(folder, file_name(name, str(number)))
+    for feature in [features[name] for name in names]:
+        print(f"{feature.name} ...", flush=True)
+        path = pathlib.Path(folder, file_name(feature.name, str(number)))
         strategy = None
         try:
             strategy = tfdist.Strategy(name_of_strategy, **feature.options)
             outcome, model = harness.train(feature, strategy)
-            for added in ("replicas", "recoveries"):
-                outcome.history.pop(added, None)
+            for name in [n for n in outcome.history if n.endswith(("replicas", "recoveries"))]:
+                del outcome.history[name]
             result = Result.of(outcome, model)
         except ValueError as error:
             outcome = model = None

@@ -48,7 +48,7 @@ def _numbers(attributes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_of_numbers(value: Any) -> bool:
+def _is_of_numbers(value: object) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_of_numbers, value))
     if type(value) is dict:
@@ -58,9 +58,9 @@ def _is_of_numbers(value: Any) -> bool:
     return isinstance(value, (bool, int, float, np.ndarray, np.number, tf.Tensor))
 
 
-def _is_fractional(leaf: Any) -> bool:
+def _is_fractional(leaf: object) -> bool:
     return not isinstance(leaf, (bool, int))
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_array(leaf: object) -> Any:
     return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf

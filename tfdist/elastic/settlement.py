@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +15,7 @@ from tfdist.elastic.handover import Belongings
 from tfdist.elastic.operations import Operation
 from tfdist.elastic.state import Made, Snapshot
 from tfdist.elastic.windows import Windows
+from tfdist.structures import Structure
 
 # What ranks that join must have alike with the others.
 _FACTS = ("operation", "variables", "batches", "sizes", "targets", "inputs")
@@ -139,7 +140,7 @@ class Settlement:
         variables = self._made.alive() if to_this_rank else {}
         transfer.state_of(self._carry, state, variables, leave_out, is_root=self.is_root)
 
-    def result(self, own: Any) -> Any:
+    def result(self, own: Structure) -> Structure:
         """The result that the last operation has in the rank that has completed the most."""
         return transfer.result_of(self._carry, own, is_root=self.is_root)
 
@@ -160,7 +161,7 @@ class Settlement:
                 window.do_again(*more, is_first=self._place.rank == 0)
 
 
-def _checksums(batch: Any) -> list[int]:
+def _checksums(batch: Structure) -> list[int]:
     """Checksums of a batch: the number of samples, the targets and weights, and the inputs."""
     inputs, *targets = batch if isinstance(batch, tuple) else (batch,)
     sizes = [leaf.shape[0] for leaf in tf.nest.flatten(inputs) if getattr(leaf, "shape", ())]

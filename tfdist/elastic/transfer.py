@@ -71,7 +71,7 @@ def without_tensors(result: Structure) -> Any:
     return tf.nest.map_structure(_as_sent, result)
 
 
-def received(sent: Any) -> Structure:
+def received(sent: object) -> Structure:
     """The result of which `without_tensors` has made `sent`."""
     return tf.nest.map_structure(_as_received, sent)
 
