@@ -49,9 +49,9 @@ def _numbers(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_of_numbers(value: object) -> bool:
-    if type(value) in (list, tuple):
+    if isinstance(value, (list, tuple)):
         return all(map(_is_of_numbers, value))
-    if type(value) is dict:
+    if isinstance(value, dict):
         return all(map(_is_of_numbers, value.values())) and all(
             isinstance(key, str) for key in value
         )
