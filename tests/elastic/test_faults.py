@@ -53,12 +53,13 @@ REPLACED = {
     "two die at once": (["0:SIGKILL:step 6", "2:SIGKILL:step 6"], [1, 3, 4]),
     "the new one dies too": (["1:SIGKILL:step 3", "3:SIGKILL:step 8"], [0, 2, 4]),
     "the new one dies before it joins": (["1:SIGKILL:step 3", "3:SIGKILL:strategy"], [0, 2, 4]),
+    "dies at the end": (["1:SIGKILL:end"], [0, 2]),
     "all of the first ranks die": (
         ["0:SIGKILL:step 3", "1:SIGKILL:step 6", "2:SIGKILL:step 9"],
         [3, 4, 5],
     ),
 }
-USUALLY_REPLACED = {"the first rank dies between micro-batches"}
+USUALLY_REPLACED = "the first rank dies between micro-batches"
 
 
 def launch(folder: pathlib.Path, *options: str, **environ: str) -> subprocess.CompletedProcess:
@@ -92,9 +93,9 @@ def one_device(shared, tmp_path_factory):
     return trained
 
 
-def train(folder, engine, *faults, count=3, least=1, restarts=0, **environ):
+def train(folder, engine, *faults, count=3, least=1, restarts=0, options=(), **environ):
     job = ["tfdist", "run", "-n", str(count), "--min", str(least), "--strategy", engine]
-    job += ["--restarts", str(restarts)]
+    job += ["--restarts", str(restarts), *options]
     job += ["--stall-timeout", "3", "--timeout", str(DEADLINE)]
     return launch(folder, *job, "-m", "tests.elastic.job", str(folder), *faults, **environ)
 
@@ -136,24 +137,36 @@ def test_the_result_is_that_of_one_device(name, engine, tmp_path, one_device):
     check(tmp_path, left, one_device())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in USUALLY_REPLACED else pytest.mark.full) for n in REPLACED],
-)
+def _replacements():
+    for engine, marks in NEEDS.items():
+        for name in REPLACED:
+            usual = engine == "multi_worker" and name == USUALLY_REPLACED
+            yield pytest.param(name, engine, marks=marks if usual else (*marks, pytest.mark.full))
+
+
+@pytest.mark.parametrize(("name", "engine"), list(_replacements()))
 def test_a_rank_is_replaced(name, engine, tmp_path, one_device):
     faults, there = REPLACED[name]
     done = train(tmp_path, engine, *faults, least=3, restarts=len(faults))
     assert done.returncode == 0, done.stderr
-    for number in range(3, 3 + len(faults)):
+    for number in range(3, 1 + max(there)):
         assert f"rank {number} is started in the place of rank" in done.stderr
     check(tmp_path, there, one_device())
 
 
 def test_too_few_ranks_end_the_job(tmp_path):
     done = train(tmp_path, "multi_worker", "1:SIGKILL:start", count=2, least=2)
-    assert done.returncode == 137
-    assert "1 ranks are left, and the job needs 2 (--min)" in done.stderr
+    assert done.returncode == 75
+    assert "1 rank is left, and the job needs 2 (--min)" in done.stderr
+
+
+def test_too_few_ranks_wait_for_others_so_long_and_no_longer(tmp_path):
+    waits = ("--rejoin-timeout", "0.5")
+    done = train(
+        tmp_path, "multi_worker", "1:SIGKILL:step 2", count=2, least=2, restarts=1, options=waits
+    )
+    assert done.returncode == 75
+    assert "fewer than 2 ranks (--min) were left for 0.5 s (--rejoin-timeout)" in done.stderr
 
 
 def test_an_error_of_the_script_ends_the_job(tmp_path):

@@ -56,17 +56,20 @@ class Job:
         """All of `numbers` form a group; returns what each was told."""
         for number in numbers:
             self.ready(number, generation - 1)
-        told = []
-        for number in numbers:
-            message = self.hear(number)
-            assert message["kind"] == "form"
-            told.append(message["formation"])
+        found = [told(self, number, "form")["formation"] for number in numbers]
         for number in numbers:
             self.say(number, "formed", generation=generation)
         assert [self.hear(n) for n in numbers] == [{"kind": "go", "generation": generation}] * len(
             numbers
         )
-        return told
+        return found
+
+
+def told(job, number, kind):
+    """What a rank is told next of a kind."""
+    while (message := job.hear(number))["kind"] != kind:
+        pass
+    return message
 
 
 @pytest.fixture
@@ -340,3 +343,119 @@ def test_a_rank_that_is_done_counts_as_there():
     job.ready(0, 1)
     assert job.hear(0)["kind"] == "interrupt"
     assert job.hear(0)["formation"]["members"] == [0]
+
+
+@pytest.fixture
+def joining():
+    """Ranks 0 and 1, of which rank 2 is lost, and rank 3, which forms a group with them."""
+    job = Job(3, 1, restarts=2, journal="journal")
+    job.form([0, 1, 2], 1)
+    assert job.group.ended(2, -9)
+    assert job.group.replaces(2, -9)
+    job.start(members(4)[3])
+    job.form([0, 1], 2)
+    job.ready(3, 0)
+    job.say(3, "near")
+    job.ready(0, 2, completed=7, takes_in=True, writes=True)
+    job.ready(1, 2, completed=7, takes_in=True)
+    assert told(job, 3, "meet")["completed"] == 7
+    job.ready(3, 0, completed=7, takes_in=True)
+    for number in (0, 1, 3):
+        assert told(job, number, "form")["formation"]["joining"] == [3]
+    return job
+
+
+def test_a_rank_may_leave_while_another_one_joins(joining):
+    joining.say(0, "formed", generation=3)
+    joining.say(1, "leaving")
+    for number in (0, 1, 3):
+        joining.ready(number, 3, completed=7, takes_in=True, writes=number == 0)
+    for number in (0, 1):
+        formation = told(joining, number, "form")["formation"]
+        assert (formation["members"], formation["leaving"]) == ([0, 1], [1])
+    for number in (0, 1):
+        joining.say(number, "formed", generation=4)
+    assert [told(joining, number, "go")["generation"] for number in (0, 1)] == [4, 4]
+    for number in (0, 1):
+        joining.say(number, "settled", generation=4)
+    assert told(joining, 1, "settled")
+    joining.say(1, "left")
+    joining.ready(0, 4, completed=7, takes_in=True, writes=True)
+    assert told(joining, 0, "form")["formation"]["members"] == [0, 3]
+
+
+def test_the_first_rank_may_die_while_another_one_joins(joining):
+    assert joining.group.ended(0, -9)
+    for number in (1, 3):
+        joining.ready(number, 3, completed=7, takes_in=True)
+    for number in (1, 3):
+        assert told(joining, number, "form")["formation"]["joining"] == [3]
+
+
+def test_a_new_rank_that_is_refused_does_not_hold_the_others_up(joining):
+    for number in (0, 1, 3):
+        joining.say(number, "formed", generation=3)
+    joining.say(3, "left")
+    for number in (0, 1):
+        joining.ready(number, 3, completed=7, takes_in=True, writes=number == 0)
+    assert told(joining, 0, "form")["formation"]["members"] == [0, 1]
+    assert joining.group.ended(3, 1)
+    assert joining.said[-1] == "rank 3 ended with exit status 1 before it had joined the others"
+
+
+def test_a_job_that_has_ended_well_does_not_lack_ranks():
+    job = Job(3, 3, restarts=1, journal="journal")
+    job.form([0, 1, 2], 1)
+    assert job.group.ended(1, -9)
+    assert job.group.replaces(1, -9)
+    job.start(members(4)[3])
+    job.say(0, "done")
+    job.say(2, "done")
+    assert job.killed[-1] == 3
+    assert job.group.ended(3, -9)
+    assert not job.group.headcount.shortage
+
+
+def test_nobody_waits_where_enough_can_never_come():
+    job = Job(3, 3, restarts=1, journal="journal")
+    job.form([0, 1, 2], 1)
+    assert job.group.ended(1, -9)
+    assert job.group.replaces(1, -9)
+    job.start(members(4)[3])
+    assert not job.group.ended(2, -9)
+    assert job.group.headcount.shortage.endswith("1 rank is left, and the job needs 3 (--min)")
+
+
+def test_new_ranks_join_in_the_order_of_their_numbers():
+    job = Job(3, 1, restarts=2, journal="journal")
+    job.form([0, 1, 2], 1)
+    for lost, number in ((1, 3), (2, 4)):
+        assert job.group.ended(lost, -9)
+        assert job.group.replaces(lost, -9)
+        job.start(members(5)[number])
+    job.form([0], 2)
+    job.ready(3, 0)
+    job.ready(4, 0)
+    job.say(4, "near")
+    job.ready(0, 2, completed=5, takes_in=True, writes=True)
+    assert told(job, 0, "form")["formation"]["members"] == [0]  # rank 3 is far, so 4 waits
+    job.say(0, "formed", generation=3)
+    job.say(3, "near")
+    assert told(job, 0, "take_in")
+    job.ready(0, 3, completed=6, takes_in=True, writes=True)
+    assert [told(job, number, "meet")["completed"] for number in (3, 4)] == [6, 6]
+
+
+def test_ranks_that_wait_are_told_to_quit_at_the_end_of_the_job(waiting):
+    waiting.group.end()
+    assert told(waiting, 0, "quit")
+
+
+def test_time_in_which_ranks_work_is_no_waiting():
+    job = Job(2, 2, restarts=1, patience=10, journal="journal")
+    job.form([0, 1], 1)
+    assert job.group.ended(1, -9)
+    assert job.group.replaces(1, -9)
+    job.ready(0, 1, completed=6)
+    assert told(job, 0, "form")["formation"]["waiting"]
+    assert not job.group.headcount.is_overdue(1e9)

@@ -70,6 +70,14 @@ class ElasticFunction:
             self._traced = (self._group.generation, function)
         return function(batch)
 
+    def trace(self, batch: Structure) -> None:
+        """Makes the variables that a step with `batch` makes; in this process alone."""
+        if self._model.run_eagerly:
+            self._step(batch)
+        else:
+            step = functools.partial(self._step)
+            tf.function(step, autograph=False).get_concrete_function(batch)
+
     def forget_trace(self) -> None:
         """Makes the next step be traced anew."""
         self._traced = (-1, self._step)
@@ -82,6 +90,7 @@ class ElasticFunction:
         is_first, self._is_first = self._is_first, False
         step = Step(
             self.step,
+            self.trace,
             batch,
             self._group.made,
             self._kind,

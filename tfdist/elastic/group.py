@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tfdist.elastic import transfer
 from tfdist.elastic.connection import Connection
-from tfdist.elastic.following import Following
+from tfdist.elastic.following import CannotJoinError, Following
 from tfdist.elastic.formation import Formation
 from tfdist.elastic.forming import Forming, GroupIsNoMoreError
 from tfdist.elastic.handover import Belongings
@@ -63,6 +63,15 @@ class Group(Forming):
         elif formation.leaving:
             self._no_more = self.generation  # they leave before the first operation
 
+    def check_made(self, numbers: Iterable[int]) -> None:
+        """Raises CannotJoinError if this rank lacks variables that the others have."""
+        missing = set(numbers) - self.made.alive().keys()
+        if missing:
+            raise CannotJoinError(
+                "This rank was started later and has not made the variables that the others have. "
+                f"Received: {len(missing)} that are missing"
+            )
+
     @property
     def is_apart(self) -> bool:
         """Whether this rank was started later, and is on its way to the others."""
@@ -108,8 +117,8 @@ class Group(Forming):
     def _pass(self, operation: Operation, entry: Entry) -> Structure:
         """Gets past `operation` with what it has come to in the others."""
         if operation.makes_variables:
-            self._stand_at(0, 1)
-            operation.run()
+            self._stand_at(1, 1)
+            operation.make_variables()
         self._stand_at(entry.size, entry.size)
         variables = self.made.alive()
         for number, value in entry.values.items():
@@ -153,7 +162,7 @@ class Group(Forming):
 
     def _write_down(self) -> None:
         """Writes what the last operation has come to, if this is rank 0."""
-        if self._journal is not None and self._entry is not None and self.rank == 0:
+        if self._journal is not None and self.rank == 0:
             self._journal.keep(self._completed, self._entry)
 
     # --- recovery -----------------------------------------------------------------------------
@@ -183,6 +192,14 @@ class Group(Forming):
                     operation.undo()
         raise AssertionError  # the loop has no other end
 
+    def _take_in(self, settlement: Settlement) -> None:
+        """Gives ranks that join the state of the others."""
+        try:
+            settlement.take_in(self.belongings)
+        except CannotJoinError:
+            self._link.say("left")  # so that nobody waits for the end of this process
+            raise
+
     def _settle(self, operation: Operation, formation: Formation, is_completed: bool) -> bool:
         """Gives ranks that have not completed an operation its results, if others have.
 
@@ -202,7 +219,7 @@ class Group(Forming):
         place = Place(self.rank, self.size, self._completed, joining)
         settlement = Settlement(self._connection.sum, place, operation, self.made, self.windows)
         if joining:
-            settlement.take_in(self.belongings)
+            self._take_in(settlement)
         settlement.accumulate_again()
         if settlement.is_new:
             self._following = None

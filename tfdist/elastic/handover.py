@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-_Key = tuple[str, int]
+from tfdist.elastic import transfer
 
 
 class Belongings:
@@ -22,27 +22,50 @@ class Belongings:
     def __init__(self) -> None:
         self.objects: Sequence[object] = ()
 
-    def given(self) -> dict[_Key, dict[str, Any]]:
-        """What this rank gives."""
-        return {key: _numbers(vars(one)) for key, one in _named(self.objects)}
+    def given(self) -> dict[str, list[dict[str, Any]]]:
+        """What this rank gives: for each class, the numbers of its objects."""
+        return {
+            name: [_numbers(vars(one)) for one in objects]
+            for name, objects in _by_class(self.objects).items()
+        }
 
-    def take(self, given: dict[_Key, dict[str, Any]]) -> None:
-        """Takes over what another rank has given; objects are matched by class and order."""
-        for key, one in _named(self.objects):
-            vars(one).update(given.get(key, {}))
+    def take(self, given: dict[str, list[dict[str, Any]]]) -> None:
+        """Takes over what another rank has given.
+
+        Objects of a class are matched by their order. Where ranks have different numbers of them,
+        nobody knows which ones belong together, and each keeps its own.
+        """
+        for name, objects in _by_class(self.objects).items():
+            found = given.get(name, [])
+            if len(found) == len(objects):
+                for one, numbers in zip(objects, found):
+                    _take(vars(one), numbers)
 
 
-def _named(objects: Iterable[object]) -> list[tuple[_Key, object]]:
-    found: dict[_Key, object] = {}
+def _by_class(objects: Sequence[object]) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = {}
     for one in objects:
         name = f"{type(one).__module__}.{type(one).__qualname__}"
-        found[name, sum(key[0] == name for key in found)] = one
-    return list(found.items())
+        found.setdefault(name, []).append(one)
+    return found
+
+
+def _take(attributes: dict[str, Any], numbers: dict[str, Any]) -> None:
+    """Sets attributes; lists and dicts stay the same objects, which others may know."""
+    for name, sent in numbers.items():
+        value, own = transfer.received(sent), attributes.get(name)
+        if type(own) is list and type(value) is list:
+            own[:] = value
+        elif type(own) is dict and type(value) is dict:
+            own.clear()
+            own.update(value)
+        else:
+            attributes[name] = value
 
 
 def _numbers(attributes: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: tf.nest.map_structure(_as_array, value)
+        name: transfer.without_tensors(value)
         for name, value in attributes.items()
         if _is_of_numbers(value) and any(map(_is_fractional, tf.nest.flatten(value)))
     }
@@ -52,15 +75,14 @@ def _is_of_numbers(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_of_numbers, value))
     if isinstance(value, dict):
-        return all(map(_is_of_numbers, value.values())) and all(
-            isinstance(key, str) for key in value
-        )
-    return isinstance(value, (bool, int, float, np.ndarray, np.number, tf.Tensor))
+        keys_are_names = all(isinstance(key, str) for key in value)
+        return keys_are_names and all(map(_is_of_numbers, value.values()))
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf"
+    if isinstance(value, tf.Tensor):
+        return hasattr(value, "numpy")  # none of a graph
+    return isinstance(value, (bool, int, float, np.number))
 
 
 def _is_fractional(leaf: object) -> bool:
     return not isinstance(leaf, (bool, int))
-
-
-def _as_array(leaf: object) -> Any:
-    return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf

@@ -7,6 +7,7 @@ next operation is completed, which needs all ranks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import pickle
@@ -49,48 +50,68 @@ class Journal:
         self._place = 0  # where this process reads on
 
     def has(self, count: int) -> bool:
-        """Whether this process has written the last one of `count` entries."""
+        """Whether this process has written the last one of `count` entries, as far as it can."""
         return self._count == count
 
-    def keep(self, count: int, entry: Entry) -> None:
+    def keep(self, count: int, entry: Entry | None) -> None:
         """Makes `entry` the last one of `count` entries; called in rank 0 only.
 
-        The first call in a process drops what the rank before it has written beyond that.
+        Args:
+            count: how many operations all ranks have completed.
+            entry: what the last of them has come to; None in a rank that has joined after it.
         """
-        if self._count is None:
-            self._count = self._taken_over(count - 1)
         if self._count == count:
             return
         try:
-            data = pickle.dumps(tuple(entry))
-        except Exception as error:  # whatever an object's own code raises
+            is_there = self._count != count - 1 and self._take_over(count, entry is not None)
+            if entry is not None and not is_there:
+                self._append(entry)
+        except Exception as error:  # whatever an object's own code raises when it is pickled
             self.end(f"a result cannot be kept ({type(error).__name__}: {error})")
-            return
-        with self._path.open("ab") as file:
-            file.write(_LENGTH.pack(len(data)) + data)
         self._count = count
 
-    def _taken_over(self, count: int) -> int:
-        """Cuts the file to its first `count` entries."""
+    def _take_over(self, count: int, has_last: bool) -> bool:
+        """Drops what the rank that has written so far did not complete together with all others.
+
+        Args:
+            count: how many operations all have completed.
+            has_last: whether this process knows what the last of them has come to.
+
+        Returns:
+            Whether the last entry is there. If there is one after it, it is certain.
+        """
         self._path.touch()
         with self._path.open("r+b") as file:
-            for _ in range(count):
-                found = self._read_at(file.fileno(), file.tell())
-                if found is None:
-                    self.end("rank 0 was lost before it could write down what the ranks did")
-                    break
-                file.seek(found[1])
-            file.truncate()
-        return count
+            ends = [0]
+            while len(ends) < count + 2 and (found := _read_at(file.fileno(), ends[-1])):
+                ends.append(found[1])
+            kept = count if len(ends) > count + 1 or not has_last else count - 1
+            if len(ends) <= kept:
+                raise LookupError("rank 0 was lost before it had written down what the ranks did")
+            file.truncate(ends[kept])
+        return kept == count
+
+    def _append(self, entry: Entry) -> None:
+        data = pickle.dumps(tuple(entry))
+        with self._path.open("ab") as file:
+            before = file.tell()
+            try:
+                file.write(_LENGTH.pack(len(data)) + data)
+                file.flush()
+            except OSError:
+                os.truncate(self._path, before)
+                raise
 
     def end(self, why: str) -> None:
         """Says that nobody can follow the ranks any more; called in any of them."""
-        if not self._end.exists():
-            self._end.write_text(why)
+        with contextlib.suppress(OSError):  # a full disk must not end training
+            if not self._end.exists():
+                self._end.touch()
+                self._end.write_text(why)
 
     def why_ended(self) -> str:
         """Why nobody can follow the ranks any more; "" if one can."""
-        return self._end.read_text() if self._end.exists() else ""
+        return (self._end.read_text() or "the disk is full") if self._end.exists() else ""
 
     def read(self, *, is_last: bool) -> Entry | None:
         """The next entry, or None if it is not certain yet.
@@ -101,17 +122,18 @@ class Journal:
         if not self._path.exists():
             return None
         with self._path.open("rb") as file:
-            found = self._read_at(file.fileno(), self._place)
-            if found is None or not (is_last or self._read_at(file.fileno(), found[1])):
+            found = _read_at(file.fileno(), self._place)
+            if found is None or not (is_last or _read_at(file.fileno(), found[1])):
                 return None
         data, self._place = found
         return Entry(*pickle.loads(data))
 
-    def _read_at(self, descriptor: int, place: int) -> tuple[bytes, int] | None:
-        """A whole entry, and where the next one begins; None if there is none."""
-        head = os.pread(descriptor, _LENGTH.size, place)
-        if len(head) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack(head)
-        data = os.pread(descriptor, length, place + _LENGTH.size)
-        return (data, place + _LENGTH.size + length) if len(data) == length else None
+
+def _read_at(descriptor: int, place: int) -> tuple[bytes, int] | None:
+    """A whole entry, and where the next one begins; None if there is none."""
+    head = os.pread(descriptor, _LENGTH.size, place)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    data = os.pread(descriptor, length, place + _LENGTH.size)
+    return (data, place + _LENGTH.size + length) if len(data) == length else None

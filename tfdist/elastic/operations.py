@@ -30,10 +30,13 @@ class Operation(Protocol):
     makes_variables: bool
 
     def begin(self) -> None:
-        """Called once in this process, before `run`."""
+        """Called before `run`."""
 
     def run(self) -> Any:
         """Does it, together with the other ranks; the result is the same in all of them."""
+
+    def make_variables(self) -> None:
+        """Makes the variables that `run` would make; in this process alone."""
 
     def undo(self) -> None:
         """Takes back what `run` may have changed in this process before it failed."""
@@ -53,16 +56,17 @@ class Sum(Operation):
 
     Args:
         run: makes the sum.
+        kind: as in `Operation`.
     """
 
     window = None
     batch = None
-    kind = "sum"
     takes_in = False
     makes_variables = False
 
-    def __init__(self, run: Callable[[], Any]):
+    def __init__(self, run: Callable[[], Any], kind: str = "sum"):
         self._run = run
+        self.kind = kind
 
     def begin(self) -> None:
         """Nothing."""
@@ -70,6 +74,9 @@ class Sum(Operation):
     def run(self) -> Any:
         """The sum."""
         return self._run()
+
+    def make_variables(self) -> None:
+        """Nothing."""
 
     def undo(self) -> None:
         """Nothing."""
@@ -88,6 +95,7 @@ class Step(Operation):
 
     Args:
         step: does a step with a batch.
+        trace: makes the variables that this makes.
         batch: the batch.
         made: the variables, of all models.
         name: the kind of step.
@@ -100,6 +108,7 @@ class Step(Operation):
     def __init__(
         self,
         step: Callable[[Structure], Structure],
+        trace: Callable[[Structure], None],
         batch: Structure,
         made: Made,
         name: str,
@@ -116,6 +125,7 @@ class Step(Operation):
         self.makes_variables = makes_variables
         self._read = read
         self._step = step
+        self._trace = trace
         self._made = made
         self._before: Snapshot | None = None
 
@@ -126,6 +136,10 @@ class Step(Operation):
     def run(self) -> Structure:
         """The step's results."""
         return self._step(self.batch)
+
+    def make_variables(self) -> None:
+        """Makes the variables of the model that the step makes."""
+        self._trace(self.batch)
 
     def undo(self) -> None:
         """Gives the variables their values back.

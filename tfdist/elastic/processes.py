@@ -50,6 +50,11 @@ class GroupProcesses(Processes):
         return False
 
     @property
+    def is_following(self) -> bool:
+        """Whether this rank was started later, and is on its way to the others."""
+        return self._group.is_apart
+
+    @property
     def aside(self) -> Processes:
         """This object: elastic ranks have nothing that only one of them has."""
         return self
@@ -63,15 +68,20 @@ class GroupProcesses(Processes):
 
     def sum_of(self, make: Callable[[], tf.Tensor]) -> tf.Tensor:
         """The sum of what `make` returns in each rank."""
-        return self._executed(lambda: self._carry(make()))
+        return self._executed(lambda: self._carry(make()), "sum")
 
-    def _executed(self, act: Callable[[], _Result]) -> _Result:
-        """The result of `act`, which all ranks do together."""
+    def _executed(self, act: Callable[[], _Result], kind: str) -> _Result:
+        """The result of `act`, which all ranks do together.
+
+        Args:
+            act: makes the result.
+            kind: of the operation; the same in all ranks.
+        """
 
         def noted() -> tuple[_Result, tuple[int, ...]]:
             return act(), (*self._group.members, self._group.recoveries)
 
-        result, self._membership = self._group.execute(Sum(noted))
+        result, self._membership = self._group.execute(Sum(noted, kind))
         return result
 
     @property
@@ -97,7 +107,7 @@ class GroupProcesses(Processes):
 
         if not len(row):  # TensorFlow's operation crashes the process
             return np.zeros((self.size, 0), np.int64)
-        return self.sum_of(table).numpy()
+        return self._executed(lambda: self._carry(table()), f"table of {len(row)}").numpy()
 
     def _broadcast(self, value: np.ndarray, root: int) -> np.ndarray:
         """The array of `root`: a rank at the last operation, or what `source` has returned.
@@ -122,7 +132,7 @@ class GroupProcesses(Processes):
                 words.view(np.uint8)[: data.size] = data
             return self._carry(tf.constant(words))
 
-        found = self._executed(of_member)
+        found = self._executed(of_member, f"broadcast of {data.size} bytes")
         if found is None:
             raise LostSourceError(
                 "A rank was lost before the others had all that they were to take over from it. "

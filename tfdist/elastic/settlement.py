@@ -8,9 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfdist.balance import whole_batches
 from tfdist.data import batch_checksums
+from tfdist.data.batches import as_tensors
 from tfdist.elastic import transfer
 from tfdist.elastic.following import CannotJoinError
+from tfdist.elastic.forming import GroupIsNoMoreError
 from tfdist.elastic.handover import Belongings
 from tfdist.elastic.operations import Operation
 from tfdist.elastic.state import Made, Snapshot
@@ -82,6 +85,7 @@ class Settlement:
 
         Raises:
             CannotJoinError: in a rank that is about to do something else, or with other data.
+            GroupIsNoMoreError: then in the other ranks.
         """
         self._check_joining()
         for number in range(self._count):
@@ -102,18 +106,24 @@ class Settlement:
                 *_checksums(self._operation.batch),
             ]
         )
-        mine, theirs = rows[self._place.rank], rows[self._root]
-        differ = [name for name, a, b in zip(_FACTS, mine, theirs) if a != b]
-        others = np.delete(rows, self._place.joining, axis=0)
-        if len({int(row[-1]) for row in others}) > 1 and "inputs" in differ:
-            differ.remove("inputs")  # they are augmented at random
-        if self.is_new and differ:
+        found = {rank: self._differences(rows, rank) for rank in self._place.joining}
+        if found.get(self._place.rank):
             raise CannotJoinError(
                 "This rank was started later and is not where the others are, so it cannot join "
                 "them. Its data must be the same, in the same order, each time the script runs: "
                 "call `keras.utils.set_random_seed` first, and do not read data that change. "
-                f"Received: other {', '.join(differ)} than in rank {self._root}"
+                f"Received: other {', '.join(found[self._place.rank])} than in rank {self._root}"
             )
+        if any(found.values()):
+            raise GroupIsNoMoreError
+
+    def _differences(self, rows: np.ndarray, rank: int) -> list[str]:
+        """What a rank that joins has otherwise than the others."""
+        differ = [name for name, a, b in zip(_FACTS, rows[rank], rows[self._root]) if a != b]
+        others = np.delete(rows, self._place.joining, axis=0)
+        has_targets = bool(rows[self._root, _FACTS.index("targets")])
+        is_augmented = len(set(others[:, -1].tolist())) > 1 or (len(others) == 1 and has_targets)
+        return [] if differ == ["inputs"] and is_augmented else differ
 
     def _hand_over_window(self, number: int) -> None:
         window = self._windows.get(number)
@@ -163,10 +173,13 @@ class Settlement:
 
 def _checksums(batch: Structure) -> list[int]:
     """Checksums of a batch: the number of samples, the targets and weights, and the inputs."""
-    inputs, *targets = batch if isinstance(batch, tuple) else (batch,)
+    if whole_batches.are_in((batch,)):
+        (batch,) = batch
+    inputs, *targets = as_tensors(batch) if isinstance(batch, tuple) else (as_tensors(batch),)
+    given = [target for target in targets if target is not None]
     sizes = [leaf.shape[0] for leaf in tf.nest.flatten(inputs) if getattr(leaf, "shape", ())]
     return [
         zlib.crc32(repr(sizes).encode()),
-        int(batch_checksums.of_targets(targets)),
+        int(batch_checksums.of_targets(given)),
         int(batch_checksums.of_inputs(inputs)),
     ]

@@ -99,7 +99,11 @@ class Window:
 
 
 class Windows:
-    """The open windows of all models, by numbers that are the same in all ranks."""
+    """The open windows of all models, by numbers that are the same in all ranks.
+
+    Attributes:
+        made: how many numbers there are.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count()

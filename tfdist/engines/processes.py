@@ -44,6 +44,11 @@ class Processes(abc.ABC):
         return self.size == 1
 
     @property
+    def is_following(self) -> bool:
+        """Whether this process is told what others did before it came, and so must do the same."""
+        return False
+
+    @property
     def meeting_place(self) -> Processes:
         """The `Processes` object through which all strategies of this process talk to others."""
         return self

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import selectors
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
-from tfdist.elastic.formation import Formation
 from tfdist.environment import ELASTIC, JOURNAL
+from tfdist.launcher.formations import Formations, Variables
 from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster
 from tfdist.launcher.headcount import Headcount
 from tfdist.launcher.link import Link
-from tfdist.launcher.members import Member, named
+from tfdist.launcher.members import Member
 from tfdist.launcher.rank import ending
-
-Variables = Callable[[int], Sequence[Mapping[str, str]]]
 
 
 class Group:
@@ -42,17 +38,11 @@ class Group:
         patience: float = math.inf,
         journal: str = "",
     ):
-        self._variables = variables
         self._journal = {JOURNAL: journal} if journal else {}
         self._ranks = Roster()
+        self._formations = Formations(self._ranks, variables)
         self.headcount = Headcount(self._ranks, least, restarts, patience)
-        self._generation = 0
-        self._interrupted = 0  # the last group that is no more
         self._is_ending = False
-        self._since: float | None = None  # when the last group was interrupted
-        self._whys: list[str] = []
-        self._recoveries = 0
-        self._is_waited_for = False  # whether the next group follows at once
 
     def open(
         self,
@@ -68,6 +58,7 @@ class Group:
             kill: ends the rank with a number.
         """
         self._selector, self._say, self._kill = selector, say, kill
+        self._formations.say = say
 
     def connect(self, member: Member) -> tuple[dict[str, str], tuple[int, ...]]:
         """A connection to a rank that is about to be started.
@@ -76,7 +67,7 @@ class Group:
             The variables with which the rank is to be started, and the descriptors to pass on.
         """
         link = Link(lambda message: self._take(member.number, message))
-        self._ranks[member.number] = GroupRank(member, link, is_new=self._generation > 0)
+        self._ranks[member.number] = GroupRank(member, link, is_new=self._formations.generation > 0)
         self._selector.register(link.fd, selectors.EVENT_READ, link)
         descriptor = link.other.fileno()
         return {ELASTIC: f"{descriptor}:{member.number}", **self._journal}, (descriptor,)
@@ -88,6 +79,9 @@ class Group:
     def end(self) -> None:
         """Called when the job is about to end: ranks that are told to end do so at once."""
         self._is_ending = True
+        for rank in self._ranks.values():
+            if rank.state == "ready":
+                rank.link.say("quit")  # it waits for the others and would not notice Ctrl-C
 
     # --- what ranks do ------------------------------------------------------------------------
 
@@ -104,13 +98,14 @@ class Group:
             rank.state = "gone"
         elif kind == "done":
             rank.state = "done"
+            if rank.is_new:
+                rank.link.say("end")
         elif kind == "near":
             rank.state = "near"
-            self._ask_to_take_in()
+            self._formations.ask_to_take_in()
         elif kind == "joined":
             rank.is_new = False
-            self.headcount.note_growth()
-        elif message["generation"] == self._generation and rank.state in IN_GROUP:
+        elif message["generation"] == self._formations.generation and rank.state in IN_GROUP:
             rank.state = kind  # "formed" or "settled"
         self._go_on()
 
@@ -118,14 +113,12 @@ class Group:
         rank.address = message["address"]
         rank.completed, rank.takes_in = message["completed"], message["takes_in"]
         rank.writes = message["writes"]
-        if rank.state == "starting" and self._generation:
+        if rank.state == "starting" and self._formations.generation:
             rank.is_new, rank.state = True, "following"
-            alone = [rank.member.number], [rank.address]
-            variables = self._variables(1)[0]
-            self._tell(rank, Formation(0, *alone, is_apart=True, variables=variables))
+            self._formations.set_apart(rank)
             return
-        if rank.state in IN_GROUP and message["generation"] == self._generation:
-            self._interrupt()
+        if rank.state in IN_GROUP and message["generation"] == self._formations.generation:
+            self._formations.interrupt()
         rank.state = "ready"
 
     def _take_leaving(self, rank: GroupRank) -> None:
@@ -135,9 +128,9 @@ class Group:
             return
         why = f"{rank.member.name} was asked to leave"
         self.headcount.note_loss(why, self._say, waits=True)
-        self._change(why)
+        self._formations.change(why)
         if rank.state in IN_GROUP:
-            self._interrupt()
+            self._formations.interrupt()
 
     def ended(self, number: int, status: int) -> bool:
         """Called when a rank has ended.
@@ -153,27 +146,36 @@ class Group:
         rank.has_ended = True
         was, rank.state = rank.state, "gone"
         rank.link.other.close()
+        if rank.is_new:
+            return self._new_one_ended(rank, status)
         enough = was in ("gone", "done") or self.headcount.suffices(rank, status)
         if was in IN_GROUP and not self._ranks.alive() and number < min(self._ranks.done() or [0]):
             enough = False  # it had files to write, which nobody else writes any more
-        fails = status > 0 and not rank.is_new
-        goes_on = enough and not fails and not self._is_ending
-        if was not in ("gone", "done") and not fails and not self._is_ending:
+        goes_on = status <= 0 and enough and not self._is_ending
+        if was not in ("gone", "done") and status <= 0 and not self._is_ending:
             why = f"{rank.member.name} {ending(status)}"
             self.headcount.note_loss(why, self._say, waits=goes_on)
         if goes_on and was not in ("gone", "done"):
-            self._note_end(rank, status)
+            self._formations.change(f"{rank.member.name} {ending(status)}")
         if goes_on and was in IN_GROUP:
-            self._interrupt()
+            self._formations.interrupt()
         self._go_on()
         return goes_on
 
-    def _note_end(self, rank: GroupRank, status: int) -> None:
-        how = f"{rank.member.name} {ending(status)}"
-        if rank.is_new and self._ranks.alive():
-            self._say(f"{how} before it had joined the others")
-        elif not rank.is_new:
-            self._change(how)
+    def _new_one_ended(self, rank: GroupRank, status: int) -> bool:
+        if not self._ranks.alive():
+            return not self._is_ending  # the others are done
+        goes_on = self.headcount.suffices(rank, status) and not self._is_ending
+        why = f"{rank.member.name} {ending(status)} before it had joined the others"
+        if goes_on:
+            self._say(why)
+        elif not self._is_ending:
+            self.headcount.note_loss(why, self._say, waits=False)
+        self._formations.ask_to_take_in()  # other new ones may have waited for this one
+        if rank in self._formations.current:
+            self._formations.interrupt()
+        self._go_on()
+        return goes_on
 
     def replaces(self, number: int, status: int) -> bool:
         """Whether a rank that has ended, without which the job goes on, is replaced by a new one.
@@ -186,107 +188,50 @@ class Group:
 
     # --- groups -------------------------------------------------------------------------------
 
-    def _change(self, why: str) -> None:
-        """Notes why the next group is another one, for the user."""
-        self._since = self._since or time.monotonic()
-        self._whys.append(why)
-
-    def _interrupt(self) -> None:
-        """Frees all ranks of the group from waiting for each other."""
-        self._since = self._since or time.monotonic()
-        if self._interrupted == self._generation:
-            return
-        self._interrupted = self._generation
-        for rank in self._ranks.values():
-            if rank.state in IN_GROUP:
-                rank.link.say("interrupt", generation=self._generation)
-
     def _go_on(self) -> None:
         """Does what is due, now that the state of a rank has changed."""
         alive = self._ranks.alive()
         if not alive:
             self._end_all()
         elif not self._is_ending:
-            gathered = [*alive, *(rank for rank in self._ranks.new() if not rank.is_on_its_way)]
-            states = {rank.state for rank in gathered}
-            if states == {"ready"}:
-                self._all_are_ready(alive, gathered)
+            states = {rank.state for rank in self._formations.current}
+            new = self._ranks.new()
+            if all(rank.state == "ready" for rank in alive):
+                if not any(rank.state in IN_GROUP for rank in new):
+                    self._all_are_ready(alive, [r for r in new if r.state == "ready"])
             elif states == {"formed"}:
-                self._all_have_formed(gathered)
+                self._formations.note_formed()
             elif states == {"settled"}:
-                self._to_all(gathered, "settled", "dissolved")
+                self._formations.to_all("settled", "dissolved")
 
     def _end_all(self) -> None:
-        for why in self._whys if not self._is_ending else ():
-            self._say(why)
-        self._whys = []
+        if not self._is_ending:
+            self._formations.say_what_is_left()
         for number, rank in self._ranks.items():
             if rank.is_new:
                 self._kill(number)
             else:
                 rank.link.say("end")
 
-    def _ask_to_take_in(self) -> None:
-        for rank in self._ranks.alive():
-            if rank.state in IN_GROUP:
-                rank.link.say("take_in")
-
-    def _all_are_ready(self, alive: list[GroupRank], gathered: list[GroupRank]) -> None:
+    def _all_are_ready(self, alive: list[GroupRank], new: list[GroupRank]) -> None:
         """Forms a group, or waits for ranks that join."""
-        coming = [rank for rank in self._ranks.new() if rank.state in ("near", "expected")]
-        is_short = len(gathered) + len(self._ranks.done()) < self.headcount.least
+        coming = self._ranks.coming()
+        is_short = len(alive) + len(new) + len(self._ranks.done()) < self.headcount.least
         can_take_in = len({rank.completed for rank in alive}) == 1 and all(
             rank.takes_in and not rank.leaves for rank in alive
         )
         if coming:  # they read what the others have done
             can_take_in &= alive[0].writes
-        if (coming or is_short or len(gathered) > len(alive)) and not can_take_in:
-            self._form(alive, waiting=True)
+        if (coming or is_short or new) and not can_take_in:
+            self.headcount.end_waiting()
+            self._formations.form(alive, is_interim=True)
         elif coming:
             for rank in coming:
                 if rank.state == "near":
                     rank.state = "expected"
                     rank.link.say("meet", completed=alive[0].completed)
-        elif not is_short:
-            self._form(gathered, waiting=False)
-
-    def _form(self, gathered: list[GroupRank], *, waiting: bool) -> None:
-        leaving = [rank.member.number for rank in gathered if rank.leaves]
-        self._generation += 1
-        self._is_waited_for = bool(leaving) or waiting
-        if self._generation > 1 and not self._is_waited_for:
-            self._recoveries += 1
-        for rank in gathered:
-            if rank.is_new:
-                self._change(f"{rank.member.name} joins")
-        variables = self._variables(len(gathered))
-        for place, rank in enumerate(gathered):
-            rank.state = "forming"
-            formation = Formation(
-                self._generation,
-                [other.member.number for other in gathered],
-                [other.address for other in gathered],
-                leaving,
-                [other.member.number for other in gathered if other.is_new],
-                waiting=waiting,
-                recoveries=self._recoveries,
-                variables=variables[place],
-            )
-            self._tell(rank, formation)
-
-    def _tell(self, rank: GroupRank, formation: Formation) -> None:
-        rank.link.say("form", formation=dataclasses.asdict(formation))
-
-    def _all_have_formed(self, gathered: list[GroupRank]) -> None:
-        self._to_all(gathered, "go", "in")
-        if self._since is not None and not self._is_waited_for:
-            seconds = time.monotonic() - self._since
-            why = "; ".join(self._whys) or "a connection between two ranks broke"
-            who = named([rank.member for rank in gathered])
-            self._say(f"{why}; training goes on with {who}, after {seconds:.1f} s")
-            self._since, self._whys = None, []
-
-    def _to_all(self, gathered: list[GroupRank], kind: str, state: str) -> None:
-        for rank in gathered:
-            rank.state = state
-            rank.link.say(kind, generation=self._generation)
+        elif is_short:
+            self.headcount.begin_to_wait()
+        else:
+            self.headcount.end_waiting()
+            self._formations.form([*alive, *new], is_interim=False)

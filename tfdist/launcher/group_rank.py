@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member
@@ -67,6 +68,16 @@ class Roster(dict[int, GroupRank]):
     def new(self) -> list[GroupRank]:
         """The ranks that do not have the state of the job yet."""
         return [rank for rank in self.values() if rank.is_new and rank.state != "gone"]
+
+    def coming(self) -> list[GroupRank]:
+        """The new ranks that join next, one after the other.
+
+        A rank with a lower number never joins later: the first rank is the one with the lowest
+        number, and it must stay the first.
+        """
+        on_their_way = [rank for rank in self.new() if rank.is_on_its_way]
+        far = [r.member.number for r in on_their_way if r.state not in ("near", "expected")]
+        return [r for r in on_their_way if r.member.number < min(far, default=math.inf)]
 
     def done(self) -> list[int]:
         """The numbers of the ranks whose scripts have ended."""

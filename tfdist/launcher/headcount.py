@@ -35,7 +35,8 @@ class Headcount:
 
     def can_spare(self, rank: GroupRank) -> bool:
         """Whether enough ranks would be left without `rank`, or a new one would replace it."""
-        return rank.is_new or self._restarts > 0 or len(self._ranks.left()) > self.least
+        left = len(self._ranks.left())
+        return rank.is_new or left > self.least or (left > 1 and self._restarts > 0)
 
     def suffices(self, lost: GroupRank, status: int) -> bool:
         """Whether the job can go on without a rank.
@@ -45,8 +46,8 @@ class Headcount:
             status: its exit status; negative for a signal.
         """
         left = len(self._ranks.staying())
-        others_come = bool(self._ranks.new()) or self._may_replace(lost, status)
-        return left >= self.least or (left > 0 and others_come)
+        come = len(self._ranks.new()) + self._may_replace(lost, status)
+        return left >= self.least or (left > 0 and left + come >= self.least)
 
     def replaces(self, lost: GroupRank, status: int) -> bool:
         """Whether a new rank is started in the place of a lost one; called once for each.
@@ -78,14 +79,16 @@ class Headcount:
         too_few = f"{why}; {left} {are} left, and the job needs {self.least} (--min)"
         if not waits:
             self.shortage = too_few
-        elif self._short_since is None:
-            self._short_since = time.monotonic()
+        else:
             say(f"{too_few}; waiting for new ones")
 
-    def note_growth(self) -> None:
-        """Called when a new rank has the state of the job."""
-        if len(self._ranks.staying()) >= self.least:
-            self._short_since = None
+    def begin_to_wait(self) -> None:
+        """Called when too few ranks wait before a step."""
+        self._short_since = self._short_since or time.monotonic()
+
+    def end_waiting(self) -> None:
+        """Called when ranks form a group."""
+        self._short_since = None
 
     def is_overdue(self, now: float) -> bool:
         """Whether too few ranks have waited for too long."""

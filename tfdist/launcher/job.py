@@ -139,7 +139,7 @@ class Job:
         """Starts a rank of an elastic job in the place of a lost one."""
         member = dataclasses.replace(lost.member, number=len(self._members))
         self._streams.say(f"{member.name} is started in the place of {lost.name}")
-        self._environments.append(self._environments[self._members.index(lost.member)])
+        self._environments.append(self._environments[-1])  # not that of rank 0
         self._logs.append(output.Log(os.path.join(os.path.dirname(lost.log.path), member.log_name)))
         self._members.append(member)
         self._ranks.append(self._started_rank(len(self._members) - 1))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tfdist.elastic.following import CannotJoinError
 from tfdist.engines.processes import Processes
 
 _MOST_DIFFERENCES = 12
@@ -61,6 +62,12 @@ def meet(
     place = processes.meeting_place
     header = [digest(json.dumps([doing, facts], sort_keys=True).encode()), number]
     rows = _outside_of_scopes(place.all_gather, header)
+    if place.is_following and header[0] not in rows[:, 0]:
+        raise CannotJoinError(
+            "This rank was started later, and its script does not do what those of the others did, "
+            "so it cannot join them. A script that ranks may join must do the same each time. "
+            f"Received: this rank {doing}"
+        )
     if len(set(rows[:, 0])) > 1:
         text = json.dumps([doing, detail, facts], sort_keys=True)
         texts = _outside_of_scopes(place.all_gather_texts, text)

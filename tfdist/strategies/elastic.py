@@ -56,7 +56,8 @@ class ElasticStrategy(MultiProcessStrategy):
         compat.separate_collectives(self)
         extended = ElasticExtended(self, device, engine, group.made)
         tf.distribute.Strategy.__init__(self, extended)
-        group.on_change(lambda: extended.take_place(group.rank, group.size))
+        # A rank on its way to the others is no rank of the group. It stands for the last one.
+        group.on_change(lambda: extended.take_place(min(group.rank, group.size - 1), group.size))
         self._init_processes(options, engine, log_all_ranks)
         self.on_demand = AtOnce(engine.processes)
         # A rank may have to make a variable while others do not.
@@ -225,7 +226,8 @@ class ElasticStrategy(MultiProcessStrategy):
             new = {n: v for n, v in made.alive().items() if n >= self._equal}
             own = json.dumps({n: checksum(v) for n, v in new.items()})
             texts = [json.loads(text) for text in self.processes.all_gather_texts(own)]
-            common = [n for n in map(str, new) if all(n in text for text in texts)]
+            common = [n for n in texts[0] if all(n in text for text in texts)]
+            self.group.check_made(map(int, common))
             differing = [n for n in common if len({text[n] for text in texts}) > 1]
             variables = [new[int(number)] for number in differing]
             values = [variable.numpy() for variable in variables]

@@ -1,0 +1,126 @@
+"""The groups that the ranks of an elastic job form, one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from tfdist.elastic.formation import Formation
+from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster
+from tfdist.launcher.members import named
+
+Variables = Callable[[int], Sequence[Mapping[str, str]]]
+
+
+class Formations:
+    """Forms groups, and tells the user why.
+
+    Args:
+        ranks: all ranks.
+        variables: makes the environment variables for a group of so many ranks, by rank.
+
+    Attributes:
+        generation: the number of the last group; 0 before the first one.
+        current: its members.
+        say: tells the user something, in one line.
+    """
+
+    def __init__(self, ranks: Roster, variables: Variables):
+        self.generation = 0
+        self.current: list[GroupRank] = []
+        self.say: Callable[[str], None] = print
+        self._ranks = ranks
+        self._variables = variables
+        self._interrupted = 0  # the last group that is no more
+        self._since: float | None = None  # when the last group was interrupted
+        self._whys: list[str] = []
+        self._recoveries = 0
+        self._is_interim = False  # whether the next group follows at once
+        self._is_asked = False  # whether ranks were asked to come back, as others wait to join
+
+    def change(self, why: str) -> None:
+        """Notes why the next group is another one, for the user."""
+        self._since = self._since or time.monotonic()
+        self._whys.append(why)
+
+    def interrupt(self) -> None:
+        """Frees all ranks of the group from waiting for each other."""
+        self._since = self._since or time.monotonic()
+        if self._interrupted == self.generation:
+            return
+        self._interrupted = self.generation
+        for rank in self._ranks.values():
+            if rank.state in IN_GROUP:
+                rank.link.say("interrupt", generation=self.generation)
+
+    def ask_to_take_in(self) -> None:
+        """Asks the ranks in a group to come back, if new ranks are about to join."""
+        for rank in self._ranks.alive() if self._ranks.coming() else ():
+            if rank.state in IN_GROUP:
+                self._is_asked = True
+                rank.link.say("take_in")
+
+    def form(self, members: list[GroupRank], *, is_interim: bool) -> None:
+        """Forms a group.
+
+        Args:
+            members: the ranks in it.
+            is_interim: whether it only comes to the next step, before which others join it.
+        """
+        members = sorted(members, key=lambda rank: rank.member.number)
+        leaving = [rank.member.number for rank in members if rank.leaves]
+        self.generation += 1
+        self.current = members
+        self._is_interim = is_interim or bool(leaving)
+        is_other = bool(self._whys) or any(rank.is_new for rank in members)
+        if self.generation > 1 and not self._is_interim and (is_other or not self._is_asked):
+            self._recoveries += 1
+        variables = self._variables(len(members))
+        for place, rank in enumerate(members):
+            rank.state = "forming"
+            formation = Formation(
+                self.generation,
+                [other.member.number for other in members],
+                [other.address for other in members],
+                leaving,
+                [other.member.number for other in members if other.is_new],
+                waiting=is_interim,
+                recoveries=self._recoveries,
+                variables=variables[place],
+            )
+            self._tell(rank, formation)
+
+    def set_apart(self, rank: GroupRank) -> None:
+        """Lets a rank that was started later come to the others."""
+        alone = [rank.member.number], [rank.address]
+        self._tell(rank, Formation(0, *alone, is_apart=True, variables=self._variables(1)[0]))
+
+    def _tell(self, rank: GroupRank, formation: Formation) -> None:
+        rank.link.say("form", formation=dataclasses.asdict(formation))
+
+    def note_formed(self) -> None:
+        """Called when all members have formed the last group."""
+        self.to_all("go", "in")
+        if self._since is None or self._is_interim:
+            return
+        seconds = time.monotonic() - self._since
+        whys = [*self._whys, *(f"{r.member.name} joins" for r in self.current if r.is_new)]
+        if not whys and not self._is_asked:
+            whys = ["a connection between two ranks broke"]
+        who = named([rank.member for rank in self.current])
+        if whys:
+            self.say(f"{'; '.join(whys)}; training goes on with {who}, after {seconds:.1f} s")
+        self._since, self._whys, self._is_asked = None, [], False
+
+    def say_what_is_left(self) -> None:
+        """Tells the user what no group has followed."""
+        for why in self._whys:
+            self.say(why)
+        self._whys = []
+
+    def to_all(self, kind: str, state: str) -> None:
+        """Tells the members of the last group that all of them are in one state."""
+        for rank in self.current:
+            rank.state = state
+            rank.link.say(kind, generation=self.generation)
