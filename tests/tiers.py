@@ -34,6 +34,8 @@ _OF_PATH = {
     "docs/test_references.py": "pure",
     "elastic": "job",
     "elastic/test_group.py": "pure",
+    "elastic/test_handover.py": "graph",
+    "elastic/test_journal.py": "pure",
     "equivalence/test_balance.py": "graph job",
     "equivalence/test_cells.py": "graph",
     "equivalence/test_compression.py": "graph job",

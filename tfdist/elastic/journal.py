@@ -93,13 +93,14 @@ class Journal:
 
     def _append(self, entry: Entry) -> None:
         data = pickle.dumps(tuple(entry))
-        with self._path.open("ab") as file:
-            before = file.tell()
+        data = _LENGTH.pack(len(data)) + data
+        with self._path.open("ab", buffering=0) as file:
+            before, written = file.tell(), 0
             try:
-                file.write(_LENGTH.pack(len(data)) + data)
-                file.flush()
+                while written < len(data):
+                    written += file.write(data[written:])
             except OSError:
-                os.truncate(self._path, before)
+                file.truncate(before)
                 raise
 
     def end(self, why: str) -> None:

@@ -179,7 +179,8 @@ class Processes(abc.ABC):
         """
         encoded = text.encode()
         longest = int(self.all_gather([len(encoded)]).max())
-        rows = self.all_gather(list(encoded) + [-1] * (longest - len(encoded)))
+        padded = list(encoded) + [-1] * (longest - len(encoded))
+        rows = self.all_gather(padded[:longest])  # one that joins may have a longer text
         return [bytes(int(b) for b in row if b >= 0).decode() for row in rows]
 
     def broadcast(self, values: Sequence[np.ndarray], root: int) -> list[np.ndarray]:
