@@ -25,6 +25,18 @@ def test_a_slow_rank_computes_less_and_the_result_is_that_of_one_device(found, e
             np.testing.assert_allclose(rank[name], expected[name], rtol=0, atol=1e-5)
 
 
+@scenario(balance.monitored)
+def test_the_slowest_rank_and_what_it_costs_are_named(found, expected):
+    for rank in found:
+        assert rank["slowest"] == [1]
+        assert rank["seconds"] == found[0]["seconds"]
+        assert rank["seconds"][1] >= 8 * balance.SECONDS[1]
+        assert rank["waiting"] == found[0]["waiting"]
+        assert 0 < rank["waiting"][0] < 1
+        for ours, theirs in zip(rank["weights"], expected["weights"], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
 @scenario(balance.parted)
 def test_ranks_that_cut_in_different_places_fail_in_that_step(found):
     for rank in found:

@@ -5,6 +5,7 @@ from tfdist.callbacks.compression_monitor import CompressionMonitor
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
 from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
+from tfdist.callbacks.straggler_monitor import StragglerMonitor
 from tfdist.callbacks.terminate_on_nan import TerminateOnNaN
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "LearningRateWarmup",
     "MetricAverage",
     "StalenessMonitor",
+    "StragglerMonitor",
     "TerminateOnNaN",
 ]

@@ -88,6 +88,8 @@ class StepPath:
         running = replica.current()
         if running is not None and not running.notes.computed:
             running.notes.computed += tf.nest.flatten(packed, expand_composites=True)
+            for act in running.notes.when_computed:
+                act()
 
         def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:
             totals = self.averaging.sum(packing, packed, self._update.number())

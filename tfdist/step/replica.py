@@ -33,6 +33,7 @@ class Notes:
             updates, and seeds. They are called outside of a step; see `step/end_of_data.py`.
         drawn: for each random number that was drawn, the state of its generator.
         computed: the gradients of the first update of this step, before they are exchanged.
+        when_computed: functions that are called as soon as there are these gradients.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -44,6 +45,7 @@ class Notes:
     advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
     drawn: list[tf.Variable] = dataclasses.field(default_factory=list)
     computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    when_computed: list[Callable[[], None]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tfdist.balance.whole_batches import WholeBatch
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, own_loops, replica, weighting
+from tfdist.step.clock import StepClock
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.structures import Structure
 
@@ -24,9 +25,11 @@ class BalancedStrategy(KerasStrategy):
 
     Attributes:
         balancer: has the replicas' shares of global batches; None if all parts are even.
+        clock: measures how long replicas compute in train steps; None if nobody wants to know.
     """
 
     balancer: Balancer | None
+    clock: StepClock | None = None
 
     def _init_balance(self, options: Options) -> None:
         self.balancer = _balancer(options, self.num_replicas_in_sync)
@@ -72,6 +75,8 @@ class BalancedStrategy(KerasStrategy):
                 replica.publish(step),
                 end_of_data.nothing_without((batch, begun)),
             ):
+                if self.clock is not None:
+                    self.clock.start(step)
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
             if balancer is None or part.sizes is None or not step.notes.computed:
                 return result, None

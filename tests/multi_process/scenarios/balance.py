@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tfdist
 from tests.multi_process.scenarios.common import error_of
 
 RANDOM = np.random.default_rng(5)
@@ -60,6 +61,24 @@ def slow_rank(here):
     before = strategy.balancer.shares.tolist()
     found = trained(model)
     return {**found, "before": before, "after": strategy.balancer.shares.tolist()}
+
+
+def monitored(here):
+    """Rank 1 is slow, and nothing is balanced."""
+    strategy = here.make()
+    delay = Delay()
+    with strategy.scope():
+        model = model_with(delay)
+    delay.seconds = SECONDS[strategy.processes.rank]
+    monitor = tfdist.callbacks.StragglerMonitor()
+    options = {"batch_size": 16, "shuffle": False, "verbose": 0, "callbacks": [monitor]}
+    history = model.fit(X, Y, **options).history
+    return {
+        "weights": [w.tolist() for w in model.get_weights()],
+        "slowest": history["slowest_replica"],
+        "waiting": history["waiting"],
+        "seconds": monitor.seconds[0].tolist(),
+    }
 
 
 def parted(here):
