@@ -48,7 +48,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest chaos lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
-.PHONY: benchmark-elastic
+.PHONY: benchmark-elastic soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
@@ -146,6 +146,9 @@ benchmark-backup-workers: $(INSTALLED) ## a synchronous step on a parameter serv
 
 benchmark-elastic: horovod ## the cost of an elastic job, and of a lost rank; needs root
 	$(BIN)/python -m benchmarks.elastic --update
+
+soak: horovod ## what a long elastic job uses after many deaths and joins; half an hour; needs root
+	$(BIN)/python -m benchmarks.soak --update
 
 benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
 	$(BIN)/python -m benchmarks.balance --update

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -140,9 +140,18 @@ class GroupEngine(Engine):
                 self.all_gather(value.values), self.all_gather(value.indices), value.dense_shape
             )
             if isinstance(value, tf.IndexedSlices)
-            else tf.ensure_shape(self._numbers.sum(value), value.shape)
+            else tf.ensure_shape(self._sum(value), value.shape)
             for value in values
         ]
+
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum over the ranks. The gradient of a sum is the sum of the ranks' gradients."""
+
+        @tf.custom_gradient
+        def summed(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            return self._numbers.sum(value), self._sum
+
+        return summed(value)
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensors of all ranks, one after the other: filled up to the length of the longest."""
