@@ -43,7 +43,7 @@ def measure(engine: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def table(measured: dict[str, list], arguments: argparse.Namespace) -> str:
     """A row for some of the runs of each engine, in Markdown."""
-    head = ["engine", "after `fit`", "changes"]
+    head = ["engine", "after `fit`", "deaths"]
     names = [(who, what) for who in ("rank 0", "launcher") for what in _UNITS]
     head += [f"{who}: {what}" for who, what in names]
     rows = []

@@ -36,6 +36,7 @@ _OF_PATH = {
     "elastic/test_group.py": "pure",
     "elastic/test_handover.py": "graph",
     "elastic/test_journal.py": "pure",
+    "elastic/test_recent.py": "pure",
     "equivalence/test_balance.py": "graph job",
     "equivalence/test_cells.py": "graph",
     "equivalence/test_compression.py": "graph job",

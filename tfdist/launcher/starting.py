@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tfdist.launcher import ranks
 from tfdist.launcher.group import Group
 from tfdist.launcher.members import Member, members
+from tfdist.launcher.recent import Recent
 from tfdist.launcher.remote import Remote
 from tfdist.rendezvous.terms import Terms
 from tfdist.strategies.registry import LAUNCHED
@@ -105,7 +106,7 @@ def _group(
         journal = os.path.join(directory, "journal")
     return Group(
         least,
-        lambda count: formed.enter_context(elastic(count)),
+        formed.enter_context(Recent(elastic)).variables,
         restarts=restarts,
         patience=patience,
         journal=journal,

@@ -1,0 +1,41 @@
+"""What the last groups of an elastic job need, such as a server at which their ranks meet."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+# Ranks that form a group may be so many groups behind.
+_KEPT = 8
+
+
+class Recent:
+    """Makes the variables of groups, and keeps what the last ones need; a context manager.
+
+    Args:
+        make: makes the variables for a group of so many ranks, as a context.
+    """
+
+    def __init__(self, make: Callable[[int], AbstractContextManager[list[dict[str, str]]]]):
+        self._make = make
+        self._open: collections.deque[AbstractContextManager] = collections.deque()
+
+    def variables(self, count: int) -> Sequence[Mapping[str, str]]:
+        """The variables for a group of `count` ranks, by rank."""
+        context = self._make(count)
+        found = context.__enter__()
+        self._open.append(context)
+        if len(self._open) > _KEPT:
+            # A server takes up to half a second to end.
+            close = self._open.popleft().__exit__
+            threading.Thread(target=close, args=(None, None, None), daemon=True).start()
+        return found
+
+    def __enter__(self) -> Recent:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        while self._open:
+            self._open.pop().__exit__(None, None, None)
