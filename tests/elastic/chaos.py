@@ -20,12 +20,22 @@ SIGNALS = ("SIGKILL", "SIGKILL", "SIGTERM", "SIGSTOP")
 
 
 def plan(seed: int, engines: list[str]) -> dict:
-    """What happens in a job: at least one rank is left alone."""
+    """What happens in a job: at least one rank is left alone; new ranks may be killed too."""
     chance = random.Random(seed)
-    count = chance.randint(2, 4)
+    count, restarts = chance.randint(2, 4), chance.choice([0, 0, 1, 2, 4])
     lost = chance.sample(range(count), chance.randint(1, count - 1))
     faults = [f"{rank}:{chance.choice(SIGNALS)}:after {chance.uniform(0, 9):.2f}" for rank in lost]
-    return {"engine": chance.choice(engines), "count": count, "faults": faults}
+    for number in range(count, count + restarts):
+        if chance.random() < 0.3:
+            faults.append(f"{number}:SIGKILL:after {chance.uniform(0, 3):.2f}")
+    all_wait = restarts >= len(faults) and not any("SIGTERM" in fault for fault in faults)
+    return {
+        "engine": chance.choice(engines),
+        "count": count,
+        "restarts": restarts,
+        "least": chance.randint(1, count) if all_wait else 1,
+        "faults": faults,
+    }
 
 
 def survives(seed: int, engines: list[str], expected: dict) -> bool:
@@ -41,6 +51,8 @@ def survives(seed: int, engines: list[str], expected: dict) -> bool:
             found["engine"],
             *found["faults"],
             count=found["count"],
+            least=found["least"],
+            restarts=found["restarts"],
             **slowly,
         )
         said = [line for line in done.stderr.splitlines() if line.startswith("tfdist run")]
