@@ -12,6 +12,7 @@ from tfdist.balance import whole_batches
 from tfdist.balance.balancer import Balancer
 from tfdist.balance.parts import part_of
 from tfdist.balance.whole_batches import WholeBatch
+from tfdist.data import batches
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, own_loops, replica, weighting
@@ -65,7 +66,8 @@ class BalancedStrategy(KerasStrategy):
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(whole: WholeBatch, *rest: Structure, **kwargs: Any) -> Any:
-            part = part_of(whole.batch, ends, static_id())
+            # Parts are of different sizes, also where global batches are of one size.
+            part = part_of(batches.without_static_sizes(whole.batch), ends, static_id())
             batch = part.batch
             step = self._step_of_replica(part.share, (batch, *rest), keras_step)
             with end_of_data.nothing_without(batch):
