@@ -35,6 +35,7 @@ _PUBLIC = {
     "LearningRateWarmup": tfdist.callbacks.LearningRateWarmup,
     "MetricAverage": tfdist.callbacks.MetricAverage,
     "SidecarEvaluator": tfdist.SidecarEvaluator,
+    "StragglerMonitor": tfdist.callbacks.StragglerMonitor,
     "TerminateOnNaN": tfdist.callbacks.TerminateOnNaN,
     "Processes.sum": Processes.sum,
     "Processes.all_gather": Processes.all_gather,
