@@ -98,8 +98,8 @@ def table(measured: dict[str, Any], arguments: argparse.Namespace) -> str:
         f"Gbit/s each; a model of {megabytes:.1f} MB, Adam. The other columns: one of 3 ranks is "
         "killed; how much longer than a usual one the step takes in which that happens, with the "
         "new trace; with --restarts, the time until a new rank has joined, which begins with the "
-        "import of TensorFlow, and how much longer the step takes in which it joins; in "
-        f"{arguments.jobs} jobs. {machine.measured_with('TensorFlow', 'Keras')}. "
+        "import of TensorFlow, and how much longer the step takes in which it joins. "
+        f"Jobs of each kind: {arguments.jobs}. {machine.measured_with('TensorFlow', 'Keras')}. "
         "Made by `make benchmark-elastic`."
     )
     return "\n".join([*tables.table(head, rows), "", text])

@@ -234,6 +234,16 @@ def test_while_the_job_ends_nobody_is_waited_for(job):
 # --- ranks that are replaced --------------------------------------------------------------------
 
 
+def with_new_rank(count, least, lost=1, **options):
+    """A job in whose first group one rank is lost; a new one is started in its place."""
+    job = Job(count, least, journal="journal", **{"restarts": 1, **options})
+    job.form(list(range(count)), 1)
+    assert job.group.ended(lost, -9)
+    assert job.group.replaces(lost, -9)
+    job.start(members(count + 1)[count])
+    return job
+
+
 @pytest.fixture
 def waiting():
     """Of two ranks one is lost, and the other one waits before step 7 for a third one."""
@@ -297,11 +307,7 @@ def test_a_new_rank_that_fails_is_not_replaced(waiting):
 
 
 def test_a_job_that_has_enough_ranks_needs_no_new_one():
-    job = Job(3, 1, restarts=1, journal="journal")
-    job.form([0, 1, 2], 1)
-    assert job.group.ended(1, -9)
-    assert job.group.replaces(1, -9)
-    job.start(members(4)[3])
+    job = with_new_rank(3, 1)
     job.ready(3, 0)
     assert job.group.ended(3, 1)
     assert not job.group.headcount.shortage
@@ -348,11 +354,7 @@ def test_a_rank_that_is_done_counts_as_there():
 @pytest.fixture
 def joining():
     """Ranks 0 and 1, of which rank 2 is lost, and rank 3, which forms a group with them."""
-    job = Job(3, 1, restarts=2, journal="journal")
-    job.form([0, 1, 2], 1)
-    assert job.group.ended(2, -9)
-    assert job.group.replaces(2, -9)
-    job.start(members(4)[3])
+    job = with_new_rank(3, 1, lost=2, restarts=2)
     job.form([0, 1], 2)
     job.ready(3, 0)
     job.say(3, "near")
@@ -404,11 +406,7 @@ def test_a_new_rank_that_is_refused_does_not_hold_the_others_up(joining):
 
 
 def test_a_job_that_has_ended_well_does_not_lack_ranks():
-    job = Job(3, 3, restarts=1, journal="journal")
-    job.form([0, 1, 2], 1)
-    assert job.group.ended(1, -9)
-    assert job.group.replaces(1, -9)
-    job.start(members(4)[3])
+    job = with_new_rank(3, 3)
     job.say(0, "done")
     job.say(2, "done")
     assert job.killed[-1] == 3
@@ -417,11 +415,7 @@ def test_a_job_that_has_ended_well_does_not_lack_ranks():
 
 
 def test_nobody_waits_where_enough_can_never_come():
-    job = Job(3, 3, restarts=1, journal="journal")
-    job.form([0, 1, 2], 1)
-    assert job.group.ended(1, -9)
-    assert job.group.replaces(1, -9)
-    job.start(members(4)[3])
+    job = with_new_rank(3, 3)
     assert not job.group.ended(2, -9)
     assert job.group.headcount.shortage.endswith("1 rank is left, and the job needs 3 (--min)")
 
