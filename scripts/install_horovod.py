@@ -6,9 +6,9 @@ environment that Horovod shall go into. Does nothing where that has been done al
     HOROVOD_WITH_MPI=1  build with MPI too, not with Gloo alone
     HOROVOD_JOBS=N      compile N files at a time instead of one for each core
 
-The built wheel is kept below ~/.cache/tfdist/horovod, in a folder for each Python, TensorFlow and
-choice of MPI. pip's own cache would not tell them apart, and would install a wheel that was built
-for TensorFlow 2.20 beside 2.21.
+The built wheel is kept below ~/.cache/tfdist/horovod, in a folder for each Python, TensorFlow,
+choice of MPI, and content of horovod.cmake. pip's own cache would not tell them apart, and would
+install a wheel that was built for TensorFlow 2.20 beside 2.21.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zlib
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,12 +32,8 @@ NEEDS = ["cloudpickle", "psutil", "pyyaml", "packaging", "setuptools"]
 # Horovod's CMake files are too old for CMake 4, and those before 3.21 take no CMAKE_TOOLCHAIN_FILE.
 BUILD_NEEDS = ["wheel", "cmake>=3.21,<4"]
 
-# What CMake reads before Horovod's own lines: without debugging information, and without a second
-# Gloo, which is for another C++ standard than TensorFlow's, the build takes half of the time.
-FASTER = """\
-set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG")
-cmake_language(DEFER CALL set_target_properties gloo PROPERTIES EXCLUDE_FROM_ALL ON)
-"""
+# What CMake reads before Horovod's own lines.
+CMAKE_LINES = Path(__file__).with_name("horovod.cmake")
 
 PIP = ["-m", "pip", "--disable-pip-version-check"]
 LOG = Path(sys.prefix) / "install-horovod.log"
@@ -59,11 +56,12 @@ def tensorflow_name() -> str:
 
 
 def wheel_folder(tensorflow: str, mpi: bool) -> Path:
-    """Where the wheel for this Python, this TensorFlow and this choice of MPI is kept."""
+    """Where the wheel for this Python, TensorFlow, choice of MPI and CMake file is kept."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     python = f"{sys.implementation.cache_tag}-{sysconfig.get_platform()}"
     kind = "mpi" if mpi else "gloo"
-    return cache / "tfdist" / "horovod" / f"{VERSION}-{python}-{tensorflow}-{kind}"
+    own = f"{zlib.crc32(CMAKE_LINES.read_bytes()):08x}"
+    return cache / "tfdist" / "horovod" / f"{VERSION}-{python}-{tensorflow}-{kind}-{own}"
 
 
 def installed_from(*folders: Path) -> bool:
@@ -97,9 +95,8 @@ def build_environment(mpi: bool, folder: Path) -> dict[str, str]:
     header = shim / "tensorflow" / "compiler" / "xla" / "client" / "xla_builder.h"
     header.parent.mkdir(parents=True)
     header.write_text('#include "xla/hlo/builder/xla_builder.h"\n')
-    faster, toolchain = folder / "faster.cmake", folder / "toolchain.cmake"
-    faster.write_text(FASTER)
-    toolchain.write_text(f'set(CMAKE_PROJECT_horovod_INCLUDE "{faster}")\n')
+    toolchain = folder / "toolchain.cmake"
+    toolchain.write_text(f'set(CMAKE_PROJECT_horovod_INCLUDE "{CMAKE_LINES.resolve()}")\n')
     # Found without an import, which takes seconds.
     spec = find_spec("tensorflow")
     assert spec is not None and spec.submodule_search_locations

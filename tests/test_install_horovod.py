@@ -47,13 +47,17 @@ def keep_wheel(mpi: bool = False) -> Path:
     return folder
 
 
-def test_each_tensorflow_and_choice_of_mpi_has_its_own_wheel(tmp_path):
+def test_each_tensorflow_choice_of_mpi_and_cmake_file_has_its_own_wheel(monkeypatch, tmp_path):
     folders = {
         install_horovod.wheel_folder(tensorflow, mpi)
         for tensorflow in ("tensorflow-2.20.0", "tensorflow-2.21.0", "tensorflow-cpu-2.21.0")
         for mpi in (False, True)
     }
-    assert len(folders) == 6
+    other = tmp_path / "other.cmake"
+    other.write_text("set(another 1)")
+    monkeypatch.setattr(install_horovod, "CMAKE_LINES", other)
+    folders.add(install_horovod.wheel_folder("tensorflow-2.21.0", mpi=False))
+    assert len(folders) == 7
     assert {folder.parent for folder in folders} == {tmp_path / "cache" / "tfdist" / "horovod"}
 
 
@@ -110,7 +114,8 @@ def test_the_build_leaves_out_what_is_not_needed(tmp_path):
     environment = install_horovod.build_environment(False, tmp_path)
     toolchain = Path(environment["CMAKE_TOOLCHAIN_FILE"]).read_text()
     included = re.fullmatch(r'set\(CMAKE_PROJECT_horovod_INCLUDE "(.+)"\)\n', toolchain)
-    assert included and Path(included[1]).read_text() == install_horovod.FASTER
+    assert included and Path(included[1]) == install_horovod.CMAKE_LINES
+    assert install_horovod.CMAKE_LINES.is_file()
 
 
 def test_the_build_depends_on_no_other_variable(monkeypatch, tmp_path):
@@ -174,7 +179,7 @@ def test_mpi_is_accepted_for_gloo_but_not_gloo_for_mpi(asked, monkeypatch, comma
     accepted = []
     monkeypatch.setattr(install_horovod, "installed_from", lambda *given: accepted.extend(given))
     install_horovod.main()
-    kinds = {folder.name.rsplit("-", 1)[1] for folder in accepted}
+    kinds = {folder.name.split("-")[-2] for folder in accepted}
     assert kinds == ({"mpi"} if asked == "1" else {"gloo", "mpi"})
 
 

@@ -2,14 +2,15 @@
 
 python -m tfdist run -n 3 --min 1 -m tests.elastic.job FOLDER [RANK:SIGNAL:MOMENT]...
 
-A moment is "start", "strategy", "trace", "step N", "micro N", "evaluate", "epoch N", "end", or
-"after S", the seconds since the rank has its strategy; N counts from 1. Without a launcher, it
-trains on one device.
+A moment is "start", "strategy", "trace", "step N", "micro N", "evaluate", "epoch N", "form N" (the
+group changes), "end", or "after S", the seconds since the rank has its strategy; N counts from 1.
+Without a launcher, it trains on one device.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -48,6 +49,17 @@ def start_clock() -> None:
         timer = threading.Timer(float(moment.split()[1]), reached, [moment])
         timer.daemon = True
         timer.start()
+
+
+def watch_forming(connection) -> None:
+    """Counts how often the group changes."""
+    form, numbers = connection.form, itertools.count(1)
+
+    def counted(*given) -> None:
+        reached(f"form {next(numbers)}")
+        form(*given)
+
+    connection.form = counted
 
 
 def main() -> None:
@@ -114,6 +126,7 @@ def main() -> None:
         strategy = tfdist.Strategy("auto", accumulation_steps=ACCUMULATED)
         reached("strategy")
         start_clock()
+        watch_forming(strategy.group._connection)
         scope, callbacks = strategy.scope(), [Moments()]
     with scope:
         model = build()

@@ -13,7 +13,7 @@ import pytest
 from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEADLINE = 150
+DEADLINE = 300
 NEEDS = {
     "multi_worker": (),
     "horovod": (pytest.mark.skipif(not is_installed(), reason="make horovod"),),
@@ -37,6 +37,7 @@ FAULTS = {
     "leaves while it traces": (["1:SIGTERM:trace"], [0, 2]),
     "is stopped for ever": (["1:SIGSTOP:step 6"], [0, 2]),
     "two die at once": (["0:SIGKILL:step 6", "1:SIGKILL:step 6"], [2]),
+    "dies while the others form a group": (["0:SIGKILL:step 6", "1:SIGKILL:form 1"], [2]),
     "two leave at once": (["0:SIGTERM:step 6", "1:SIGTERM:step 6"], [2]),
 }
 USUAL = {"one dies, one leaves"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -9,6 +10,9 @@ from tfdist.elastic.connection import Connection
 from tfdist.elastic.formation import Formation
 from tfdist.elastic.journal import Journal
 from tfdist.elastic.link import Link
+
+# A rank that cannot form so many groups, one after the other, has another cause than lost ranks.
+_MOST_ATTEMPTS = 20
 
 
 class GroupIsNoMoreError(Exception):
@@ -84,7 +88,7 @@ class Forming:
         Args:
             takes_in: whether others may join now.
         """
-        while True:
+        for attempt in itertools.count(1):
             if self._is_connected:
                 with self._forming:
                     self._connection.leave()
@@ -110,13 +114,14 @@ class Forming:
                     self._check()
                     self._connection.form(formation, self._own)
                 except Exception as error:
-                    if not self._is_loss(error):
+                    if not self._is_loss(error) or attempt == _MOST_ATTEMPTS:
                         raise
                     continue
             self._announce()
             self._link.say("formed", generation=self.generation)
             if self._link.waits_for("go", self.generation):
                 return formation
+        raise AssertionError  # the loop has no other end
 
     def _interrupt(self, generation: int) -> None:
         """Frees this process from operations of a group that is no more; in another thread."""

@@ -13,6 +13,10 @@ from tfdist.elastic.formation import Formation
 from tfdist.strategies.horovod.losses import is_loss
 
 
+class NotFormedError(ConnectionError):
+    """Horovod cannot begin, for example as another rank has died."""
+
+
 class HorovodConnection:
     """Connects the ranks of an elastic job by Horovod.
 
@@ -30,10 +34,17 @@ class HorovodConnection:
         self._opened: set[str] = set()
 
     def form(self, formation: Formation, own: int) -> None:
-        """Initializes Horovod for a group."""
+        """Initializes Horovod for a group.
+
+        Raises:
+            NotFormedError: when Horovod cannot begin; what it has printed says why.
+        """
         os.environ.update(formation.variables)
         before = set(_sockets().values())
-        self._hvd.init()
+        try:
+            self._hvd.init()
+        except ValueError as error:
+            raise NotFormedError(str(error)) from error
         self._opened = set(_sockets().values()) - before
 
     def leave(self) -> None:
@@ -49,8 +60,8 @@ class HorovodConnection:
                     one.shutdown(socket.SHUT_RDWR)
 
     def is_loss(self, error: Exception) -> bool:
-        """Whether an operation failed; Horovod does not say more."""
-        return is_loss(error)
+        """Whether Horovod failed, in an operation or before; it does not say more."""
+        return isinstance(error, NotFormedError) or is_loss(error)
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """The sum over the ranks."""
