@@ -4,7 +4,7 @@ Two ranks train a model of 8.4 MB with Adam, with and without `--min`, in turn. 
 of their own, whose loopback device gives each rank the rate of a link. Then three ranks train, and
 one of them is killed: the time until the next step has ended, less that of a usual step. With
 `--restarts`, a new rank takes its place: the time until it has joined, and how long the step takes
-in which it does.
+in which it does; with `--spares`, that rank has imported TensorFlow before.
 
     python -m benchmarks.elastic                     # about ten minutes; needs root
     python -m benchmarks.elastic --engines multi_worker --jobs 1
@@ -21,6 +21,7 @@ from benchmarks.common import machine, options, runner, tables
 
 JOBS = ("fixed", "elastic")
 _MOST_STEPS = 100_000  # until another rank has taken the place of a killed one
+_LATE_STEP = 600  # when processes that were started in advance have imported TensorFlow
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -43,6 +44,7 @@ def measure(engine: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "elastic": [],
         "recovery": [],
         "joined": [],
+        "spare joined": [],
         "joining": [],
     }
     given = ["--units", arguments.units, "--steps", arguments.steps]
@@ -57,12 +59,19 @@ def measure(engine: str, arguments: argparse.Namespace) -> dict[str, Any]:
         killed = arguments.steps // 2
         steps = runner.written("elastic_ranks", *given, "--kill", killed, start=start)["seconds"]
         found["recovery"].append(max(steps[killed - 1 : killed + 2]) - statistics.median(steps))
-        more = [*given, "--kill", killed, "--until-replaced", "--steps", _MOST_STEPS]
-        start = runner.launched(3, engine, "--min", "1", "--restarts", "1", alone=True)
-        joined, joining = of_new_rank(runner.written("elastic_ranks", *more, start=start), killed)
+        joined, joining = replaced(engine, given, killed)
         found["joined"].append(joined)
         found["joining"].append(joining)
+        found["spare joined"].append(replaced(engine, given, _LATE_STEP, "--spares", "1")[0])
     return found
+
+
+def replaced(engine: str, given: list[Any], killed: int, *options: str) -> tuple[float, float]:
+    """Trains until a rank that is killed in the step `killed` is replaced; see `of_new_rank`."""
+    more = [*given, "--kill", killed, "--until-replaced", "--steps", _MOST_STEPS]
+    restarts = ("--min", "1", "--restarts", "1", *options)
+    start = runner.launched(3, engine, *restarts, alone=True)
+    return of_new_rank(runner.written("elastic_ranks", *more, start=start), killed)
 
 
 def of_new_rank(steps: dict[str, Any], killed: int) -> tuple[float, float]:
@@ -81,14 +90,14 @@ def of_new_rank(steps: dict[str, Any], killed: int) -> tuple[float, float]:
 def table(measured: dict[str, Any], arguments: argparse.Namespace) -> str:
     """A row for each engine, in Markdown."""
     head = ["engine", "fixed, ms", "elastic, ms", "ratio", "lost rank to next update, s"]
-    head += ["lost rank to new rank, s", "for which the others wait, s"]
+    head += ["lost rank to new rank, s", "with --spares, s", "for which the others wait, s"]
     rows = []
     for engine, found in measured.items():
         fixed, elastic = ([1000 * s for s in found[kind]] for kind in JOBS)
         ratio = statistics.median(elastic) / statistics.median(fixed)
         times = [
             ", ".join(f"{seconds:.1f}" for seconds in found[name])
-            for name in ("recovery", "joined", "joining")
+            for name in ("recovery", "joined", "spare joined", "joining")
         ]
         quartiles = [tables.with_quartiles(kind, ".0f") for kind in (fixed, elastic)]
         rows.append([engine, *quartiles, f"{ratio:.2f}", *times])
@@ -98,7 +107,8 @@ def table(measured: dict[str, Any], arguments: argparse.Namespace) -> str:
         f"Gbit/s each; a model of {megabytes:.1f} MB, Adam. The other columns: one of 3 ranks is "
         "killed; how much longer than a usual one the step takes in which that happens, with the "
         "new trace; with --restarts, the time until a new rank has joined, which begins with the "
-        "import of TensorFlow, and how much longer the step takes in which it joins. "
+        "import of TensorFlow (with --spares that is done before), and how much longer the step "
+        "takes in which it joins. "
         f"Jobs of each kind: {arguments.jobs}. {machine.measured_with('TensorFlow', 'Keras')}. "
         "Made by `make benchmark-elastic`."
     )

@@ -20,4 +20,5 @@ def test_fixed_and_elastic_jobs_take_turns(tmp_path):
     assert len(found["fixed"]) == len(found["elastic"]) == 4
     assert len(found["recovery"]) == len(found["joined"]) == len(found["joining"]) == 1
     assert found["joined"][0] > found["joining"][0]
+    assert found["spare joined"][0] > 0
     assert printed.endswith(between(page, "elastic"))

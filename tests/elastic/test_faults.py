@@ -155,6 +155,18 @@ def test_a_rank_is_replaced(name, engine, tmp_path, one_device):
     check(tmp_path, there, one_device())
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_that_was_started_before_takes_the_place(engine, tmp_path, one_device):
+    faults = ("1:SIGKILL:step 3", "0:SIGKILL:step 8")
+    done = train(tmp_path, engine, *faults, least=3, restarts=3, options=("--spares", "1"))
+    assert done.returncode == 0, done.stderr
+    assert "rank 3 is started in the place of rank 1" in done.stderr
+    assert "rank 4 is started in the place of rank 0" in done.stderr
+    assert "while it waited" not in done.stderr
+    check(tmp_path, [2, 3, 4], one_device())
+
+
 def test_too_few_ranks_end_the_job(tmp_path):
     done = train(tmp_path, "multi_worker", "1:SIGKILL:start", count=2, least=2)
     assert done.returncode == 75

@@ -31,8 +31,8 @@ class Job:
         for member in members(count):
             self.start(member)
 
-    def start(self, member):
-        variables, (descriptor,) = self.group.connect(member)
+    def start(self, member, **options):
+        variables, (descriptor,) = self.group.connect(member, **options)
         assert variables[ELASTIC] == f"{descriptor}:{member.number}"
         rank = socket.socket(fileno=socket.dup(descriptor))
         rank.settimeout(2)
@@ -453,3 +453,61 @@ def test_time_in_which_ranks_work_is_no_waiting():
     job.ready(0, 1, completed=6)
     assert told(job, 0, "form")["formation"]["waiting"]
     assert not job.group.headcount.is_overdue(1e9)
+
+
+@pytest.fixture
+def spared():
+    """Of two ranks one may be replaced, by one that waits to be called."""
+    job = Job(2, 1, restarts=1, spares=2, patience=10, journal="journal")
+    assert not job.group.lacks_spare
+    job.form([0, 1], 1)
+    assert job.group.lacks_spare
+    job.start(members(3)[2], is_spare=True)
+    assert not job.group.lacks_spare, "more than may be replaced"
+    return job
+
+
+def test_one_that_waits_takes_the_place_of_a_lost_rank(spared):
+    assert spared.group.ended(1, -9)
+    spared.ready(0, 1, completed=6, takes_in=True, writes=True)
+    assert told(spared, 0, "form")["formation"]["members"] == [0]
+    assert spared.group.replaces(1, -9)
+    assert spared.group.begin_spare() == 2
+    assert spared.hear(2) == {"kind": "begin"}
+    assert spared.group.begin_spare() is None
+    spared.ready(2, 0)
+    assert told(spared, 2, "form")["formation"]["is_apart"]
+
+
+def test_nobody_waits_for_one_that_is_not_called(spared):
+    spared.group.headcount.least = 2
+    assert spared.group.ended(1, -9)
+    spared.ready(0, 1, completed=6)
+    assert told(spared, 0, "form")["formation"]["waiting"]
+    spared.say(0, "formed", generation=2)
+    spared.ready(0, 2, completed=7, takes_in=True, writes=True)
+    assert spared.group.headcount.is_overdue(1e9)
+
+
+def test_one_that_dies_while_it_waits_is_no_loss(spared):
+    assert spared.group.ended(2, -9)
+    assert "while it waited" in spared.said[-1]
+    assert not spared.group.replaces(2, -9)
+    assert spared.group.begin_spare() is None
+    spared.group.ended(1, -9)
+    assert spared.group.replaces(1, -9)
+
+
+def test_ones_that_die_while_they_wait_are_not_started_for_ever(spared):
+    spared.group.ended(2, -9)
+    spared.start(members(4)[3], is_spare=True)
+    spared.group.ended(3, 1)
+    assert not spared.group.lacks_spare
+
+
+def test_one_that_waits_is_killed_when_all_others_are_done(spared):
+    spared.say(0, "done")
+    spared.say(1, "done")
+    assert spared.killed == [2]
+    assert spared.group.ended(2, -9)
+    assert not spared.said

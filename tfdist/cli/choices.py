@@ -91,11 +91,13 @@ def check_elastic(
             if value is not None:
                 context.fail(f"{name} is for jobs with --min. Received: {name} {value:g}")
         return
-    if replacing["--rejoin-timeout"] and not replacing["--restarts"]:
-        context.fail(
-            "--rejoin-timeout is for jobs whose ranks are replaced: give --restarts too. "
-            f"Received: --rejoin-timeout {replacing['--rejoin-timeout']:g}"
-        )
+    for name in ("--spares", "--rejoin-timeout"):
+        value = replacing[name]
+        if value and not replacing["--restarts"]:
+            context.fail(
+                f"{name} is for jobs whose ranks are replaced: give --restarts too. "
+                f"Received: {name} {value:g}"
+            )
     if LAUNCHED[strategy].elastic is None:
         names = ", ".join(name for name, launch in LAUNCHED.items() if launch.elastic)
         context.fail(f"--min is for the strategies {names}. Received: --strategy {strategy}")

@@ -111,6 +111,13 @@ Example:
     "others (0).",
 )
 @click.option(
+    "--spares",
+    type=click.IntRange(0, MOST_DEVICES),
+    metavar="S",
+    help="With --restarts: how many new processes are started before they are needed (0). They "
+    "import TensorFlow and Keras, and wait.",
+)
+@click.option(
     "--rejoin-timeout",
     type=_SECONDS,
     help="With --restarts: when fewer than K processes are left, they wait so many seconds for new "
@@ -183,6 +190,7 @@ def run(
     secret_file: str | None,
     least: int | None,
     restarts: int | None,
+    spares: int | None,
     rejoin_timeout: float | None,
     devices_per_worker: int | None,
     module: bool,
@@ -222,7 +230,11 @@ def run(
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
     across = machines_of(context, strategy, rendezvous, machines, secret_file, connect_timeout)
-    replacing = {"--restarts": restarts, "--rejoin-timeout": rejoin_timeout}
+    replacing = {
+        "--restarts": restarts,
+        "--spares": spares,
+        "--rejoin-timeout": rejoin_timeout,
+    }
     check_elastic(context, strategy, count, least, replacing, across, devices_per_worker)
     if across is not None and isolate:
         context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
@@ -241,6 +253,7 @@ def run(
             connect_timeout=connect_timeout,
             least=least,
             restarts=restarts or 0,
+            spares=spares or 0,
             patience=rejoin_timeout or _REJOIN,
         ) as start:
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]

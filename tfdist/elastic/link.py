@@ -12,8 +12,9 @@ when it has their state.
 
 The launcher says "form" with a `Formation`, "go" once all members have formed the group, "settled"
 once all have its state, "interrupt" when the group is no more, "end" to those who are done, and
-"quit" to those who asked to leave but cannot be replaced. "take_in" asks to come back before the
-next step, as a rank waits to join; "meet" tells that rank after how many operations they wait.
+"quit" to those who asked to leave but cannot be replaced. It says "begin" to a rank that waits to
+be called (`tfdist.launcher.spare`). "take_in" asks to come back before the next step, as a rank
+waits to join; "meet" tells that rank after how many operations they wait.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ class Group:
         variables: makes the environment variables for a group of so many ranks, by rank.
         restarts: as for `Headcount`.
         patience: as for `Headcount`.
+        spares: as for `Headcount`.
         journal: the path of a file for what ranks do, which new ones follow; "" without restarts.
 
     Attributes:
@@ -36,12 +37,13 @@ class Group:
         *,
         restarts: int = 0,
         patience: float = math.inf,
+        spares: int = 0,
         journal: str = "",
     ):
         self._journal = {JOURNAL: journal} if journal else {}
         self._ranks = Roster()
         self._formations = Formations(self._ranks, variables)
-        self.headcount = Headcount(self._ranks, least, restarts, patience)
+        self.headcount = Headcount(self._ranks, least, restarts, patience, spares)
         self._is_ending = False
 
     def open(
@@ -60,17 +62,38 @@ class Group:
         self._selector, self._say, self._kill = selector, say, kill
         self._formations.say = say
 
-    def connect(self, member: Member) -> tuple[dict[str, str], tuple[int, ...]]:
+    def connect(
+        self, member: Member, *, is_spare: bool = False
+    ) -> tuple[dict[str, str], tuple[int, ...]]:
         """A connection to a rank that is about to be started.
+
+        Args:
+            member: its place in the job.
+            is_spare: whether it waits to be called.
 
         Returns:
             The variables with which the rank is to be started, and the descriptors to pass on.
         """
         link = Link(lambda message: self._take(member.number, message))
-        self._ranks[member.number] = GroupRank(member, link, is_new=self._formations.generation > 0)
+        is_new = self._formations.generation > 0
+        self._ranks[member.number] = GroupRank(member, link, is_new=is_new, is_spare=is_spare)
         self._selector.register(link.fd, selectors.EVENT_READ, link)
         descriptor = link.other.fileno()
         return {ELASTIC: f"{descriptor}:{member.number}", **self._journal}, (descriptor,)
+
+    @property
+    def lacks_spare(self) -> bool:
+        """Whether a process is to be started that waits to be called; not before all have begun."""
+        has_begun = any(rank.state == "in" for rank in self._formations.current)
+        return has_begun and not self._is_ending and self.headcount.lacks_spare
+
+    def begin_spare(self) -> int | None:
+        """Calls the process that has waited for longest. Returns its number; None without one."""
+        for rank in self._ranks.spares():
+            rank.is_spare = False
+            rank.link.say("begin")
+            return rank.member.number
+        return None
 
     def can_spare(self, number: int) -> bool:
         """Whether enough ranks would be left without one of them, or a new one replaces it."""
@@ -146,6 +169,8 @@ class Group:
         rank.has_ended = True
         was, rank.state = rank.state, "gone"
         rank.link.other.close()
+        if rank.is_spare:
+            return self._spare_ended(rank, status)
         if rank.is_new:
             return self._new_one_ended(rank, status)
         enough = was in ("gone", "done") or self.headcount.suffices(rank, status)
@@ -161,6 +186,12 @@ class Group:
             self._formations.interrupt()
         self._go_on()
         return goes_on
+
+    def _spare_ended(self, rank: GroupRank, status: int) -> bool:
+        if self._ranks.alive() and not self._is_ending:
+            self.headcount.lose_spare()
+            self._say(f"{rank.member.name} {ending(status)} while it waited; it is not replaced")
+        return not self._is_ending
 
     def _new_one_ended(self, rank: GroupRank, status: int) -> bool:
         if not self._ranks.alive():
@@ -184,7 +215,8 @@ class Group:
             number: the rank.
             status: its exit status; negative for a signal.
         """
-        return self.headcount.replaces(self._ranks[number], status)
+        rank = self._ranks[number]
+        return not rank.is_spare and self.headcount.replaces(rank, status)
 
     # --- groups -------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ class GroupRank:
         member: its place in the job.
         link: the connection.
         is_new: whether it was started later and does not have the state of the others yet.
+        is_spare: whether it waits to be called.
         state: "starting", "ready" to form a group, "forming" one, "formed", "in" a group whose
             members have all formed it, "settled" in it, "dissolved" once all have settled, "done"
             at the end of its script, or "gone". One that was started later is before that
@@ -36,6 +37,7 @@ class GroupRank:
     member: Member
     link: Link
     is_new: bool
+    is_spare: bool = False
     state: str = "starting"
     address: str = ""
     completed: int = 0
@@ -66,8 +68,13 @@ class Roster(dict[int, GroupRank]):
         return [rank for rank in self.left() if not rank.leaves]
 
     def new(self) -> list[GroupRank]:
-        """The ranks that do not have the state of the job yet."""
-        return [rank for rank in self.values() if rank.is_new and rank.state != "gone"]
+        """The ranks that do not have the state of the job yet, without those that wait."""
+        come = [rank for rank in self.values() if rank.is_new and not rank.is_spare]
+        return [rank for rank in come if rank.state != "gone"]
+
+    def spares(self) -> list[GroupRank]:
+        """The ranks that wait to be called."""
+        return [rank for rank in self.values() if rank.is_spare and rank.state != "gone"]
 
     def coming(self) -> list[GroupRank]:
         """The new ranks that join next, one after the other.

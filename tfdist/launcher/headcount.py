@@ -17,6 +17,7 @@ class Headcount:
         least: how few may be left.
         restarts: how many that were killed are replaced by new ones.
         patience: seconds for which too few ranks wait for new ones.
+        spares: how many new ones are started before they are needed.
 
     Attributes:
         least: as above.
@@ -24,13 +25,19 @@ class Headcount:
     """
 
     def __init__(
-        self, ranks: Roster, least: int, restarts: int = 0, patience: float = math.inf
+        self,
+        ranks: Roster,
+        least: int,
+        restarts: int = 0,
+        patience: float = math.inf,
+        spares: int = 0,
     ) -> None:
         self.least = least
         self.shortage = ""
         self._ranks = ranks
         self._restarts = restarts
         self._patience = patience
+        self._spares = spares
         self._short_since: float | None = None
 
     def can_spare(self, rank: GroupRank) -> bool:
@@ -60,6 +67,15 @@ class Headcount:
             return False
         self._restarts -= 1
         return True
+
+    @property
+    def lacks_spare(self) -> bool:
+        """Whether fewer processes wait to be called than should."""
+        return len(self._ranks.spares()) < min(self._spares, self._restarts)
+
+    def lose_spare(self) -> None:
+        """Called when a process has ended that waited to be called; the next would end too."""
+        self._spares -= 1
 
     def _may_replace(self, lost: GroupRank, status: int) -> bool:
         return status < 0 and not lost.leaves and self._restarts > 0

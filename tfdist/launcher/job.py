@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +14,7 @@ from tfdist.launcher.group import Group
 from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import Outcome
+from tfdist.launcher.processes import Processes
 from tfdist.launcher.rank import Rank, ending
 from tfdist.launcher.remote import Remote
 from tfdist.launcher.streams import Streams
@@ -27,7 +26,7 @@ _SETTLE_FAILING = 5.0
 _LOOK = 0.5
 
 
-class Job:
+class Job(Processes):
     """The ranks of one script, from their start to their end.
 
     Args:
@@ -50,18 +49,10 @@ class Job:
         remote: Remote | None = None,
         group: Group | None = None,
     ) -> None:
-        self._command = list(command)
-        self._members = list(members)
-        self._environments = list(environments)
-        self._logs = logs
+        self._selector = selectors.DefaultSelector()
+        super().__init__(command, members, environments, logs, Streams(self._selector), group)
         self._limits = limits or Limits()
         self._remote = remote
-        self._group = group
-        self._ranks: list[Rank] = []
-        self._selector = selectors.DefaultSelector()
-        # Ranks that have ended and were started again.
-        self._replaced: list[Rank] = []
-        self._streams = Streams(self._selector)
         # The outcome, if it does not follow from how the ranks end.
         self._outcome: Outcome | None = None
         self._first_failure: float | None = None
@@ -72,11 +63,6 @@ class Job:
         # Signals still to be sent, with their times.
         self._to_send: list[tuple[float, signal.Signals]] = []
         self._started = time.monotonic()
-
-    @property
-    def pids(self) -> list[int]:
-        """The process number of each rank that was started."""
-        return [rank.process.pid for rank in [*self._replaced, *self._ranks]]
 
     def run(self) -> Outcome:
         """Starts the ranks. Returns when all ranks and all that they started have ended."""
@@ -101,54 +87,6 @@ class Job:
             end = self._started + (self._limits.total or math.inf)
             return self._remote.concluded(own, received, end, self._limits.grace)
 
-    # --- starting -----------------------------------------------------------------------------
-
-    def _start(self, watcher: guardian.Guardian) -> None:
-        self._watcher = watcher
-        for place in range(len(self._members)):
-            self._ranks.append(self._started_rank(place))
-
-    def _started_rank(self, place: int) -> Rank:
-        member, log = self._members[place], self._logs[place]
-        first = place == member.number == 0
-        variables, descriptors = self._group.connect(member) if self._group else ({}, ())
-        with self._streams.opened(member, log, first) as writers:
-            process = self._watcher.start(
-                self._command,
-                env={**self._environments[place], **variables},
-                stdin=None if first else subprocess.DEVNULL,
-                stdout=writers[1],
-                stderr=subprocess.STDOUT if self._streams.together else writers[2],
-                pass_fds=descriptors,
-            )
-        return Rank(member, process, log)
-
-    def _start_again(self, failed: Rank, how: str) -> None:
-        """Starts a rank again, at the same address and with the same log."""
-        failed.restarts += 1
-        again = f"it is started again ({failed.restarts} of {self._limits.restarts})"
-        self._streams.say(f"{failed.name} {how}; {again}")
-        guardian.kill_sessions([failed.process.pid])  # nothing of it may keep its port
-        self._replaced.append(failed)
-        failed.log.begin_again()
-        place = self._ranks.index(failed)
-        self._ranks[place] = self._started_rank(place)
-        self._ranks[place].restarts = failed.restarts
-
-    def _start_another(self, lost: Rank) -> None:
-        """Starts a rank of an elastic job in the place of a lost one."""
-        member = dataclasses.replace(lost.member, number=len(self._members))
-        self._streams.say(f"{member.name} is started in the place of {lost.name}")
-        self._environments.append(self._environments[-1])  # not that of rank 0
-        self._logs.append(output.Log(os.path.join(os.path.dirname(lost.log.path), member.log_name)))
-        self._members.append(member)
-        self._ranks.append(self._started_rank(len(self._members) - 1))
-
-    def _kill(self, number: int) -> None:
-        for rank in self._ranks:
-            if rank.member.number == number:
-                rank.signal(signal.SIGKILL)
-
     # --- watching -----------------------------------------------------------------------------
 
     def _step(self, received: int) -> None:
@@ -170,6 +108,8 @@ class Job:
             self._look_for_stopped_ranks(now)
             if self._group is not None and self._group.headcount.is_overdue(now):
                 self._end(outcome.too_few(self._group.headcount.shortage), now, signal.SIGTERM)
+        if self._group is not None and self._group.lacks_spare:
+            self._start_spare()
         if self._streams.broken:
             # Nobody reads the output any more. A single program would end in the same way.
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
@@ -236,7 +176,7 @@ class Job:
         how = f"{ending(code)} after {now - self._started:.1f} s"
         led = any(rank.member.role.leads and rank.code is None for rank in self._ranks)
         if role.restarts and led and failed.restarts < self._limits.restarts and not self._ending:
-            self._start_again(failed, how)
+            self._start_again(failed, how, self._limits.restarts)
         elif (role.beside or (role.spare and others)) and not self._ending:
             failed.spared = True
             then = "training does not need it" if role.beside else "training goes on without it"

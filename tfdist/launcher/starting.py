@@ -49,6 +49,7 @@ def starting(
     least: int | None = None,
     restarts: int = 0,
     patience: float = math.inf,
+    spares: int = 0,
 ) -> Iterator[Start]:
     """Prepares the start of processes. Keep it open while they run.
 
@@ -63,6 +64,7 @@ def starting(
         least: how few ranks of an elastic job may be left; None if none may be lost.
         restarts: how many ranks of an elastic job that were killed are replaced.
         patience: seconds for which too few ranks wait for new ones.
+        spares: how many new ranks of an elastic job are started before they are needed.
 
     Raises:
         RefusedError, OSError, ImportError: in one line, when the job cannot begin.
@@ -82,9 +84,17 @@ def starting(
                 yield Start(own, found, described)
                 return
             with contextlib.ExitStack() as formed:
-                yield Start(
-                    own, found, described, group=_group(strategy, least, restarts, patience, formed)
+                elastic = LAUNCHED[strategy].elastic
+                assert elastic is not None
+                group = Group(
+                    least,
+                    formed.enter_context(Recent(elastic)).variables,
+                    restarts=restarts,
+                    patience=patience,
+                    spares=spares,
+                    journal=_journal(formed) if restarts else "",
                 )
+                yield Start(own, found, described, group=group)
         return
     with ranks.environments_of_machine(
         across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
@@ -94,20 +104,7 @@ def starting(
         yield Start(own, found, described, Remote(meeting))
 
 
-def _group(
-    strategy: str, least: int, restarts: int, patience: float, formed: contextlib.ExitStack
-) -> Group:
-    """The group of an elastic job; `formed` keeps what its groups need until the job ends."""
-    elastic = LAUNCHED[strategy].elastic
-    assert elastic is not None
-    journal = ""
-    if restarts:
-        directory = formed.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-journal-"))
-        journal = os.path.join(directory, "journal")
-    return Group(
-        least,
-        formed.enter_context(Recent(elastic)).variables,
-        restarts=restarts,
-        patience=patience,
-        journal=journal,
-    )
+def _journal(formed: contextlib.ExitStack) -> str:
+    """The path of a file for what ranks do, which `formed` keeps until the job ends."""
+    directory = formed.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-journal-"))
+    return os.path.join(directory, "journal")
