@@ -19,6 +19,7 @@ _OF_PATH = {
     "cli": "job",
     "cli/test_doctor.py": "pure job",
     "cli/test_examples.py": "pure",
+    "cli/test_run_elastic_options.py": "pure",
     "cluster/test_addresses.py": "graph",
     "cluster/test_chief.py": "job",
     "cluster/test_config.py": "pure graph",

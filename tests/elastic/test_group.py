@@ -489,6 +489,12 @@ def test_nobody_waits_for_one_that_is_not_called(spared):
     assert spared.group.headcount.is_overdue(1e9)
 
 
+def test_one_that_waits_does_not_replace_one_that_leaves(spared):
+    spared.group.headcount.least = 2
+    spared.say(1, "leaving")
+    assert told(spared, 1, "quit")
+
+
 def test_one_that_dies_while_it_waits_is_no_loss(spared):
     assert spared.group.ended(2, -9)
     assert "while it waited" in spared.said[-1]

@@ -98,6 +98,11 @@ def check_elastic(
                 f"{name} is for jobs whose ranks are replaced: give --restarts too. "
                 f"Received: {name} {value:g}"
             )
+    if (replacing["--spares"] or 0) > (replacing["--restarts"] or 0):
+        context.fail(
+            "--spares must be at most --restarts, as no more than that are used. "
+            f"Received: --spares {replacing['--spares']} --restarts {replacing['--restarts']}"
+        )
     if LAUNCHED[strategy].elastic is None:
         names = ", ".join(name for name, launch in LAUNCHED.items() if launch.elastic)
         context.fail(f"--min is for the strategies {names}. Received: --strategy {strategy}")

@@ -33,7 +33,7 @@ def main() -> None:
     else:
         sys.argv[:] = [first, *rest]
         sys.path[0] = os.path.dirname(os.path.realpath(first))
-        runpy.run_path(first, run_name="__main__")
+        runpy.run_path(os.path.abspath(first), run_name="__main__")
 
 
 def _is_called() -> bool:

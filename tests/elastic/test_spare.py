@@ -1,0 +1,71 @@
+"""A process that was started in advance runs a script as Python would, once it is called."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.elastic.test_faults import ROOT
+from tfdist.environment import ELASTIC
+
+SCRIPT = """
+import json, pickle, sys
+
+class Thing:
+    pass
+
+pickle.loads(pickle.dumps(Thing()))
+main = sys.modules["__main__"]
+names = [__name__, __file__, main.__file__, sys.path[0]]
+print(json.dumps([sys.argv[1:], *names, main.Thing is Thing]))
+"""
+
+
+def run(folder, *arguments, called):
+    """Runs a spare process for these arguments; returns how it ended."""
+    ours, its = socket.socketpair()
+    with ours, its:
+        if called:
+            ours.sendall(b'{"kind": "begin"}\n')
+        ours.shutdown(socket.SHUT_WR)
+        return python(
+            folder,
+            "tfdist.launcher.spare",
+            *arguments,
+            variables={ELASTIC: f"{its.fileno()}:3"},
+            pass_fds=[its.fileno()],
+        )
+
+
+def python(folder, module, *arguments, variables=None, **options):
+    path = os.pathsep.join([str(ROOT), str(folder / "package")])
+    return subprocess.run(
+        [sys.executable, *(["-m", module] if module else []), *arguments],
+        env=os.environ | {"PYTHONPATH": path} | (variables or {}),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("program", [["package/script.py"], ["-m", "script"]])
+def test_a_script_runs_as_usual(program, tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "script.py").write_text(SCRIPT)
+    usual = python(tmp_path, None, *program, "--a", "b")
+    found = run(tmp_path, *program, "--a", "b", called=True)
+    assert found.returncode == usual.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == json.loads(usual.stdout)
+
+
+@pytest.mark.full
+def test_ends_with_its_launcher(tmp_path):
+    found = run(tmp_path, "script.py", called=False)
+    assert found.returncode == 1
+    assert "The launcher of this job has ended" in found.stderr
