@@ -21,7 +21,9 @@ from benchmarks.common import machine, options, runner, tables
 
 JOBS = ("fixed", "elastic")
 _MOST_STEPS = 100_000  # until another rank has taken the place of a killed one
-_LATE_STEP = 600  # when processes that were started in advance have imported TensorFlow
+# In which a rank is killed that is replaced: a process that was started in advance has imported
+# TensorFlow then.
+_LATE_STEP = 600
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -59,19 +61,19 @@ def measure(engine: str, arguments: argparse.Namespace) -> dict[str, Any]:
         killed = arguments.steps // 2
         steps = runner.written("elastic_ranks", *given, "--kill", killed, start=start)["seconds"]
         found["recovery"].append(max(steps[killed - 1 : killed + 2]) - statistics.median(steps))
-        joined, joining = replaced(engine, given, killed)
+        joined, joining = replaced(engine, given)
         found["joined"].append(joined)
         found["joining"].append(joining)
-        found["spare joined"].append(replaced(engine, given, _LATE_STEP, "--spares", "1")[0])
+        found["spare joined"].append(replaced(engine, given, "--spares", "1")[0])
     return found
 
 
-def replaced(engine: str, given: list[Any], killed: int, *options: str) -> tuple[float, float]:
-    """Trains until a rank that is killed in the step `killed` is replaced; see `of_new_rank`."""
-    more = [*given, "--kill", killed, "--until-replaced", "--steps", _MOST_STEPS]
+def replaced(engine: str, given: list[Any], *options: str) -> tuple[float, float]:
+    """Trains until a rank that is killed is replaced; see `of_new_rank`."""
+    more = [*given, "--kill", _LATE_STEP, "--until-replaced", "--steps", _MOST_STEPS]
     restarts = ("--min", "1", "--restarts", "1", *options)
     start = runner.launched(3, engine, *restarts, alone=True)
-    return of_new_rank(runner.written("elastic_ranks", *more, start=start), killed)
+    return of_new_rank(runner.written("elastic_ranks", *more, start=start), _LATE_STEP)
 
 
 def of_new_rank(steps: dict[str, Any], killed: int) -> tuple[float, float]:

@@ -42,11 +42,11 @@ mend(${pair} "    if (nbytes < 0) {
       }
 ")
 
-# The process ends when a message is longer than what is waited for, such as one of an operation
-# that this process has given up.
+# A message may have another length than what is waited for, when it is one of an operation that this
+# process has given up. The process ends when the message is longer, and takes it when it is shorter.
 mend(${pair} "    GLOO_ENFORCE_LE(op.preamble.length, op.nbytes);
 " "\
-    if (op.preamble.length > op.nbytes) {
+    if (op.preamble.length != op.nbytes) {
       signalException(GLOO_ERROR_MSG(\"Unexpected message from \", peer_.str()));
       return -1;
     }
@@ -93,8 +93,34 @@ mend(horovod/common/process_set.cc "  initialization_done = true;
   initialization_done = true;
 ")
 
-# The process ends when Horovod cannot begin, for example as another rank dies at that moment.
+# The next operation uses connections on which one has failed, in the middle of a message.
 set(operations horovod/common/operations.cc)
+mend(${operations} "    status = Status::UnknownError(ex.what());
+  }
+
+  if (!status.in_progress()) {
+    for (auto& e : entries) {
+      timeline.End(e.tensor_name, status.ok() ? e.output : nullptr);
+      e.FinishWithCallback(status);
+    }
+  }
+" "\
+    for (auto& e : entries) {
+      timeline.End(e.tensor_name, nullptr);
+      e.FinishWithCallback(Status::UnknownError(ex.what()));
+    }
+    throw;
+  }
+
+  if (!status.in_progress()) {
+    for (auto& e : entries) {
+      timeline.End(e.tensor_name, status.ok() ? e.output : nullptr);
+      e.FinishWithCallback(status);
+    }
+  }
+")
+
+# The process ends when Horovod cannot begin, for example as another rank dies at that moment.
 mend(${operations} "        std::thread(BackgroundThreadLoop, std::ref(horovod_global));
 " "\
         std::thread([] {
@@ -113,3 +139,11 @@ mend(${operations} "    horovod_global.initialization_done = false;
     horovod_global.initialization_done = false;
     horovod_global.initialization_failed = false;
     horovod_global.background_thread")
+
+# How tfdist tells that Horovod was mended.
+mend(${operations} "extern \"C\" {
+" "\
+extern \"C\" {
+
+int horovod_mended_by_tfdist() { return 1; }
+")

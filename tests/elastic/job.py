@@ -144,6 +144,7 @@ def main() -> None:
         "history": {name: values for name, values in history.items() if name != "recoveries"},
         "iterations": int(model.optimizer.iterations.numpy()),
         "recoveries": history.get("recoveries", [0])[-1],
+        "program": sys.orig_argv[1],
         "members": strategy.group.members if strategy else [0],
     }
     (folder / f"rank-{number}.pickle").write_bytes(pickle.dumps(found))

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from tfdist.launcher import spare
 from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -165,6 +166,9 @@ def test_one_that_was_started_before_takes_the_place(engine, tmp_path, one_devic
     assert "rank 4 is started in the place of rank 0" in done.stderr
     assert "while it waited" not in done.stderr
     check(tmp_path, [2, 3, 4], one_device())
+    for number in (3, 4):
+        result = pickle.loads((tmp_path / f"rank-{number}.pickle").read_bytes())
+        assert result["program"] == spare.__file__
 
 
 def test_too_few_ranks_end_the_job(tmp_path):
@@ -185,6 +189,8 @@ def test_too_few_ranks_wait_for_others_so_long_and_no_longer(tmp_path):
 def test_an_error_of_the_script_ends_the_job(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import tfdist\ntfdist.Strategy()\nraise ValueError('broken')\n")
-    done = launch(tmp_path, "tfdist", "run", "-n", "2", "--min", "1", str(script))
+    options = ("--min", "1", "--restarts", "1", "--spares", "1")
+    done = launch(tmp_path, "tfdist", "run", "-n", "2", *options, str(script))
     assert done.returncode == 1
     assert "ValueError: broken" in done.stderr
+    assert "rank 2" not in done.stderr

@@ -517,3 +517,13 @@ def test_one_that_waits_is_killed_when_all_others_are_done(spared):
     assert spared.killed == [2]
     assert spared.group.ended(2, -9)
     assert not spared.said
+
+
+def test_one_that_is_killed_at_the_end_is_no_failure(spared):
+    spared.group.end()
+    assert spared.group.ended(2, -9)
+
+
+def test_one_that_cannot_be_started_is_forgotten(spared):
+    spared.group.forget(2)
+    assert spared.group.begin_spare() is None

@@ -58,7 +58,6 @@ def tell(ranks, lines, answer):
     for rank in ranks:
         said = iter(rank.stdout.readline, "")
         for line in said:
-            assert "Timed out waiting" not in line or answer == "not formed"
             if line == f"{answer}\n":
                 break
         else:
@@ -66,19 +65,22 @@ def tell(ranks, lines, answer):
 
 
 def work(ranks):
-    """Forms a group of ranks, which add up, and interrupts them."""
+    """Forms a group of ranks, which add up. Interrupts them; returns how long that takes."""
     with of_group(len(ranks)) as variables:
         tell(ranks, [json.dumps(own) for own in variables], "formed")
         time.sleep(0.3 * random.random())
+        began = time.monotonic()
         tell(ranks, ["interrupt"] * len(ranks), "free")
+        return time.monotonic() - began
 
 
 @pytest.mark.parametrize("length", [1000, 1_000_000])
 def test_nobody_waits_for_a_time_limit(length):
     random.seed(0)
-    with started(length, limit=30) as ranks:
+    limit = 60
+    with started(length, limit) as ranks:
         for _ in range(GROUPS):
-            work(ranks)
+            assert work(ranks) < limit
 
 
 def test_a_group_that_cannot_be_formed_ends_no_process():

@@ -114,7 +114,7 @@ class Forming:
                     self._check()
                     self._connection.form(formation, self._own)
                 except Exception as error:
-                    if not self._is_loss(error) or attempt == _MOST_ATTEMPTS:
+                    if not self._is_loss(error) or attempt >= _MOST_ATTEMPTS:
                         raise
                     continue
             self._announce()

@@ -95,6 +95,17 @@ class Group:
             return rank.member.number
         return None
 
+    def waits(self, number: int) -> bool:
+        """Whether a process waits to be called."""
+        return self._ranks[number].is_spare
+
+    def forget(self, number: int) -> None:
+        """Called when a rank could not be started."""
+        if number in self._ranks:
+            rank = self._ranks[number]
+            rank.state, rank.has_ended = "gone", True
+            self._go_on()
+
     def can_spare(self, number: int) -> bool:
         """Whether enough ranks would be left without one of them, or a new one replaces it."""
         return self.headcount.can_spare(self._ranks[number])
@@ -191,7 +202,7 @@ class Group:
         if self._ranks.alive() and not self._is_ending:
             self.headcount.lose_spare()
             self._say(f"{rank.member.name} {ending(status)} while it waited; it is not replaced")
-        return not self._is_ending
+        return True
 
     def _new_one_ended(self, rank: GroupRank, status: int) -> bool:
         if not self._ranks.alive():

@@ -115,7 +115,9 @@ class Job(Processes):
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
         total = self._limits.total
         if total is not None and now - self._started >= total:
-            self._end(outcome.timed_out(self._ranks, total), now, signal.SIGTERM)
+            group = self._group
+            ranks = [r for r in self._ranks if not (group and group.waits(r.member.number))]
+            self._end(outcome.timed_out(ranks, total), now, signal.SIGTERM)
         while self._to_send and now >= self._to_send[0][0]:
             number = self._to_send[0][1]
             if number == signal.SIGTERM and self._some_still_fail(now):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from tfdist.launcher import guardian, output
+from tfdist.launcher import guardian, output, spare
 from tfdist.launcher.group import Group
 from tfdist.launcher.members import Member
 from tfdist.launcher.rank import Rank
@@ -64,7 +64,7 @@ class Processes:
         program, *arguments = self._command
         with self._streams.opened(member, log, first) as writers:
             process = self._watcher.start(
-                [program, *(("-m", "tfdist.launcher.spare") if is_spare else ()), *arguments],
+                [program, *((spare.__file__,) if is_spare else ()), *arguments],
                 env={**self._environments[place], **variables},
                 stdin=None if first else subprocess.DEVNULL,
                 stdout=writers[1],
@@ -96,22 +96,31 @@ class Processes:
         assert self._group is not None
         number = self._group.begin_spare()
         if number is None:
-            number = self._start_one_more(lost.member, is_spare=False)
-        self._streams.say(f"rank {number} is started in the place of {lost.name}")
+            number = self._start_one_more(is_spare=False)
+        if number is not None:
+            self._streams.say(f"rank {number} is started in the place of {lost.name}")
 
     def _start_spare(self) -> None:
         """Starts a process that waits to become a rank of an elastic job."""
-        self._start_one_more(self._members[-1], is_spare=True)
+        assert self._group is not None
+        if self._start_one_more(is_spare=True) is None:
+            self._group.headcount.lose_spare()
 
-    def _start_one_more(self, like: Member, *, is_spare: bool) -> int:
-        """Starts a process of an elastic job. Returns its number."""
+    def _start_one_more(self, *, is_spare: bool) -> int | None:
+        """Starts a process of an elastic job. Returns its number, or says why it cannot start."""
+        assert self._group is not None
         number = len(self._members)
-        member = dataclasses.replace(like, number=number)
-        self._environments.append(self._environments[-1])  # not that of rank 0
-        directory = os.path.dirname(self._logs[0].path)
-        self._logs.append(output.Log(os.path.join(directory, member.log_name)))
-        self._members.append(member)
-        self._ranks.append(self._started_rank(number, is_spare=is_spare))
+        member = dataclasses.replace(self._members[-1], number=number)
+        path = os.path.join(os.path.dirname(self._logs[0].path), member.log_name)
+        try:
+            self._logs.append(output.Log(path))
+            self._members.append(member)
+            self._environments.append(self._environments[-1])  # not that of rank 0
+            self._ranks.append(self._started_rank(number, is_spare=is_spare))
+        except OSError as error:
+            self._streams.say(f"{member.name} cannot be started, and is not needed: {error}")
+            self._group.forget(number)
+            return None
         return number
 
     def _kill(self, number: int) -> None:
