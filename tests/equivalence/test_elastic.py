@@ -39,8 +39,8 @@ _USUAL = {
 # A rank that is lost in its first step would leave variables of which nobody knows the first value.
 _NOT_REPEATED = ("train_on_batch, test_on_batch, predict_on_batch",)
 # Each rank has a folder of its own here, so that the next rank 0 does not find the files of a dead
-# one.
-_OWN_FILES = ("BackupAndRestore", "ModelCheckpoint", "save_weights")
+# one, and a new rank does not do what the others have done because of a file.
+_OWN_FILES = ("BackupAndRestore", "ModelCheckpoint", "save_weights", "Keras' guide")
 
 
 class Job:
