@@ -171,6 +171,18 @@ def test_one_that_was_started_before_takes_the_place(engine, tmp_path, one_devic
         assert result["program"] == spare.__file__
 
 
+@pytest.mark.full
+def test_one_that_cannot_be_started_does_not_end_the_job(tmp_path, one_device):
+    logs = tmp_path / "logs"
+    (logs / "rank-3.log").mkdir(parents=True)
+    options = ("--spares", "1", "--log-dir", str(logs))
+    fault = "1:SIGKILL:step 3"
+    done = train(tmp_path, "multi_worker", fault, restarts=1, options=options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("rank 3 cannot be started: [Errno 21]") == 2
+    check(tmp_path, [0, 2], one_device())
+
+
 def test_too_few_ranks_end_the_job(tmp_path):
     done = train(tmp_path, "multi_worker", "1:SIGKILL:start", count=2, least=2)
     assert done.returncode == 75

@@ -104,6 +104,7 @@ class Group:
         if number in self._ranks:
             rank = self._ranks[number]
             rank.state, rank.has_ended = "gone", True
+            rank.link.other.close()
             self._go_on()
 
     def can_spare(self, number: int) -> bool:

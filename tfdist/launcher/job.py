@@ -30,13 +30,13 @@ class Job(Processes):
     """The ranks of one script, from their start to their end.
 
     Args:
-        command: the program and its arguments.
-        members: what each rank is.
-        environments: the environment of each rank.
-        logs: the log of each rank; those of ranks that are started later are added.
+        command: as for `Processes`.
+        members: as for `Processes`.
+        environments: as for `Processes`.
+        logs: as for `Processes`.
         limits: how long things may take.
         remote: tells how ranks on other machines have failed; None without other machines.
-        group: the group of an elastic job; None for ranks that need each other.
+        group: as for `Processes`.
     """
 
     def __init__(

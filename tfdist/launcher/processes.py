@@ -118,7 +118,7 @@ class Processes:
             self._environments.append(self._environments[-1])  # not that of rank 0
             self._ranks.append(self._started_rank(number, is_spare=is_spare))
         except OSError as error:
-            self._streams.say(f"{member.name} cannot be started, and is not needed: {error}")
+            self._streams.say(f"{member.name} cannot be started: {error}")
             self._group.forget(number)
             return None
         return number
