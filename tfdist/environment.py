@@ -9,6 +9,9 @@ DEVICES_PER_WORKER = "TFDIST_DEVICES_PER_WORKER"
 ELASTIC = "TFDIST_ELASTIC"
 """In a process of an elastic job, the descriptor of its connection to the launcher."""
 
+ELASTIC_HOST = "TFDIST_ELASTIC_HOST"
+"""In a process of an elastic job, the address of its machine."""
+
 JOURNAL = "TFDIST_JOURNAL"
 """In a process of an elastic job, the path of the file that ranks that are started later follow."""
 

@@ -6,8 +6,11 @@ import socket
 
 import pytest
 
+from tfdist.cluster.machines import Location
 from tfdist.environment import ELASTIC
+from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group import Group
+from tfdist.launcher.hands import Hands
 from tfdist.launcher.members import members
 
 
@@ -17,16 +20,20 @@ class Job:
     Args:
         count: the number of ranks.
         least: how few may be left.
-        **options: those of the group.
+        **options: how the job may change; and `journal`.
     """
 
-    def __init__(self, count, least, **options):
+    def __init__(self, count, least, journal="", **options):
         self.said = []
         self.selector = selectors.DefaultSelector()
         self.killed = []
-        variables = [[{"SIZE": str(size)} for _ in range(size)] for size in range(9)]
-        self.group = Group(least, variables.__getitem__, **options)
-        self.group.open(self.selector, self.said.append, self.killed.append)
+
+        def variables(ranks):
+            return [{"SIZE": str(len(ranks))} for _ in ranks]
+
+        limits = ElasticLimits(least, **options)
+        self.group = Group(limits, variables, "10.0.0.1", Location(0, "eth0"), journal)
+        self.group.open(self.selector, Hands(self.said.append, self.killed.append, None, None))
         self.sockets, self.ranks = [], []
         for member in members(count):
             self.start(member)
@@ -81,6 +88,7 @@ def job():
 
 def test_all_are_told_who_is_in_the_group():
     first, *others = Job(2, 1).form([0, 1], 1)
+    assert first.pop("writes") and not any(other.pop("writes") for other in others)
     assert others == [first]
     assert first["members"] == [0, 1]
     assert first["addresses"] == ["host:0", "host:1"]
@@ -124,7 +132,7 @@ def test_a_death_while_a_group_is_formed():
 def test_too_few_are_left(job):
     assert job.group.ended(0, -9)
     assert not job.group.ended(1, -9)
-    assert job.group.headcount.shortage.endswith("; 1 rank is left, and the job needs 2 (--min)")
+    assert job.group.shortage.endswith("; 1 rank is left, and the job needs 2 (--min)")
 
 
 def test_a_script_that_fails_is_no_loss(job):
@@ -284,13 +292,13 @@ def test_the_others_wait_for_a_new_rank_that_is_near(waiting):
         waiting.say(number, "formed", generation=3)
     waiting.say(2, "joined")
     assert "rank 2 joins; training goes on with ranks 0, 2" in waiting.said[-1]
-    assert not waiting.group.headcount.is_overdue(1e9)
+    assert not waiting.group.is_overdue(1e9)
 
 
 def test_ranks_that_are_too_few_do_not_wait_for_ever(waiting):
-    assert not waiting.group.headcount.is_overdue(0)
-    assert waiting.group.headcount.is_overdue(1e9)
-    assert "--rejoin-timeout" in waiting.group.headcount.shortage
+    assert not waiting.group.is_overdue(0)
+    assert waiting.group.is_overdue(1e9)
+    assert "--rejoin-timeout" in waiting.group.shortage
 
 
 def test_a_new_rank_that_is_killed_is_replaced_too(waiting):
@@ -303,14 +311,14 @@ def test_a_new_rank_that_is_killed_is_replaced_too(waiting):
 
 def test_a_new_rank_that_fails_is_not_replaced(waiting):
     assert not waiting.group.ended(2, 1)
-    assert waiting.group.headcount.shortage
+    assert waiting.group.shortage
 
 
 def test_a_job_that_has_enough_ranks_needs_no_new_one():
     job = with_new_rank(3, 1)
     job.ready(3, 0)
     assert job.group.ended(3, 1)
-    assert not job.group.headcount.shortage
+    assert not job.group.shortage
 
 
 def test_ranks_in_training_are_asked_to_come_back_for_a_new_one():
@@ -411,13 +419,13 @@ def test_a_job_that_has_ended_well_does_not_lack_ranks():
     job.say(2, "done")
     assert job.killed[-1] == 3
     assert job.group.ended(3, -9)
-    assert not job.group.headcount.shortage
+    assert not job.group.shortage
 
 
 def test_nobody_waits_where_enough_can_never_come():
     job = with_new_rank(3, 3)
     assert not job.group.ended(2, -9)
-    assert job.group.headcount.shortage.endswith("1 rank is left, and the job needs 3 (--min)")
+    assert job.group.shortage.endswith("1 rank is left, and the job needs 3 (--min)")
 
 
 def test_new_ranks_join_in_the_order_of_their_numbers():
@@ -452,7 +460,7 @@ def test_time_in_which_ranks_work_is_no_waiting():
     assert job.group.replaces(1, -9)
     job.ready(0, 1, completed=6)
     assert told(job, 0, "form")["formation"]["waiting"]
-    assert not job.group.headcount.is_overdue(1e9)
+    assert not job.group.is_overdue(1e9)
 
 
 @pytest.fixture
@@ -480,17 +488,17 @@ def test_one_that_waits_takes_the_place_of_a_lost_rank(spared):
 
 
 def test_nobody_waits_for_one_that_is_not_called(spared):
-    spared.group.headcount.least = 2
+    spared.group._headcount.limits = ElasticLimits(2, restarts=1, spares=2, patience=10)
     assert spared.group.ended(1, -9)
     spared.ready(0, 1, completed=6)
     assert told(spared, 0, "form")["formation"]["waiting"]
     spared.say(0, "formed", generation=2)
     spared.ready(0, 2, completed=7, takes_in=True, writes=True)
-    assert spared.group.headcount.is_overdue(1e9)
+    assert spared.group.is_overdue(1e9)
 
 
 def test_one_that_waits_does_not_replace_one_that_leaves(spared):
-    spared.group.headcount.least = 2
+    spared.group._headcount.limits = ElasticLimits(2, restarts=1, spares=2, patience=10)
     spared.say(1, "leaving")
     assert told(spared, 1, "quit")
 

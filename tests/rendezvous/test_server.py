@@ -12,7 +12,7 @@ from tfdist.cluster.machines import Machine, clustered_across, interface_of
 from tfdist.rendezvous.channel import Channel, NotAuthenticatedError
 from tfdist.rendezvous.end import End
 from tfdist.rendezvous.server import Server
-from tfdist.rendezvous.terms import Terms
+from tfdist.rendezvous.terms import FixedTerms
 
 SECRET = b"known to all launchers"
 
@@ -22,7 +22,7 @@ def served(machines=1, across=clustered_across):
     """A server; gives its address, and what it has said."""
     listener = socket.create_server(("127.0.0.1", 0))
     address, lines = listener.getsockname(), []
-    terms = Terms("", SECRET, machines, 20.0, {"--strategy": "x"}, across, lines.append)
+    terms = FixedTerms("", SECRET, 20.0, {"--strategy": "x"}, lines.append, machines, across)
     server = Server(listener, terms)
     yield address, lines
     server.stop(End(1, "the test is over"))

@@ -10,7 +10,7 @@ import click
 from tfdist.cli.reporting import say
 from tfdist.cluster.addresses import split_address
 from tfdist.rendezvous import secret
-from tfdist.rendezvous.terms import Terms
+from tfdist.rendezvous.terms import FixedTerms, Terms
 from tfdist.strategies.registry import LAUNCHED
 
 _MEETING = 600.0  # seconds: people start the command on one machine after the other
@@ -44,16 +44,33 @@ def machines_of(
     machines: int | None,
     secret_file: str | None,
     patience: float | None,
+    elastic: Mapping[str, float | None],
 ) -> Terms | None:
-    """What the launchers of several machines agree on; None for one machine."""
-    given = {"--rendezvous": rendezvous, "--machines": machines}
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) == len(given) and secret_file is None:
+    """What the launchers of several machines agree on; None for one machine.
+
+    Args:
+        context: fails where options do not fit.
+        strategy: the name of a backend that `tfdist run` starts.
+        rendezvous: where the launchers meet.
+        machines: how many there are.
+        secret_file: where the secret is.
+        patience: seconds to wait for the others.
+        elastic: what was given for an elastic job, by option; with `--min`, machines come and go.
+    """
+    if rendezvous is None and machines is None and secret_file is None:
         return None
-    if missing:
+    is_elastic = elastic["--min"] is not None
+    if is_elastic and machines is not None:
         context.fail(
-            f"several machines need --rendezvous and --machines. Received: no {missing[0]}"
+            "The machines of a job with --min may come and go: leave out --machines. "
+            f"Received: --machines {machines}"
         )
+    needed = {"--rendezvous": rendezvous, "--machines": machines or is_elastic or None}
+    for name, value in needed.items():
+        if value is None:
+            context.fail(
+                f"several machines need --rendezvous, and --machines or --min. Received: no {name}"
+            )
     across = LAUNCHED[strategy].across
     if across is None:
         names = ", ".join(name for name, launch in LAUNCHED.items() if launch.across)
@@ -61,8 +78,9 @@ def machines_of(
             f"--rendezvous is for the strategies {names}; for parameter servers on several "
             f"machines, set TF_CONFIG on each. Received: --strategy {strategy}"
         )
-    assert rendezvous is not None and machines is not None
-    same: dict[str, str | int] = {"--strategy": strategy, "--machines": machines}
+    assert rendezvous is not None
+    same: dict[str, str | float | None] = {"--strategy": strategy, "--machines": machines}
+    same |= elastic
     try:
         host, _ = split_address(rendezvous)
         known = secret.read(secret_file, os.environ)
@@ -73,48 +91,64 @@ def machines_of(
             "--rendezvous needs the address at which the other machines reach this one. "
             f"Received: {rendezvous}"
         )
-    return Terms(rendezvous, known, machines, patience or _MEETING, same, across, say)
+    common = rendezvous, known, patience or _MEETING, same, say
+    return Terms(*common) if machines is None else FixedTerms(*common, machines, across)
 
 
 def check_elastic(
     context: click.Context,
     strategy: str,
     count: int,
-    least: int | None,
-    replacing: Mapping[str, float | None],
-    across: Terms | None,
+    elastic: Mapping[str, float | None],
+    is_alone: bool,
     devices_per_worker: int | None,
 ) -> None:
-    """Fails where `--min`, or what belongs to it, does not fit the other options."""
+    """Fails where `--min`, or what belongs to it, does not fit the other options.
+
+    Args:
+        context: fails where options do not fit.
+        strategy: the name of a backend that `tfdist run` starts.
+        count: the number of ranks on this machine.
+        elastic: what was given for an elastic job, by option.
+        is_alone: whether there are no other machines.
+        devices_per_worker: the number of virtual devices.
+    """
+    least, most = elastic["--min"], elastic["--max"]
     if least is None:
-        for name, value in replacing.items():
+        for name, value in elastic.items():
             if value is not None:
                 context.fail(f"{name} is for jobs with --min. Received: {name} {value:g}")
         return
-    for name in ("--spares", "--rejoin-timeout"):
-        value = replacing[name]
-        if value and not replacing["--restarts"]:
+    if most is not None and most < max(least, count):
+        context.fail(
+            "--max must be at least --min and at least -n. "
+            f"Received: --max {most:g} --min {least:g} -n {count}"
+        )
+    if elastic["--spares"] and not is_alone:
+        context.fail(
+            "--spares is for jobs on one machine: leave out --rendezvous. "
+            f"Received: --spares {elastic['--spares']:g} --rendezvous"
+        )
+    grows = not is_alone or (most or 0) > count
+    for name, may_join in (("--spares", False), ("--rejoin-timeout", grows)):
+        value = elastic[name]
+        if value and not elastic["--restarts"] and not may_join:
             context.fail(
                 f"{name} is for jobs whose ranks are replaced: give --restarts too. "
                 f"Received: {name} {value:g}"
             )
-    if (replacing["--spares"] or 0) > (replacing["--restarts"] or 0):
+    if (elastic["--spares"] or 0) > (elastic["--restarts"] or 0):
         context.fail(
             "--spares must be at most --restarts, as no more than that are used. "
-            f"Received: --spares {replacing['--spares']} --restarts {replacing['--restarts']}"
+            f"Received: --spares {elastic['--spares']} --restarts {elastic['--restarts']}"
         )
     if LAUNCHED[strategy].elastic is None:
         names = ", ".join(name for name, launch in LAUNCHED.items() if launch.elastic)
         context.fail(f"--min is for the strategies {names}. Received: --strategy {strategy}")
-    if least > count:
-        context.fail(f"--min must be at most -n. Received: --min {least} -n {count}")
-    if across is not None:
-        context.fail(
-            "--min is for jobs on one machine: leave out --rendezvous. "
-            f"Received: --min {least} --rendezvous"
-        )
+    if is_alone and least > count:
+        context.fail(f"--min must be at most -n. Received: --min {least:g} -n {count}")
     if devices_per_worker is not None:
         context.fail(
             "The ranks of an elastic job have one device each: leave out --devices-per-worker. "
-            f"Received: --min {least} --devices-per-worker {devices_per_worker}"
+            f"Received: --min {least:g} --devices-per-worker {devices_per_worker}"
         )

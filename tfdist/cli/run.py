@@ -12,12 +12,13 @@ from tfdist.cli.choices import check_elastic, machines_of, strategy_of
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
 from tfdist.launcher import isolation, output
+from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.job import Job
 from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.starting import starting
 from tfdist.limits import MOST_DEVICES
-from tfdist.rendezvous.machine import RefusedError
+from tfdist.rendezvous.reaching import RefusedError
 from tfdist.strategies.registry import LAUNCHED
 
 _SECONDS = Seconds()
@@ -32,6 +33,7 @@ Example:
   tfdist run -n 4 --min 2 train.py
   tfdist run -n 2 --isolate train.py
   tfdist run -n 2 --rendezvous 10.0.0.1:2222 --machines 2 train.py
+  tfdist run -n 2 --rendezvous 10.0.0.1:2222 --min 2 train.py
   tfdist run -n 2 --timeout 600 -m package.train --epochs 3
 """
 
@@ -87,7 +89,7 @@ Example:
     "--machines",
     type=click.IntRange(2, MOST_DEVICES),
     metavar="M",
-    help="Number of machines, with --rendezvous; each may have another -n.",
+    help="Number of machines, with --rendezvous; each may have another -n. Not with --min.",
 )
 @click.option(
     "--secret-file",
@@ -102,6 +104,14 @@ Example:
     metavar="K",
     help="Makes the job elastic: when a process is killed or asked to leave by SIGTERM, the others "
     "go on without it, with the same result, as long as there are K of them.",
+)
+@click.option(
+    "--max",
+    "most",
+    type=_NUMBER,
+    metavar="K",
+    help="With --min: how many processes there may be on all machines. Others may come with "
+    "--rendezvous; SIGUSR1 to this command starts one more.",
 )
 @click.option(
     "--restarts",
@@ -120,8 +130,8 @@ Example:
 @click.option(
     "--rejoin-timeout",
     type=_SECONDS,
-    help="With --restarts: when fewer than K processes are left, they wait so many seconds for new "
-    "ones (300); then the job ends with exit status 75.",
+    help="With --restarts, --max or --rendezvous: when there are fewer than --min processes, they "
+    "wait so many seconds for new ones (300); then the job ends with exit status 75.",
 )
 @click.option(
     "--devices-per-worker",
@@ -189,6 +199,7 @@ def run(
     machines: int | None,
     secret_file: str | None,
     least: int | None,
+    most: int | None,
     restarts: int | None,
     spares: int | None,
     rejoin_timeout: float | None,
@@ -229,13 +240,16 @@ def run(
             f"{one_device} on one device in each process, so there is no "
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
-    across = machines_of(context, strategy, rendezvous, machines, secret_file, connect_timeout)
-    replacing = {
-        "--restarts": restarts,
-        "--spares": spares,
-        "--rejoin-timeout": rejoin_timeout,
-    }
-    check_elastic(context, strategy, count, least, replacing, across, devices_per_worker)
+    names = "--min", "--max", "--restarts", "--spares", "--rejoin-timeout"
+    changes = dict(zip(names, (least, most, restarts, spares, rejoin_timeout)))
+    check_elastic(context, strategy, count, changes, rendezvous is None, devices_per_worker)
+    across = machines_of(
+        context, strategy, rendezvous, machines, secret_file, connect_timeout, changes
+    )
+    elastic = None
+    if least is not None:
+        patience = rejoin_timeout or _REJOIN
+        elastic = ElasticLimits(least, most or MOST_DEVICES, restarts or 0, patience, spares or 0)
     if across is not None and isolate:
         context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
     directory, logs = None, []
@@ -251,10 +265,7 @@ def run(
             evaluator=evaluator,
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
-            least=least,
-            restarts=restarts or 0,
-            spares=spares or 0,
-            patience=rejoin_timeout or _REJOIN,
+            elastic=elastic,
         ) as start:
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:

@@ -45,6 +45,18 @@ def split_address(address: str) -> tuple[str, int]:
     return match["host"].strip("[]"), int(match["port"])
 
 
+def address_of(host: str, port: int) -> str:
+    """The address "host:port".
+
+    Example:
+
+    >>> from tfdist.cluster.addresses import address_of
+    >>> address_of("::1", 2222)
+    '[::1]:2222'
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def same_place(address: str) -> tuple[str, int]:
     """A key that is equal for all spellings of the same host and port.
 

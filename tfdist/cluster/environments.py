@@ -134,6 +134,8 @@ def choose_strategy(
             return "parameter_server", f"{launch.launcher} has a `ps` job"
         if launch.size > 1:
             return "multi_worker", f"{launch.launcher} has {launch.size} workers"
+        if environment.ELASTIC in environ:
+            return "multi_worker", f"the job is elastic ({environment.ELASTIC} is set)"
     devices = "device" if local_devices == 1 else "devices"
     return "mirrored", f"this is one process with {local_devices} local {devices}"
 

@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 
+from tfdist.cluster.addresses import address_of
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.places import LOOPBACK, own_gpus
 
@@ -35,8 +36,20 @@ class Machine:
 
     def address(self, place: int) -> str:
         """The address "host:port" of its rank number `place`."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.ports[place]}"
+        return address_of(self.host, self.ports[place])
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """Where a rank of an elastic job is.
+
+    Attributes:
+        machine: the number of its machine; the launcher on machine 0 says who is in the group.
+        interface: as in `Machine`.
+    """
+
+    machine: int
+    interface: str
 
 
 @contextlib.contextmanager

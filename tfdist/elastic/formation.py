@@ -20,6 +20,7 @@ class Formation:
         is_apart: whether this process was started later: it is alone until it comes to the others.
         waiting: whether the members come back before their next step, as others wait to join.
         recoveries: how often the group has changed so far.
+        writes: whether this member writes the journal of its machine.
         variables: the environment variables for this member's engine.
 
     Example:
@@ -37,6 +38,7 @@ class Formation:
     is_apart: bool = False
     waiting: bool = False
     recoveries: int = 0
+    writes: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rank_of(self, number: int) -> int:

@@ -48,6 +48,7 @@ class Forming:
         self._connection = connection
         self._journal = journal
         self._is_connected = False
+        self._writes = False
         self._completed = 0
         self._watchers: list[Callable[[], None]] = []
         # The highest number of a group that is no more; written by the thread that listens.
@@ -110,6 +111,7 @@ class Forming:
                 self.members = list(formation.members)
                 self.rank, self.size = self.members.index(self._own), len(self.members)
                 self.recoveries = formation.recoveries
+                self._writes = formation.writes
                 try:
                     self._check()
                     self._connection.form(formation, self._own)

@@ -161,8 +161,8 @@ class Group(Forming):
         return result
 
     def _write_down(self) -> None:
-        """Writes what the last operation has come to, if this is rank 0."""
-        if self._journal is not None and self.rank == 0:
+        """Writes what the last operation has come to, if this rank writes."""
+        if self._journal is not None and self._writes:
             self._journal.keep(self._completed, self._entry)
 
     # --- recovery -----------------------------------------------------------------------------

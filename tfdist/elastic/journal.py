@@ -1,23 +1,21 @@
 """What the operations of a job have come to, in a file, for ranks that are started later.
 
-Rank 0 writes; what it has written last is not certain, because rank 0 may be lost before another
-rank has completed the same operation, and the others then repeat it. An entry is certain once the
-next operation is completed, which needs all ranks.
+On each machine the first rank writes. What it has written last is not certain, because it may be
+lost before another rank has completed the same operation, and the others then repeat it. An entry
+is certain once the next operation is completed, which needs all ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import pickle
-import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-_LENGTH = struct.Struct("<Q")
+from tfdist.elastic import entries
 
 
 class Entry(NamedTuple):
@@ -45,7 +43,7 @@ class Journal:
 
     def __init__(self, path: str):
         self._path = pathlib.Path(path)
-        self._end = self._path.with_suffix(".end")
+        self._end = entries.end_of(self._path)
         self._count: int | None = None  # entries in the file; None if another rank writes it
         self._place = 0  # where this process reads on
 
@@ -54,7 +52,7 @@ class Journal:
         return self._count == count
 
     def keep(self, count: int, entry: Entry | None) -> None:
-        """Makes `entry` the last one of `count` entries; called in rank 0 only.
+        """Makes `entry` the last one of `count` entries; called in ranks that write.
 
         Args:
             count: how many operations all ranks have completed.
@@ -83,17 +81,17 @@ class Journal:
         self._path.touch()
         with self._path.open("r+b") as file:
             ends = [0]
-            while len(ends) < count + 2 and (found := _read_at(file.fileno(), ends[-1])):
-                ends.append(found[1])
+            while len(ends) < count + 2 and (end := entries.end_at(file.fileno(), ends[-1])):
+                ends.append(end)
             kept = count if len(ends) > count + 1 or not has_last else count - 1
             if len(ends) <= kept:
-                raise LookupError("rank 0 was lost before it had written down what the ranks did")
+                raise LookupError("a rank was lost before it had written down what the ranks did")
             file.truncate(ends[kept])
         return kept == count
 
     def _append(self, entry: Entry) -> None:
         data = pickle.dumps(tuple(entry))
-        data = _LENGTH.pack(len(data)) + data
+        data = entries.LENGTH.pack(len(data)) + data
         with self._path.open("ab", buffering=0) as file:
             before, written = file.tell(), 0
             try:
@@ -112,7 +110,7 @@ class Journal:
 
     def why_ended(self) -> str:
         """Why nobody can follow the ranks any more; "" if one can."""
-        return (self._end.read_text() or "the disk is full") if self._end.exists() else ""
+        return entries.why_ended(self._path)
 
     def read(self, *, is_last: bool) -> Entry | None:
         """The next entry, or None if it is not certain yet.
@@ -123,18 +121,8 @@ class Journal:
         if not self._path.exists():
             return None
         with self._path.open("rb") as file:
-            found = _read_at(file.fileno(), self._place)
-            if found is None or not (is_last or _read_at(file.fileno(), found[1])):
+            found = entries.read_at(file.fileno(), self._place)
+            if found is None or not (is_last or entries.end_at(file.fileno(), found[1])):
                 return None
         data, self._place = found
         return Entry(*pickle.loads(data))
-
-
-def _read_at(descriptor: int, place: int) -> tuple[bytes, int] | None:
-    """A whole entry, and where the next one begins; None if there is none."""
-    head = os.pread(descriptor, _LENGTH.size, place)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    data = os.pread(descriptor, length, place + _LENGTH.size)
-    return (data, place + _LENGTH.size + length) if len(data) == length else None

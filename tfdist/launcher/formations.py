@@ -6,11 +6,13 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from tfdist.cluster.machines import Location
 from tfdist.elastic.formation import Formation
-from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster
+from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster, writers
 from tfdist.launcher.members import named
 
-Variables = Callable[[int], Sequence[Mapping[str, str]]]
+Variables = Callable[[Sequence[Location]], Sequence[Mapping[str, str]]]
+"""Makes the environment variables for a group of ranks, from where each of them is."""
 
 
 class Formations:
@@ -18,7 +20,7 @@ class Formations:
 
     Args:
         ranks: all ranks.
-        variables: makes the environment variables for a group of so many ranks, by rank.
+        variables: makes the environment variables for a group.
 
     Attributes:
         generation: the number of the last group; 0 before the first one.
@@ -76,7 +78,8 @@ class Formations:
         is_other = bool(self._whys) or any(rank.is_new for rank in members)
         if self.generation > 1 and not self._is_interim and (is_other or not self._is_asked):
             self._recoveries += 1
-        variables = self._variables(len(members))
+        variables = self._variables([rank.location for rank in members])
+        writing = writers(members)
         for place, rank in enumerate(members):
             rank.state = "forming"
             formation = Formation(
@@ -87,6 +90,7 @@ class Formations:
                 [other.member.number for other in members if other.is_new],
                 waiting=is_interim,
                 recoveries=self._recoveries,
+                writes=rank in writing,
                 variables=variables[place],
             )
             self._tell(rank, formation)
@@ -94,7 +98,8 @@ class Formations:
     def set_apart(self, rank: GroupRank) -> None:
         """Lets a rank that was started later come to the others."""
         alone = [rank.member.number], [rank.address]
-        self._tell(rank, Formation(0, *alone, is_apart=True, variables=self._variables(1)[0]))
+        own = self._variables([rank.location])
+        self._tell(rank, Formation(0, *alone, is_apart=True, variables=own[0]))
 
     def _tell(self, rank: GroupRank, formation: Formation) -> None:
         rank.link.say("form", formation=dataclasses.asdict(formation))

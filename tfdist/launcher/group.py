@@ -2,90 +2,78 @@
 
 from __future__ import annotations
 
-import math
 import selectors
-from collections.abc import Callable
 
-from tfdist.environment import ELASTIC, JOURNAL
+from tfdist.cluster.machines import Location
+from tfdist.environment import ELASTIC, ELASTIC_HOST, JOURNAL
+from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.formations import Formations, Variables
-from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster
+from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster, writers
+from tfdist.launcher.hands import Hands
 from tfdist.launcher.headcount import Headcount
+from tfdist.launcher.job_group import JobGroup
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member
 from tfdist.launcher.rank import ending
 
 
-class Group:
-    """The ranks of an elastic job.
+class Group(JobGroup):
+    """The ranks of an elastic job, where it is decided who is in the group.
 
     Args:
-        least: as for `Headcount`.
-        variables: makes the environment variables for a group of so many ranks, by rank.
-        restarts: as for `Headcount`.
-        patience: as for `Headcount`.
-        spares: as for `Headcount`.
-        journal: the path of a file for what ranks do, which new ones follow; "" without restarts.
-
-    Attributes:
-        headcount: whether enough ranks are left.
+        limits: how the job may change.
+        variables: as for `Formations`.
+        host: the address of this machine, as other machines reach it.
+        location: where the ranks of this machine are.
+        journal: the path of a file for what ranks do, which new ones follow; "" without new ones.
     """
 
     def __init__(
         self,
-        least: int,
+        limits: ElasticLimits,
         variables: Variables,
-        *,
-        restarts: int = 0,
-        patience: float = math.inf,
-        spares: int = 0,
+        host: str,
+        location: Location,
         journal: str = "",
     ):
-        self._journal = {JOURNAL: journal} if journal else {}
+        self._common = {ELASTIC_HOST: host, **({JOURNAL: journal} if journal else {})}
+        self._location = location
         self._ranks = Roster()
         self._formations = Formations(self._ranks, variables)
-        self.headcount = Headcount(self._ranks, least, restarts, patience, spares)
+        self._headcount = Headcount(self._ranks, limits)
         self._is_ending = False
 
-    def open(
-        self,
-        selector: selectors.BaseSelector,
-        say: Callable[[str], None],
-        kill: Callable[[int], None],
-    ) -> None:
-        """Called before ranks are started.
+    def open(self, selector: selectors.BaseSelector, hands: Hands) -> None:
+        """See `JobGroup`."""
+        self._selector, self._hands = selector, hands
+        self._formations.say = hands.say
 
-        Args:
-            selector: waits for messages of the ranks.
-            say: tells the user something, in one line.
-            kill: ends the rank with a number.
-        """
-        self._selector, self._say, self._kill = selector, say, kill
-        self._formations.say = say
+    @property
+    def next_number(self) -> int:
+        """The number for a rank that is about to be started."""
+        return self._ranks.next_number
 
     def connect(
         self, member: Member, *, is_spare: bool = False
     ) -> tuple[dict[str, str], tuple[int, ...]]:
-        """A connection to a rank that is about to be started.
-
-        Args:
-            member: its place in the job.
-            is_spare: whether it waits to be called.
-
-        Returns:
-            The variables with which the rank is to be started, and the descriptors to pass on.
-        """
+        """See `JobGroup`."""
         link = Link(lambda message: self._take(member.number, message))
-        is_new = self._formations.generation > 0
-        self._ranks[member.number] = GroupRank(member, link, is_new=is_new, is_spare=is_spare)
+        self._ranks[member.number] = GroupRank(
+            member, link, self._location, is_new=self._has_formed, is_spare=is_spare
+        )
         self._selector.register(link.fd, selectors.EVENT_READ, link)
         descriptor = link.other.fileno()
-        return {ELASTIC: f"{descriptor}:{member.number}", **self._journal}, (descriptor,)
+        return {ELASTIC: f"{descriptor}:{member.number}", **self._common}, (descriptor,)
+
+    @property
+    def _has_formed(self) -> bool:
+        return self._formations.generation > 0
 
     @property
     def lacks_spare(self) -> bool:
         """Whether a process is to be started that waits to be called; not before all have begun."""
         has_begun = any(rank.state == "in" for rank in self._formations.current)
-        return has_begun and not self._is_ending and self.headcount.lacks_spare
+        return has_begun and not self._is_ending and self._headcount.lacks_spare
 
     def begin_spare(self) -> int | None:
         """Calls the process that has waited for longest. Returns its number; None without one."""
@@ -104,12 +92,30 @@ class Group:
         if number in self._ranks:
             rank = self._ranks[number]
             rank.state, rank.has_ended = "gone", True
-            rank.link.other.close()
+            rank.link.release()
             self._go_on()
+
+    @property
+    def has_room(self) -> bool:
+        """See `JobGroup`."""
+        return bool(self._ranks.alive()) and not self._is_ending and self._headcount.room >= 1
+
+    @property
+    def shortage(self) -> str:
+        """Why there are too few ranks for the job to go on; "" if there are not."""
+        return self._headcount.shortage
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether too few ranks have waited for too long."""
+        return self._headcount.is_overdue(now)
+
+    def lose_spare(self) -> None:
+        """Called when no process can be started that waits to be called."""
+        self._headcount.lose_spare()
 
     def can_spare(self, number: int) -> bool:
         """Whether enough ranks would be left without one of them, or a new one replaces it."""
-        return self.headcount.can_spare(self._ranks[number])
+        return self._headcount.can_spare(self._ranks[number])
 
     def end(self) -> None:
         """Called when the job is about to end: ranks that are told to end do so at once."""
@@ -158,42 +164,34 @@ class Group:
 
     def _take_leaving(self, rank: GroupRank) -> None:
         rank.leaves = True
-        if self._is_ending or rank.is_new or not self.headcount.suffices(rank, 0):
+        if self._is_ending or rank.is_new or not self._headcount.suffices(rank, 0):
             rank.link.say("quit")
             return
         why = f"{rank.member.name} was asked to leave"
-        self.headcount.note_loss(why, self._say, waits=True)
+        self._headcount.note_loss(why, self._hands.say, waits=True)
         self._formations.change(why)
         if rank.state in IN_GROUP:
             self._formations.interrupt()
 
-    def ended(self, number: int, status: int) -> bool:
-        """Called when a rank has ended.
-
-        Args:
-            number: the rank.
-            status: its exit status; negative for a signal.
-
-        Returns:
-            Whether the job goes on without the rank.
-        """
+    def ended(self, number: int, status: int, how: str = "") -> bool:
+        """See `JobGroup`."""
         rank = self._ranks[number]
         rank.has_ended = True
         was, rank.state = rank.state, "gone"
-        rank.link.other.close()
+        how = how or f"{rank.member.name} {ending(status)}"
+        rank.link.release()
         if rank.is_spare:
             return self._spare_ended(rank, status)
         if rank.is_new:
-            return self._new_one_ended(rank, status)
-        enough = was in ("gone", "done") or self.headcount.suffices(rank, status)
+            return self._new_one_ended(rank, status, how)
+        enough = was in ("gone", "done") or self._headcount.suffices(rank, status)
         if was in IN_GROUP and not self._ranks.alive() and number < min(self._ranks.done() or [0]):
             enough = False  # it had files to write, which nobody else writes any more
         goes_on = status <= 0 and enough and not self._is_ending
         if was not in ("gone", "done") and status <= 0 and not self._is_ending:
-            why = f"{rank.member.name} {ending(status)}"
-            self.headcount.note_loss(why, self._say, waits=goes_on)
+            self._headcount.note_loss(how, self._hands.say, waits=goes_on)
         if goes_on and was not in ("gone", "done"):
-            self._formations.change(f"{rank.member.name} {ending(status)}")
+            self._formations.change(how)
         if goes_on and was in IN_GROUP:
             self._formations.interrupt()
         self._go_on()
@@ -201,19 +199,21 @@ class Group:
 
     def _spare_ended(self, rank: GroupRank, status: int) -> bool:
         if self._ranks.alive() and not self._is_ending:
-            self.headcount.lose_spare()
-            self._say(f"{rank.member.name} {ending(status)} while it waited; it is not replaced")
+            self._headcount.lose_spare()
+            self._hands.say(
+                f"{rank.member.name} {ending(status)} while it waited; it is not replaced"
+            )
         return True
 
-    def _new_one_ended(self, rank: GroupRank, status: int) -> bool:
+    def _new_one_ended(self, rank: GroupRank, status: int, how: str) -> bool:
         if not self._ranks.alive():
             return not self._is_ending  # the others are done
-        goes_on = self.headcount.suffices(rank, status) and not self._is_ending
-        why = f"{rank.member.name} {ending(status)} before it had joined the others"
+        goes_on = self._headcount.suffices(rank, status) and not self._is_ending
+        why = f"{how} before it had joined the others"
         if goes_on:
-            self._say(why)
+            self._hands.say(why)
         elif not self._is_ending:
-            self.headcount.note_loss(why, self._say, waits=False)
+            self._headcount.note_loss(why, self._hands.say, waits=False)
         self._formations.ask_to_take_in()  # other new ones may have waited for this one
         if rank in self._formations.current:
             self._formations.interrupt()
@@ -221,14 +221,9 @@ class Group:
         return goes_on
 
     def replaces(self, number: int, status: int) -> bool:
-        """Whether a rank that has ended, without which the job goes on, is replaced by a new one.
-
-        Args:
-            number: the rank.
-            status: its exit status; negative for a signal.
-        """
+        """See `JobGroup`."""
         rank = self._ranks[number]
-        return not rank.is_spare and self.headcount.replaces(rank, status)
+        return not rank.is_spare and self._headcount.replaces(rank, status)
 
     # --- groups -------------------------------------------------------------------------------
 
@@ -248,6 +243,9 @@ class Group:
             elif states == {"settled"}:
                 self._formations.to_all("settled", "dissolved")
 
+    def _kill(self, number: int) -> None:
+        self._hands.kill(number)
+
     def _end_all(self) -> None:
         if not self._is_ending:
             self._formations.say_what_is_left()
@@ -260,22 +258,22 @@ class Group:
     def _all_are_ready(self, alive: list[GroupRank], new: list[GroupRank]) -> None:
         """Forms a group, or waits for ranks that join."""
         coming = self._ranks.coming()
-        is_short = len(alive) + len(new) + len(self._ranks.done()) < self.headcount.least
+        is_short = len(alive) + len(new) + len(self._ranks.done()) < self._headcount.limits.least
         can_take_in = len({rank.completed for rank in alive}) == 1 and all(
             rank.takes_in and not rank.leaves for rank in alive
         )
         if coming:  # they read what the others have done
-            can_take_in &= alive[0].writes
+            can_take_in &= all(rank.writes for rank in writers(alive))
         if (coming or is_short or new) and not can_take_in:
-            self.headcount.end_waiting()
+            self._headcount.end_waiting()
             self._formations.form(alive, is_interim=True)
         elif coming:
             for rank in coming:
                 if rank.state == "near":
-                    rank.state = "expected"
+                    rank.state, rank.met = "expected", alive[0].completed
                     rank.link.say("meet", completed=alive[0].completed)
         elif is_short:
-            self.headcount.begin_to_wait()
+            self._headcount.begin_to_wait()
         else:
-            self.headcount.end_waiting()
+            self._headcount.end_waiting()
             self._formations.form([*alive, *new], is_interim=False)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
+from typing import Protocol
 
-from tfdist.launcher.link import Link
+from tfdist.cluster.machines import Location
 from tfdist.launcher.members import Member
 
 IN_GROUP = ("forming", "formed", "in", "settled")
 _ON_ITS_WAY = ("starting", "following", "near", "expected")
+
+
+class Listener(Protocol):
+    """The launcher's end of the connection to a rank."""
+
+    def say(self, kind: str, **details: object) -> None:
+        """Sends a message. A rank that is gone is noticed elsewhere."""
+
+    def release(self) -> None:
+        """Called once the rank has its own end, or is gone."""
 
 
 @dataclasses.dataclass
@@ -19,6 +31,7 @@ class GroupRank:
     Attributes:
         member: its place in the job.
         link: the connection.
+        location: where the rank is.
         is_new: whether it was started later and does not have the state of the others yet.
         is_spare: whether it waits to be called.
         state: "starting", "ready" to form a group, "forming" one, "formed", "in" a group whose
@@ -31,11 +44,13 @@ class GroupRank:
         takes_in: whether others may join where it is.
         writes: whether it has written into the journal what it has completed.
         leaves: whether it has asked to leave.
+        met: after how many operations the others wait for it, once it was told that.
         has_ended: whether its process has ended; what it said before may still arrive.
     """
 
     member: Member
-    link: Link
+    link: Listener
+    location: Location
     is_new: bool
     is_spare: bool = False
     state: str = "starting"
@@ -44,6 +59,7 @@ class GroupRank:
     takes_in: bool = False
     writes: bool = False
     leaves: bool = False
+    met: int | None = None
     has_ended: bool = False
 
     @property
@@ -86,6 +102,23 @@ class Roster(dict[int, GroupRank]):
         far = [r.member.number for r in on_their_way if r.state not in ("near", "expected")]
         return [r for r in on_their_way if r.member.number < min(far, default=math.inf)]
 
+    @property
+    def next_number(self) -> int:
+        """A number that no rank has had yet."""
+        return max(self, default=-1) + 1
+
     def done(self) -> list[int]:
         """The numbers of the ranks whose scripts have ended."""
         return [number for number, rank in self.items() if rank.state == "done"]
+
+
+def writers(ranks: Iterable[GroupRank]) -> list[GroupRank]:
+    """The first rank on each machine: these write what new ranks follow.
+
+    Args:
+        ranks: of one group, by number.
+    """
+    first: dict[int, GroupRank] = {}
+    for rank in ranks:
+        first.setdefault(rank.location.machine, rank)
+    return list(first.values())

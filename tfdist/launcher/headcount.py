@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
+from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group_rank import GroupRank, Roster
 
 
@@ -14,36 +14,31 @@ class Headcount:
 
     Args:
         ranks: the ranks.
-        least: how few may be left.
-        restarts: how many that were killed are replaced by new ones.
-        patience: seconds for which too few ranks wait for new ones.
-        spares: how many new ones are started before they are needed.
+        limits: how the job may change.
 
     Attributes:
-        least: as above.
+        limits: as above.
         shortage: why there are too few ranks for the job to go on; "" if there are not.
     """
 
-    def __init__(
-        self,
-        ranks: Roster,
-        least: int,
-        restarts: int = 0,
-        patience: float = math.inf,
-        spares: int = 0,
-    ) -> None:
-        self.least = least
+    def __init__(self, ranks: Roster, limits: ElasticLimits) -> None:
+        self.limits = limits
         self.shortage = ""
         self._ranks = ranks
-        self._restarts = restarts
-        self._patience = patience
-        self._spares = spares
+        self._restarts = limits.restarts
+        self._spares = limits.spares
         self._short_since: float | None = None
+
+    @property
+    def room(self) -> float:
+        """How many more ranks there may be."""
+        return self.limits.most - len(self._ranks.left()) - len(self._ranks.new())
 
     def can_spare(self, rank: GroupRank) -> bool:
         """Whether enough ranks would be left without `rank`, or a new one would replace it."""
         left = len(self._ranks.left())
-        return rank.is_new or left > self.least or (left > 1 and self._restarts > 0)
+        may_come = self.limits.is_open or self._restarts > 0
+        return rank.is_new or left > self.limits.least or (left > 1 and may_come)
 
     def suffices(self, lost: GroupRank, status: int) -> bool:
         """Whether the job can go on without a rank.
@@ -54,7 +49,8 @@ class Headcount:
         """
         left = len(self._ranks.staying())
         come = len(self._ranks.new()) + self._may_replace(lost, status)
-        return left >= self.least or (left > 0 and left + come >= self.least)
+        may_wait = self.limits.is_open or left + come >= self.limits.least
+        return left >= self.limits.least or (left > 0 and may_wait)
 
     def replaces(self, lost: GroupRank, status: int) -> bool:
         """Whether a new rank is started in the place of a lost one; called once for each.
@@ -89,10 +85,10 @@ class Headcount:
             waits: whether too few ranks wait for others.
         """
         left = len(self._ranks.staying())
-        if left >= self.least:
+        if left >= self.limits.least:
             return
         are = "rank is" if left == 1 else "ranks are"
-        too_few = f"{why}; {left} {are} left, and the job needs {self.least} (--min)"
+        too_few = f"{why}; {left} {are} left, and the job needs {self.limits.least} (--min)"
         if not waits:
             self.shortage = too_few
         else:
@@ -108,8 +104,8 @@ class Headcount:
 
     def is_overdue(self, now: float) -> bool:
         """Whether too few ranks have waited for too long."""
-        if self._short_since is None or now - self._short_since <= self._patience:
+        if self._short_since is None or now - self._short_since <= self.limits.patience:
             return False
-        waited = f"{self._patience:g} s (--rejoin-timeout)"
-        self.shortage = f"fewer than {self.least} ranks (--min) were left for {waited}"
+        waited = f"{self.limits.patience:g} s (--rejoin-timeout)"
+        self.shortage = f"fewer than {self.limits.least} ranks (--min) were there for {waited}"
         return True

@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tfdist.launcher import guardian, outcome, output, signals
-from tfdist.launcher.group import Group
+from tfdist.launcher.hands import Hands
+from tfdist.launcher.job_group import JobGroup
 from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import Outcome
@@ -47,7 +48,7 @@ class Job(Processes):
         logs: list[output.Log],
         limits: Limits | None = None,
         remote: Remote | None = None,
-        group: Group | None = None,
+        group: JobGroup | None = None,
     ) -> None:
         self._selector = selectors.DefaultSelector()
         super().__init__(command, members, environments, logs, Streams(self._selector), group)
@@ -69,12 +70,13 @@ class Job(Processes):
         with guardian.Guardian() as watcher, signals.received() as received, self._selector:
             self._selector.register(received, selectors.EVENT_READ)
             if self._group is not None:
-                self._group.open(self._selector, self._streams.say, self._kill)
+                hands = Hands(self._streams.say, self._kill, self._start_joining, self._end_after)
+                self._group.open(self._selector, hands)
             if self._remote is not None:
                 self._selector.register(self._remote, selectors.EVENT_READ)
             try:
                 self._start(watcher)
-                while any(rank.code is None for rank in self._ranks):
+                while self._goes_on:
                     self._step(received)
             finally:
                 guardian.kill_sessions(self.pids)
@@ -82,10 +84,17 @@ class Job(Processes):
                 for rank in [*self._replaced, *self._ranks]:
                     rank.process.wait()
             own = self._outcome or outcome.of_ranks(self._ranks, self._told, self._started)
+            if self._group is not None:
+                return self._group.concluded(own)
             if self._remote is None:
                 return own
             end = self._started + (self._limits.total or math.inf)
             return self._remote.concluded(own, received, end, self._limits.grace)
+
+    @property
+    def _goes_on(self) -> bool:
+        runs = any(rank.code is None for rank in self._ranks)
+        return runs or (self._group is not None and self._group.awaits_others)
 
     # --- watching -----------------------------------------------------------------------------
 
@@ -106,10 +115,12 @@ class Job(Processes):
         if now >= self._next_look:
             self._next_look = now + _LOOK
             self._look_for_stopped_ranks(now)
-            if self._group is not None and self._group.headcount.is_overdue(now):
-                self._end(outcome.too_few(self._group.headcount.shortage), now, signal.SIGTERM)
-        if self._group is not None and self._group.lacks_spare:
-            self._start_spare()
+            if self._group is not None and self._group.is_overdue(now):
+                self._end(outcome.too_few(self._group.shortage), now, signal.SIGTERM)
+        if self._group is not None:
+            self._group.look(now)
+            if self._group.lacks_spare:
+                self._start_spare()
         if self._streams.broken:
             # Nobody reads the output any more. A single program would end in the same way.
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
@@ -124,6 +135,8 @@ class Job(Processes):
                 break
             self._to_send.pop(0)
             self._told = min(self._told, now)
+            if self._group is not None:
+                self._group.end_others(self._outcome)
             for rank in self._ranks:
                 rank.signal(number)
                 if number == signal.SIGTERM:
@@ -149,6 +162,8 @@ class Job(Processes):
         times = [now + _LOOK] + [at for at, _ in self._to_send[:1]]
         if self._limits.total is not None and not self._ending:
             times.append(self._started + self._limits.total)
+        if self._group is not None:
+            times.append(now + self._group.pause)
         return max(0.0, min(times) - now)
 
     def _look_for_deaths(self, now: float) -> None:
@@ -160,10 +175,8 @@ class Job(Processes):
                 rank.spared = bool(code)
                 if self._group.replaces(number, code):
                     self._start_another(rank)
-            elif self._group is not None and self._group.headcount.shortage:
-                self._end(
-                    outcome.too_few(self._group.headcount.shortage, rank), now, signal.SIGTERM
-                )
+            elif self._group is not None and self._group.shortage:
+                self._end(outcome.too_few(self._group.shortage, rank), now, signal.SIGTERM)
             elif rank.code:
                 self._take_failure(rank, rank.code, now)
         led = any(rank.member.role.leads and rank.code == 0 for rank in self._ranks)
@@ -207,6 +220,8 @@ class Job(Processes):
         for number in os.read(received, 4096):
             if number == signal.SIGWINCH:
                 self._streams.resize()
+            elif number == signal.SIGUSR1:
+                self._add_one()
             elif number != signal.SIGCHLD:
                 self._interrupt(signal.Signals(number))
 
@@ -217,6 +232,9 @@ class Job(Processes):
         else:
             passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
             self._end(outcome.ended_by(number), now, passed_on)
+
+    def _end_after(self, decided: Outcome, seconds: float) -> None:
+        self._end(decided, time.monotonic() + seconds, signal.SIGTERM)
 
     def _end(self, decided: Outcome | None, when: float, number: signal.Signals) -> None:
         """Ends the job: sends the signal `number` at the time `when`, unless it ends earlier.
@@ -239,4 +257,6 @@ class Job(Processes):
         self._selector.unregister(received)
         if self._remote is not None and self._remote in self._selector.get_map():
             self._selector.unregister(self._remote)
+        if self._group is not None:
+            self._group.unwatch()
         self._streams.drain()

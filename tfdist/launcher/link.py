@@ -44,6 +44,10 @@ class Link:
         with contextlib.suppress(OSError):
             self._socket.sendall(json.dumps({"kind": kind, **details}).encode() + b"\n")
 
+    def release(self) -> None:
+        """Closes the rank's end here, once the rank has it or is gone."""
+        self.other.close()
+
     def close(self) -> None:
         """Closes the connection."""
         self._socket.close()

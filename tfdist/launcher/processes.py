@@ -9,10 +9,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from tfdist.launcher import guardian, output, spare
-from tfdist.launcher.group import Group
+from tfdist.launcher.job_group import JobGroup
 from tfdist.launcher.members import Member
 from tfdist.launcher.rank import Rank
 from tfdist.launcher.streams import Streams
+
+_NO_ROOM = "no rank can be added here; see --min and --max"
 
 
 class Processes:
@@ -34,7 +36,7 @@ class Processes:
         environments: Sequence[Mapping[str, str]],
         logs: list[output.Log],
         streams: Streams,
-        group: Group | None,
+        group: JobGroup | None,
     ) -> None:
         self._command = list(command)
         self._members = list(members)
@@ -96,27 +98,41 @@ class Processes:
         assert self._group is not None
         number = self._group.begin_spare()
         if number is None:
-            number = self._start_one_more(is_spare=False)
+            number = self._start_one_more(self._group.next_number, is_spare=False)
         if number is not None:
             self._streams.say(f"rank {number} is started in the place of {lost.name}")
 
     def _start_spare(self) -> None:
         """Starts a process that waits to become a rank of an elastic job."""
         assert self._group is not None
-        if self._start_one_more(is_spare=True) is None:
-            self._group.headcount.lose_spare()
+        if self._start_one_more(self._group.next_number, is_spare=True) is None:
+            self._group.lose_spare()
 
-    def _start_one_more(self, *, is_spare: bool) -> int | None:
+    def _add_one(self) -> None:
+        """Starts one more rank of an elastic job, if there may be one."""
+        number = None
+        if self._group is not None and self._group.has_room:
+            number = self._start_one_more(self._group.next_number, is_spare=False)
+        self._streams.say(
+            "SIGUSR1: " + (_NO_ROOM if number is None else f"rank {number} is started")
+        )
+
+    def _start_joining(self, number: int) -> None:
+        """Starts a rank of an elastic job, as another launcher says."""
+        if self._start_one_more(number, is_spare=False) is not None:
+            self._streams.say(f"rank {number} is started")
+
+    def _start_one_more(self, number: int, *, is_spare: bool) -> int | None:
         """Starts a process of an elastic job. Returns its number, or says why it cannot start."""
         assert self._group is not None
-        number = len(self._members)
+        place = len(self._members)
         member = dataclasses.replace(self._members[-1], number=number)
         path = os.path.join(os.path.dirname(self._logs[0].path), member.log_name)
         try:
             self._logs.append(output.Log(path))
             self._members.append(member)
             self._environments.append(self._environments[-1])  # not that of rank 0
-            self._ranks.append(self._started_rank(number, is_spare=is_spare))
+            self._ranks.append(self._started_rank(place, is_spare=is_spare))
         except OSError as error:
             self._streams.say(f"{member.name} cannot be started: {error}")
             self._group.forget(number)

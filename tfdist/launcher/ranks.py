@@ -11,7 +11,7 @@ from tfdist.cluster.environments import RANK_VARIABLES
 from tfdist.cluster.parameter_server import enough_threads
 from tfdist.launcher.members import members
 from tfdist.rendezvous.machine import Meeting, meet
-from tfdist.rendezvous.terms import Terms
+from tfdist.rendezvous.terms import FixedTerms
 from tfdist.strategies.registry import LAUNCHED
 
 # By default the C library returns the memory of a step's gradients to the system, and the system
@@ -72,7 +72,7 @@ def environments(
 
 @contextlib.contextmanager
 def environments_of_machine(
-    terms: Terms,
+    terms: FixedTerms,
     count: int,
     environ: Mapping[str, str] = os.environ,
     *,

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from tfdist.cluster.machines import Location
+
 # Ranks that form a group may be so many groups behind.
 _KEPT = 8
 
@@ -15,16 +17,18 @@ class Recent:
     """Makes the variables of groups, and keeps what the last ones need; a context manager.
 
     Args:
-        make: makes the variables for a group of so many ranks, as a context.
+        make: makes the variables for a group of ranks, from where each is, as a context.
     """
 
-    def __init__(self, make: Callable[[int], AbstractContextManager[list[dict[str, str]]]]):
+    def __init__(
+        self, make: Callable[[Sequence[Location]], AbstractContextManager[list[dict[str, str]]]]
+    ):
         self._make = make
         self._open: collections.deque[AbstractContextManager] = collections.deque()
 
-    def variables(self, count: int) -> Sequence[Mapping[str, str]]:
-        """The variables for a group of `count` ranks, by rank."""
-        context = self._make(count)
+    def variables(self, ranks: Sequence[Location]) -> Sequence[Mapping[str, str]]:
+        """The variables for a group of ranks, from where each of them is."""
+        context = self._make(ranks)
         found = context.__enter__()
         self._open.append(context)
         if len(self._open) > _KEPT:

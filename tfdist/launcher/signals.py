@@ -8,7 +8,14 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-_WANTED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGWINCH)
+_WANTED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGCHLD,
+    signal.SIGWINCH,
+)
 
 
 @contextlib.contextmanager

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tfdist.cluster.machines import Location, interface_of
+from tfdist.cluster.places import LOOPBACK
 from tfdist.launcher import ranks
+from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group import Group
+from tfdist.launcher.job_group import JobGroup
+from tfdist.launcher.joining_group import JoiningGroup, welcomed
 from tfdist.launcher.members import Member, members
 from tfdist.launcher.recent import Recent
 from tfdist.launcher.remote import Remote
-from tfdist.rendezvous.terms import Terms
+from tfdist.launcher.serving_group import ServingGroup
+from tfdist.rendezvous.reaching import connected, listener_at
+from tfdist.rendezvous.terms import FixedTerms, Terms
 from tfdist.strategies.registry import LAUNCHED
 
 
@@ -33,7 +41,7 @@ class Start(NamedTuple):
     environments: Sequence[Mapping[str, str]]
     described: str
     remote: Remote | None = None
-    group: Group | None = None
+    group: JobGroup | None = None
 
 
 @contextlib.contextmanager
@@ -46,10 +54,7 @@ def starting(
     evaluator: bool,
     devices_per_worker: int | None,
     connect_timeout: float | None,
-    least: int | None = None,
-    restarts: int = 0,
-    patience: float = math.inf,
-    spares: int = 0,
+    elastic: ElasticLimits | None = None,
 ) -> Iterator[Start]:
     """Prepares the start of processes. Keep it open while they run.
 
@@ -61,50 +66,74 @@ def starting(
         evaluator: whether there is an evaluator.
         devices_per_worker: as for `ranks.environments`.
         connect_timeout: as for `ranks.environments`.
-        least: how few ranks of an elastic job may be left; None if none may be lost.
-        restarts: how many ranks of an elastic job that were killed are replaced.
-        patience: seconds for which too few ranks wait for new ones.
-        spares: how many new ranks of an elastic job are started before they are needed.
+        elastic: how an elastic job may change; None if no rank may be lost.
 
     Raises:
         RefusedError, OSError, ImportError: in one line, when the job cannot begin.
     """
-    if across is None:
-        own = members(count, ps, evaluator)
-        with ranks.environments(
+    if isinstance(across, FixedTerms):
+        with ranks.environments_of_machine(
+            across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
+        ) as (meeting, found):
+            own = members(count, first=meeting.first)
+            described = f"{count} of {meeting.ranks} processes on {across.machines} machines"
+            yield Start(own, found, described, Remote(meeting))
+        return
+    with (
+        ranks.environments(
             strategy,
             count,
             ps=ps,
             evaluator=evaluator,
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
-        ) as found:
-            described = f"{len(own)} processes"
-            if least is None:
-                yield Start(own, found, described)
-                return
-            with contextlib.ExitStack() as formed:
-                elastic = LAUNCHED[strategy].elastic
-                assert elastic is not None
-                group = Group(
-                    least,
-                    formed.enter_context(Recent(elastic)).variables,
-                    restarts=restarts,
-                    patience=patience,
-                    spares=spares,
-                    journal=_journal(formed) if restarts else "",
-                )
-                yield Start(own, found, described, group=group)
-        return
-    with ranks.environments_of_machine(
-        across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
-    ) as (meeting, found):
-        own = members(count, first=meeting.first)
-        described = f"{count} of {meeting.ranks} processes on {across.machines} machines"
-        yield Start(own, found, described, Remote(meeting))
+        ) as found,
+        contextlib.ExitStack() as held,
+    ):
+        first, group = 0, None
+        if elastic is not None:
+            first, group = _joined(strategy, count, across, elastic, held)
+        own = members(count, ps, evaluator, first=first)
+        yield Start(own, found, f"{len(own)} processes", group=group)
 
 
-def _journal(formed: contextlib.ExitStack) -> str:
-    """The path of a file for what ranks do, which `formed` keeps until the job ends."""
-    directory = formed.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-journal-"))
+def _joined(
+    strategy: str,
+    count: int,
+    across: Terms | None,
+    elastic: ElasticLimits,
+    held: contextlib.ExitStack,
+) -> tuple[int, JobGroup]:
+    """The number of the first rank of this machine, and the group.
+
+    Args:
+        strategy: as for `starting`.
+        count: as for `starting`.
+        across: as for `starting`.
+        elastic: as for `starting`.
+        held: keeps what the group needs until the job ends.
+    """
+    make = LAUNCHED[strategy].elastic
+    assert make is not None
+    listener = listener_at(across.address) if across is not None else None
+    if across is not None and listener is None:
+        across.say(f"Looking for the rendezvous {across.address}")
+        channel = held.enter_context(connected(across))
+        return welcomed(channel, across, count), JoiningGroup(channel, _journal(held))
+    host = listener.getsockname()[0] if listener is not None else LOOPBACK
+    variables = held.enter_context(Recent(functools.partial(make, host))).variables
+    location = Location(0, interface_of(host))
+    if across is None or listener is None:
+        can_grow = elastic.restarts or elastic.most > count
+        journal = _journal(held) if can_grow else ""
+        return 0, Group(elastic, variables, host, location, journal)
+    across.say(f"Serving the rendezvous {across.address}; others may come at any time")
+    elastic = dataclasses.replace(elastic, is_open=True)
+    serving = ServingGroup(listener, across, elastic, variables, host, location, _journal(held))
+    return 0, serving
+
+
+def _journal(held: contextlib.ExitStack) -> str:
+    """The path of a file for what ranks do, which `held` keeps until the job ends."""
+    directory = held.enter_context(tempfile.TemporaryDirectory(prefix="tfdist-journal-"))
     return os.path.join(directory, "journal")

@@ -5,7 +5,8 @@ the others, tells each of them which ranks it starts, and ends the job everywher
 one machine. The ranks themselves never talk here: they exchange tensors over TensorFlow or Horovod.
 
 `secret` is what all launchers know, `channel` carries messages that only they can write, `server`
-is the meeting place, and `machine` is one launcher's side. The messages, in their order:
+is the meeting place, and `machine` is one launcher's side; `reaching` is what happens before. The
+messages, in their order:
 
 | from | message | meaning |
 |---|---|---|

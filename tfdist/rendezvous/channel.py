@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import socket
+import threading
 import time
 from typing import Any
 
@@ -16,9 +17,13 @@ _GREETING = "tfdist rendezvous 1"  # another number for other messages
 _PATIENCE = 10.0  # seconds, until both sides have greeted
 _GREETING_BYTES = 200
 _MOST_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 64 * 1024
 _NUMBER = re.compile("[0-9a-f]{32}")
 # A machine that has lost its power or its network is noticed within about half a minute.
 _OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+
+Message = dict[str, Any]
+"""What launchers tell each other."""
 
 
 class NotAuthenticatedError(Exception):
@@ -49,6 +54,7 @@ class Channel:
         self._secret = secret
         self._directions = ("server", "client") if serves else ("client", "server")
         self._counts = [0, 0]
+        self._sending = threading.Lock()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _OPTIONS.items():
             if hasattr(socket, name):
@@ -76,9 +82,10 @@ class Channel:
         return self._connection.getsockname()[0]
 
     def send(self, message: object) -> None:
-        """Sends what JSON can express."""
+        """Sends what JSON can express; in any thread."""
         text = json.dumps(message).encode()
-        self._connection.sendall(self._code(0, text) + b" " + text + b"\n")
+        with self._sending:
+            self._connection.sendall(self._code(0, text) + b" " + text + b"\n")
 
     def receive(self) -> Any:
         """The next message. Waits for it.
@@ -108,15 +115,16 @@ class Channel:
         return json.loads(text)
 
     def _line(self, most: int, end: float | None) -> bytes:
-        # Byte by byte: a message that was read ahead would not show in `fileno`.
+        # Not a byte of the next message: what was read ahead would not show in `fileno`.
         line = bytearray()
         while len(line) < most:
             if end is not None:
                 self._connection.settimeout(max(0.001, end - time.monotonic()))
-            byte = self._connection.recv(1)
-            if byte == b"\n":
-                return bytes(line)
-            if not byte:
+            there = self._connection.recv(min(_READ_BYTES, most - len(line)), socket.MSG_PEEK)
+            if not there:
                 raise ConnectionError("the other side is gone")
-            line += byte
+            end_of_line = there.find(b"\n") + 1
+            line += self._connection.recv(end_of_line or len(there))
+            if end_of_line:
+                return bytes(line[:-1])
         raise NotAuthenticatedError("the other side is no launcher of tfdist")

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import os
-import socket
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from tfdist.cluster.addresses import is_local, reserved_ports, split_address
+from tfdist.cluster.addresses import reserved_ports
 from tfdist.cluster.machines import Machine, interface_of
 from tfdist.cluster.places import gpus
-from tfdist.rendezvous.channel import Channel, NotAuthenticatedError
+from tfdist.rendezvous.channel import Channel, Message, NotAuthenticatedError
 from tfdist.rendezvous.end import End
+from tfdist.rendezvous.reaching import answer, connected, listener_at
 from tfdist.rendezvous.server import Server
-from tfdist.rendezvous.terms import Terms
-
-_PAUSE = 0.2  # seconds between two attempts to reach the rendezvous
-_ATTEMPT = 5.0  # seconds for one of them
-
-
-class RefusedError(Exception):
-    """The job cannot begin."""
+from tfdist.rendezvous.terms import FixedTerms
 
 
 class Meeting:
@@ -42,7 +32,7 @@ class Meeting:
         said: what this launcher has said last of its own end; None for nothing.
     """
 
-    def __init__(self, channel: Channel, told: Mapping[str, Any]):
+    def __init__(self, channel: Channel, told: Message):
         self._channel = channel
         self.first: int = told["first"]
         self.ranks: int = told["ranks"]
@@ -74,7 +64,7 @@ class Meeting:
 
 
 @contextlib.contextmanager
-def meet(terms: Terms, processes: int) -> Iterator[Meeting]:
+def meet(terms: FixedTerms, processes: int) -> Iterator[Meeting]:
     """Waits for the other launchers. Keep it open until the job has ended everywhere.
 
     Args:
@@ -87,8 +77,8 @@ def meet(terms: Terms, processes: int) -> Iterator[Meeting]:
         OSError: when the rendezvous cannot be reached, or when there are too few free ports.
         ValueError: when the address is none.
     """
-    host, port = split_address(terms.address)
-    server = _serve(host, port, terms)
+    listener = listener_at(terms.address)
+    server = None if listener is None else Server(listener, terms)
     what = "Serving" if server is not None else "Looking for"
     terms.say(
         f"{what} the rendezvous {terms.address} for {terms.machines} machines, for at most "
@@ -96,12 +86,12 @@ def meet(terms: Terms, processes: int) -> Iterator[Meeting]:
     )
     end = End(1, "its launcher has ended")
     try:
-        with _connected(host, port, terms) as channel, reserved_ports(processes) as ports:
+        with connected(terms) as channel, reserved_ports(processes) as ports:
             own = channel.own_host
             machine = Machine(own, interface_of(own), tuple(ports), tuple(gpus(os.environ)))
             joining = {"machine": dataclasses.asdict(machine), "serves": server is not None}
             channel.send({**joining, "terms": dict(terms.same_everywhere)})
-            meeting = Meeting(channel, _answer(channel, terms))
+            meeting = Meeting(channel, answer(channel, terms))
             try:
                 yield meeting
             except (OSError, ImportError) as error:
@@ -112,66 +102,3 @@ def meet(terms: Terms, processes: int) -> Iterator[Meeting]:
     finally:
         if server is not None:
             server.stop(end)
-
-
-def _serve(host: str, port: int, terms: Terms) -> Server | None:
-    """The server, if it is this launcher's task to serve."""
-    if not is_local(host):
-        return None
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    try:
-        listener = socket.create_server(address[:2], family=family)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:  # another launcher of this machine serves
-            return None
-        raise
-    return Server(listener, terms)
-
-
-@contextlib.contextmanager
-def _connected(host: str, port: int, terms: Terms) -> Iterator[Channel]:
-    end = time.monotonic() + terms.patience
-    while True:
-        try:
-            connection = socket.create_connection((host, port), timeout=_ATTEMPT)
-            channel = _greeted(connection, terms)
-            break
-        except (OSError, UnicodeError) as error:
-            if time.monotonic() > end:
-                raise OSError(
-                    f"Nobody serves the rendezvous {terms.address} (for {terms.patience:g} s). "
-                    "Start the same command on the machine that has this address. Look for a "
-                    "firewall between the machines, and for another program at this port. "
-                    f"Received: {error}"
-                ) from error
-        time.sleep(_PAUSE)
-    try:
-        yield channel
-    finally:
-        channel.close()
-
-
-def _greeted(connection: socket.socket, terms: Terms) -> Channel:
-    try:
-        return Channel(connection, terms.secret, serves=False)
-    except NotAuthenticatedError as error:
-        connection.close()
-        raise RefusedError(
-            f"The rendezvous {terms.address} has another secret, or it is no launcher of this "
-            f"version of tfdist. Received: {error}"
-        ) from error
-    except OSError:
-        connection.close()
-        raise
-
-
-def _answer(channel: Channel, terms: Terms) -> dict[str, Any]:
-    try:
-        told = channel.receive()
-    except (OSError, NotAuthenticatedError, ValueError) as error:
-        raise RefusedError(
-            f"The launcher that serves the rendezvous {terms.address} has ended. Received: {error}"
-        ) from error
-    if "refused" in told:
-        raise RefusedError(told["refused"])
-    return told

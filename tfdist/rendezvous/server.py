@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdist.cluster.machines import Machine
-from tfdist.rendezvous.channel import Channel, NotAuthenticatedError
+from tfdist.rendezvous.channel import Channel, Message
 from tfdist.rendezvous.end import End
-from tfdist.rendezvous.terms import Terms
+from tfdist.rendezvous.reception import Reception
+from tfdist.rendezvous.terms import FixedTerms
 
 _LOOK = 0.2  # seconds between two looks at the clock
 _PATIENCE = 30.0  # seconds for the others to end, once the launcher here has ended
@@ -58,16 +59,15 @@ class Server:
         terms: what the launchers agree on.
     """
 
-    def __init__(self, listener: socket.socket, terms: Terms):
-        self._listener = listener
+    def __init__(self, listener: socket.socket, terms: FixedTerms):
         self._terms = terms
         self._events: queue.Queue[tuple[_Launcher | None, _Come | _Gone | End]] = queue.Queue()
         self._launchers: list[_Launcher] = []
-        self._greetings = threading.BoundedSemaphore(2 * terms.machines + _SPARE_GREETINGS)
-        self._accepts = True
+        self._known: dict[Channel, _Launcher] = {}
+        greetings = 2 * terms.machines + _SPARE_GREETINGS
+        self._reception = Reception(listener, terms.secret, greetings, self._receive)
         self._thread = threading.Thread(target=self._serve, name="rendezvous", daemon=True)
         self._thread.start()
-        threading.Thread(target=self._accept, daemon=True).start()
 
     def stop(self, end: End) -> None:
         """Ends the job, unless it has ended, and waits until all launchers were told.
@@ -80,45 +80,31 @@ class Server:
 
     # --- connections ----------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        while self._accepts:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # closed; or there are too many descriptors for the moment
-                time.sleep(_LOOK)
-                continue
-            self._greetings.acquire()
-            threading.Thread(target=self._greet, args=[connection], daemon=True).start()
-
-    def _greet(self, connection: socket.socket) -> None:
+    def _receive(self, channel: Channel, message: Message | None) -> None:
+        """Takes a message, or None at the end; in the channel's own thread."""
+        launcher = self._known.get(channel)
         try:
-            channel = Channel(connection, self._terms.secret, serves=True)
-            said = channel.receive()
-            machine = Machine(**said["machine"])
-            launcher = _Launcher(channel, machine, said["serves"], said["terms"])
-        except (OSError, NotAuthenticatedError, *_MALFORMED):
-            connection.close()  # the other side says why, if it is a launcher
-            return
-        finally:
-            self._greetings.release()
-        self._events.put((launcher, _Come()))
-        self._listen_to(launcher)
-
-    def _listen_to(self, launcher: _Launcher) -> None:
-        try:
-            while True:
-                end = End(**launcher.channel.receive())
+            if message is None:
+                if self._known.pop(channel, None) is not None:
+                    self._events.put((launcher, _Gone()))
+            elif launcher is None:
+                machine = Machine(**message["machine"])
+                launcher = _Launcher(channel, machine, message["serves"], message["terms"])
+                self._known[channel] = launcher
+                self._events.put((launcher, _Come()))
+            else:
+                end = End(**message)
                 end = dataclasses.replace(end, host=launcher.machine.host)
                 self._events.put((launcher, end))
-        except (OSError, NotAuthenticatedError, *_MALFORMED):
-            self._events.put((launcher, _Gone()))
+        except _MALFORMED:
+            channel.close()  # which ends its thread
 
     # --- the job --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
             refusal = self._gather()
-            self._close_listener()
+            self._reception.close()
             if refusal is not None:
                 self._tell_all({"refused": refusal})
                 return
@@ -130,15 +116,9 @@ class Server:
         except Exception as error:  # whatever it is, nobody may wait for this thread
             self._tell_all({"refused": str(error)})
         finally:
-            self._close_listener()
+            self._reception.close()
             for launcher in self._launchers:
                 launcher.channel.close()
-
-    def _close_listener(self) -> None:
-        self._accepts = False
-        with contextlib.suppress(OSError):  # wakes the thread that accepts
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
 
     def _gather(self) -> str | None:
         """Waits for all launchers. Returns why the job cannot begin, if so."""
@@ -170,14 +150,11 @@ class Server:
     def _take(self, launcher: _Launcher) -> str | None:
         """Takes a launcher that has come. Returns why there can be no job with it, if so."""
         self._launchers.append(launcher)
-        first = self._launchers[0]
-        for name, given in first.same_everywhere.items():
-            other = launcher.same_everywhere.get(name)
-            if other != given:
-                return (
-                    f"All launchers must be given the same {name}. Received: {given!r} on "
-                    f"{first.machine.host}, and {other!r} on {launcher.machine.host}"
-                )
+        refusal = self._terms.refusal(
+            self._launchers[0].machine.host, launcher.same_everywhere, launcher.machine.host
+        )
+        if refusal:
+            return refusal
         processes = len(launcher.machine.ports)
         self._terms.say(
             f"{launcher.machine.host} has come with {processes} process(es) ({self._count()})"
@@ -229,11 +206,11 @@ class Server:
             self._tell(launcher, {"refused": "the job at this rendezvous has begun already"})
             launcher.channel.close()
 
-    def _tell_all(self, message: dict[str, Any]) -> None:
+    def _tell_all(self, message: Message) -> None:
         for launcher in self._launchers:
             self._tell(launcher, message)
 
-    def _tell(self, launcher: _Launcher, message: dict[str, Any]) -> None:
+    def _tell(self, launcher: _Launcher, message: Message) -> None:
         # If it is gone, the thread that listens to it has noted that.
         with contextlib.suppress(OSError):
             launcher.channel.send(message)

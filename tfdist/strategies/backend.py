@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from tfdist.cluster.machines import Machine
+from tfdist.cluster.machines import Location, Machine
 
 Task = tuple[str, int]
 """The job and the index of a process, as in TF_CONFIG."""
@@ -48,15 +48,16 @@ class Launch:
         has_servers: whether there are parameter servers besides the ranks.
         across: makes the variables of the ranks on several machines; runs where the rendezvous is.
             None if the ranks must be on one machine.
-        elastic: makes the variables for a group of so many ranks of an elastic job, each time one
-            is formed. None if ranks cannot form new groups.
+        elastic: makes the variables for a group of ranks of an elastic job, each time one is
+            formed: from the address of the machine where the launcher is that calls this, and from
+            where each rank is. None if ranks cannot form new groups.
     """
 
     environments: Callable[[Sequence[Task], Mapping[str, str]], Environments]
     one_device: str = ""
     has_servers: bool = False
     across: Callable[[Sequence[Machine]], Environments] | None = None
-    elastic: Callable[[int], Environments] | None = None
+    elastic: Callable[[str, Sequence[Location]], Environments] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

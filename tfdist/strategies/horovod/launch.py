@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from tfdist.cluster.machines import Machine
+from tfdist.cluster.machines import Location, Machine
 from tfdist.cluster.places import LOOPBACK
 
 
@@ -27,14 +29,26 @@ def environments(
     Raises:
         ImportError: in one line, where Horovod is not installed.
     """
-    with _variables([("localhost", len(tasks))], LOOPBACK) as own:
+    with _variables([0] * len(tasks), LOOPBACK) as own:
         interface = {"HOROVOD_GLOO_IFACE": _loopback()}
         yield [{**variables, **interface} for variables in own]
 
 
-def of_group(count: int) -> contextlib.AbstractContextManager[list[dict[str, str]]]:
-    """The variables of so many ranks on this machine, for one group of an elastic job."""
-    return environments([("worker", rank) for rank in range(count)], {})
+@contextlib.contextmanager
+def of_group(host: str, ranks: Sequence[Location]) -> Iterator[list[dict[str, str]]]:
+    """The variables for one group of an elastic job; runs Horovod's rendezvous server.
+
+    Args:
+        host: the address of this machine.
+        ranks: where each rank is.
+
+    Raises:
+        ImportError: in one line, where Horovod is not installed.
+        OSError: in one line, for an IPv6 address.
+    """
+    _check_version(host)
+    with _variables([rank.machine for rank in ranks], host) as own:
+        yield [{**one, **_on(rank.interface)} for one, rank in zip(own, ranks)]
 
 
 @contextlib.contextmanager
@@ -48,39 +62,44 @@ def across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str]]]:
         ImportError: in one line, where Horovod is not installed.
         OSError: in one line, for an IPv6 address.
     """
-    if ":" in machines[0].host:
-        raise OSError(
-            "Horovod's rendezvous server knows IPv4 addresses only. "
-            f"Received: {machines[0].host} for the machine with rank 0"
-        )
+    _check_version(machines[0].host)
     # Several launchers may be on one machine. Horovod must not take their ranks as one machine's.
-    hosts = [(f"machine-{place}", len(machine.ports)) for place, machine in enumerate(machines)]
-    interfaces = [machine.interface for machine in machines for _ in machine.ports]
-    with _variables(hosts, machines[0].host) as own:
+    places = [place for place, machine in enumerate(machines) for _ in machine.ports]
+    with _variables(places, machines[0].host) as own:
         yield [
-            {**variables, **({"HOROVOD_GLOO_IFACE": interface} if interface else {})}
-            for variables, interface in zip(own, interfaces)
+            {**variables, **_on(machines[place].interface)} for variables, place in zip(own, places)
         ]
 
 
+def _on(interface: str) -> dict[str, str]:
+    return {"HOROVOD_GLOO_IFACE": interface} if interface else {}
+
+
+def _check_version(host: str) -> None:
+    if ":" in host:
+        raise OSError(
+            "Horovod's rendezvous server knows IPv4 addresses only. "
+            f"Received: {host} for the machine with rank 0"
+        )
+
+
 @contextlib.contextmanager
-def _variables(hosts: Sequence[tuple[str, int]], address: str) -> Iterator[list[dict[str, str]]]:
+def _variables(machines: Sequence[int], address: str) -> Iterator[list[dict[str, str]]]:
     """Runs the server.
 
     Args:
-        hosts: the names of hosts, and how many ranks each has.
+        machines: the number of each rank's machine.
         address: where the server listens.
     """
     try:
-        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.common.util.hosts import SlotInfo
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError as error:
         raise ImportError(
             "Horovod cannot be imported: install it with `make horovod` in a checkout of tfdist, "
             f"or choose the strategy multi_worker. Received: {error}"
         ) from error
-    listed = ",".join(f"{name}:{ranks}" for name, ranks in hosts)
-    slots = get_host_assignments(parse_hosts(listed), sum(ranks for _, ranks in hosts))
+    slots = [SlotInfo(**place) for place in _places(machines)]
     # `RendezvousServer` of the same module would listen on all interfaces.
     server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
     server.daemon_threads = True  # whoever is slow to ask does not hold up the end
@@ -111,6 +130,28 @@ def _variables(hosts: Sequence[tuple[str, int]], address: str) -> Iterator[list[
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _places(machines: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The place of each rank: among all, on its machine, and among those with that place there.
+
+    Args:
+        machines: the number of each rank's machine.
+    """
+    counts, before = collections.Counter(machines), collections.Counter[int]()
+    for rank, machine in enumerate(machines):
+        local = before[machine]
+        before[machine] += 1
+        others = [other for other, count in counts.items() if count > local]
+        yield {
+            "hostname": f"machine-{machine}",
+            "rank": rank,
+            "size": len(machines),
+            "local_rank": local,
+            "local_size": counts[machine],
+            "cross_rank": others.index(machine),
+            "cross_size": len(others),
+        }
 
 
 def _loopback() -> str:

@@ -14,6 +14,6 @@ MULTI_WORKER = Backend(
     launch=Launch(
         clustered,
         across=clustered_across,
-        elastic=lambda count: contextlib.nullcontext([{} for _ in range(count)]),
+        elastic=lambda host, ranks: contextlib.nullcontext([{} for _ in ranks]),
     ),
 )

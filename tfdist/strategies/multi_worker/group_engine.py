@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.cluster.addresses import without_proxy
 from tfdist.elastic.formation import Formation
 from tfdist.elastic.group import Group
 from tfdist.elastic.processes import GroupProcesses
@@ -86,6 +88,7 @@ class CollectivesConnection:
 
     def form(self, formation: Formation, own: int) -> None:
         """Connects this process to the members of a group."""
+        os.environ.update(without_proxy(os.environ, formation.addresses))
         compat.form_group(dict(zip(formation.members, formation.addresses)), own)
         self._numbers.begin(formation.generation, len(formation.members))
 
