@@ -24,6 +24,9 @@ _TEST = [
     "pytest-xdist",
     "hypothesis",
     "tensorboard",
+    # The schemas of JobSet and Kubeflow Trainer, as classes, for the manifests in the examples.
+    "kubeflow-trainer-api>=2.3,<3",
+    "pyyaml",
     # What passes depends on the release of these two, so a new one is taken up by hand.
     "ruff>=0.17,<0.18",
     "mypy>=2.4,<2.5",

@@ -46,6 +46,8 @@ _OF_PATH = {
     "equivalence/test_job.py": "job",
     "equivalence/test_launchers.py": "job",
     "examples": "page",
+    "examples/test_manifest_schemas.py": "pure",
+    "examples/test_manifests.py": "pure",
     "faults": "job",
     "multi_process": "job",
     "own_loops": "graph",
