@@ -2,6 +2,8 @@
 
 python -m tfdist run -n 3 --min 1 -m tests.elastic.job FOLDER [RANK:SIGNAL:MOMENT]...
 
+A signal may be for the rank's launcher, as in "2:launcher SIGTERM:step 3".
+
 A moment is "start", "strategy", "trace", "step N", "micro N", "evaluate", "epoch N", "form N" (the
 group changes), "end", or "after S", the seconds since the rank has its strategy; N counts from 1.
 Without a launcher, it trains on one device.
@@ -25,17 +27,18 @@ EPOCHS = int(os.environ.get("EPOCHS", "3"))
 SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
 _SOON = 0.004  # seconds: somewhere in the next operation
 
-_plans: dict[str, signal.Signals] = {}
+_plans: dict[str, tuple[bool, signal.Signals]] = {}
 
 
 def reached(moment: str, soon: bool = False) -> None:
     """Sends this process its signal, if it has one for this moment, once."""
-    number = _plans.pop(moment, None)
-    if number is None:
+    plan = _plans.pop(moment, None)
+    if plan is None:
         return
+    to_launcher, number = plan
 
     def act() -> None:
-        os.kill(os.getpid(), number)
+        os.kill(os.getppid() if to_launcher else os.getpid(), number)
 
     if soon:
         threading.Timer(_SOON, act).start()
@@ -69,7 +72,8 @@ def main() -> None:
     for plan in sys.argv[2:]:
         rank, name, moment = plan.split(":")
         if int(rank) == number:
-            _plans[moment] = getattr(signal, name)
+            *to_launcher, name = name.split()
+            _plans[moment] = bool(to_launcher), getattr(signal, name)
     reached("start")
 
     import keras

@@ -39,6 +39,11 @@ class Host:
                 limit = ["rate", rate, "burst", "256kb", "latency", "50ms"]
                 _run(*qdisc, "replace", "dev", device, "root", "tbf", *limit)
 
+    def cut(self) -> None:
+        """Takes the host off the network: nobody is told."""
+        _, (switch, port) = self._ends
+        _run("ip", "-n", switch, "link", "set", port, "down")
+
     def start(self, command: Sequence[str], **options) -> subprocess.Popen:
         """Starts a program there."""
         return subprocess.Popen(["ip", "netns", "exec", self.name, *command], **options)

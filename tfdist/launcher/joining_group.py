@@ -18,7 +18,7 @@ from tfdist.launcher.job_group import JobGroup
 from tfdist.launcher.journal_copy import JournalCopy
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member
-from tfdist.launcher.outcome import Outcome
+from tfdist.launcher.outcome import TOO_FEW, Outcome
 from tfdist.rendezvous.channel import Channel, Message
 from tfdist.rendezvous.inbox import Inbox
 from tfdist.rendezvous.reaching import RefusedError, answer
@@ -26,7 +26,10 @@ from tfdist.rendezvous.terms import Terms
 
 _TOLD_TO_WAIT = "there are as many ranks as there may be (--max); waiting for a place"
 _PATIENCE = 90.0  # seconds, until the job has ended everywhere
-_GONE = "the launcher that serves the rendezvous is gone; the ranks of this machine were ended"
+_GONE = (
+    "the launcher that serves the rendezvous is gone, so the ranks of this machine were ended; "
+    "start the job again: with BackupAndRestore it goes on from the last backup"
+)
 
 
 class JoiningGroup(JobGroup):
@@ -134,7 +137,7 @@ class JoiningGroup(JobGroup):
             if message is None:
                 for link in self._links.values():
                     link.say("quit")  # nobody else tells them to go on, or to end
-                self._take_end(Outcome(1, _GONE))
+                self._take_end(Outcome(TOO_FEW, _GONE))
             else:
                 self._receive(message)
         return True
