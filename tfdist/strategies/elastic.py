@@ -56,8 +56,13 @@ class ElasticStrategy(MultiProcessStrategy):
         compat.separate_collectives(self)
         extended = ElasticExtended(self, device, engine, group.made)
         tf.distribute.Strategy.__init__(self, extended)
-        # A rank on its way to the others is no rank of the group. It stands for the last one.
-        group.on_change(lambda: extended.take_place(min(group.rank, group.size - 1), group.size))
+
+        def take_place() -> None:
+            # A rank on its way to the others is no rank of the group. It stands for the last one.
+            extended.take_place(min(group.rank, group.size - 1), group.size)
+
+        take_place()
+        group.on_change(take_place)
         self._init_processes(options, engine, log_all_ranks)
         self.on_demand = AtOnce(engine.processes)
         # A rank may have to make a variable while others do not.
