@@ -1,5 +1,8 @@
 """The environment variables that tfdist reads, by name; needs no TensorFlow."""
 
+BACKUP_DIR = "TFDIST_BACKUP_DIR"
+"""In a process of an elastic job, the folder in which the state is kept before the job ends."""
+
 CONNECT_TIMEOUT = "TFDIST_CONNECT_TIMEOUT"
 """How many seconds a process waits for its peers at the start."""
 

@@ -23,6 +23,7 @@ import threading
 import time
 
 SAMPLES, BATCH, ACCUMULATED = 101, 24, 2
+SEED = int(os.environ.get("SEED", "0"))  # of the data
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
 _SOON = 0.004  # seconds: somewhere in the next operation
@@ -106,7 +107,7 @@ def main() -> None:
         def on_epoch_end(self, epoch, logs=None):
             reached(f"epoch {epoch + 1}")
 
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(SEED)
     x = random.normal(size=(SAMPLES, 6)).astype("float32")
     y = (x @ random.normal(size=(6, 3))).argmax(axis=1)
 

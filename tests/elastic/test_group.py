@@ -11,6 +11,7 @@ from tfdist.environment import ELASTIC
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group import Group
 from tfdist.launcher.hands import Hands
+from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.members import members
 
 
@@ -32,7 +33,10 @@ class Job:
             return [{"SIZE": str(len(ranks))} for _ in ranks]
 
         limits = ElasticLimits(least, **options)
-        self.group = Group(limits, variables, "10.0.0.1", Location(0, "eth0"), journal)
+        self.keeping = Keeping(limits.backup_dir)
+        self.group = Group(
+            limits, variables, "10.0.0.1", Location(0, "eth0"), journal, self.keeping
+        )
         self.group.open(self.selector, Hands(self.said.append, self.killed.append, None, None))
         self.sockets, self.ranks = [], []
         for member in members(count):

@@ -179,7 +179,7 @@ def test_all_end_with_the_launcher_that_serves(signal_, machines):
         job.start(1, "--min", "1")
         time.sleep(0.5)
     first, second = job.ends()
-    assert (first, second) == ((-9, 1) if signal_ == "SIGKILL" else (143, 143))
+    assert (first, second) == ((-9, 75) if signal_ == "SIGKILL" else (143, 143))
     assert "is gone" in job.log(1) or "ended by SIGTERM" in job.log(1)
 
 
@@ -212,7 +212,7 @@ def test_a_machine_whose_network_is_cut_is_lost(engine, machines, tmp_path, one_
             time.sleep(0.5)
         job.wait_for(0, "Epoch 2/8")
         hosts[2].cut()
-        assert job.ends() == [0, 0, 1], job.log(0)
+        assert job.ends() == [0, 0, 75], job.log(0)
         assert f"as its launcher on {hosts[2].address} is gone" in job.log(0)
         assert "the launcher that serves the rendezvous is gone" in job.log(2)
     check(tmp_path, [0, 1], one_device(8))

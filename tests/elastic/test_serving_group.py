@@ -16,6 +16,7 @@ from tfdist.cluster.machines import Location
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.joining_group import JoiningGroup, welcomed
+from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.members import members
 from tfdist.launcher.outcome import TOO_FEW, Outcome
 from tfdist.launcher.serving_group import ServingGroup
@@ -90,6 +91,7 @@ class Job:
             "127.0.0.1",
             Location(0, "lo"),
             str(folder / "serving"),
+            Keeping(""),
         )
         self.launchers = [Launcher(group, 0, 2)]
 
@@ -100,7 +102,7 @@ class Job:
         """Another launcher comes, and gets a place."""
         channel, answer = self.ask(count, terms)
         self.until(lambda: answer.done)
-        group = JoiningGroup(channel, str(self.folder / f"joining-{answer.result()}"))
+        group = JoiningGroup(channel, str(self.folder / f"joining-{answer.result()}"), Keeping(""))
         self.launchers.append(Launcher(group, answer.result(), count))
         return self.launchers[-1]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import click
 
+from tfdist.cli.elastic_options import ElasticOptions
 from tfdist.cli.reporting import say
 from tfdist.cluster.addresses import split_address
 from tfdist.rendezvous import secret
@@ -44,7 +44,7 @@ def machines_of(
     machines: int | None,
     secret_file: str | None,
     patience: float | None,
-    elastic: Mapping[str, float | None],
+    elastic: ElasticOptions,
 ) -> Terms | None:
     """What the launchers of several machines agree on; None for one machine.
 
@@ -55,11 +55,11 @@ def machines_of(
         machines: how many there are.
         secret_file: where the secret is.
         patience: seconds to wait for the others.
-        elastic: what was given for an elastic job, by option; with `--min`, machines come and go.
+        elastic: what was given for an elastic job, whose machines come and go.
     """
     if rendezvous is None and machines is None and secret_file is None:
         return None
-    is_elastic = elastic["--min"] is not None
+    is_elastic = elastic.least is not None
     if is_elastic and machines is not None:
         context.fail(
             "The machines of a job with --min may come and go: leave out --machines. "
@@ -80,7 +80,7 @@ def machines_of(
         )
     assert rendezvous is not None
     same: dict[str, str | float | None] = {"--strategy": strategy, "--machines": machines}
-    same |= elastic
+    same |= elastic.same_everywhere
     try:
         host, _ = split_address(rendezvous)
         known = secret.read(secret_file, os.environ)
@@ -93,62 +93,3 @@ def machines_of(
         )
     common = rendezvous, known, patience or _MEETING, same, say
     return Terms(*common) if machines is None else FixedTerms(*common, machines, across)
-
-
-def check_elastic(
-    context: click.Context,
-    strategy: str,
-    count: int,
-    elastic: Mapping[str, float | None],
-    is_alone: bool,
-    devices_per_worker: int | None,
-) -> None:
-    """Fails where `--min`, or what belongs to it, does not fit the other options.
-
-    Args:
-        context: fails where options do not fit.
-        strategy: the name of a backend that `tfdist run` starts.
-        count: the number of ranks on this machine.
-        elastic: what was given for an elastic job, by option.
-        is_alone: whether there are no other machines.
-        devices_per_worker: the number of virtual devices.
-    """
-    least, most = elastic["--min"], elastic["--max"]
-    if least is None:
-        for name, value in elastic.items():
-            if value is not None:
-                context.fail(f"{name} is for jobs with --min. Received: {name} {value:g}")
-        return
-    if most is not None and most < max(least, count):
-        context.fail(
-            "--max must be at least --min and at least -n. "
-            f"Received: --max {most:g} --min {least:g} -n {count}"
-        )
-    if elastic["--spares"] and not is_alone:
-        context.fail(
-            "--spares is for jobs on one machine: leave out --rendezvous. "
-            f"Received: --spares {elastic['--spares']:g} --rendezvous"
-        )
-    grows = not is_alone or (most or 0) > count
-    for name, may_join in (("--spares", False), ("--rejoin-timeout", grows)):
-        value = elastic[name]
-        if value and not elastic["--restarts"] and not may_join:
-            context.fail(
-                f"{name} is for jobs whose ranks are replaced: give --restarts too. "
-                f"Received: {name} {value:g}"
-            )
-    if (elastic["--spares"] or 0) > (elastic["--restarts"] or 0):
-        context.fail(
-            "--spares must be at most --restarts, as no more than that are used. "
-            f"Received: --spares {elastic['--spares']} --restarts {elastic['--restarts']}"
-        )
-    if LAUNCHED[strategy].elastic is None:
-        names = ", ".join(name for name, launch in LAUNCHED.items() if launch.elastic)
-        context.fail(f"--min is for the strategies {names}. Received: --strategy {strategy}")
-    if is_alone and least > count:
-        context.fail(f"--min must be at most -n. Received: --min {least:g} -n {count}")
-    if devices_per_worker is not None:
-        context.fail(
-            "The ranks of an elastic job have one device each: leave out --devices-per-worker. "
-            f"Received: --min {least:g} --devices-per-worker {devices_per_worker}"
-        )

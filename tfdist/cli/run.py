@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from typing import Any
 
 import click
 
-from tfdist.cli.choices import check_elastic, machines_of, strategy_of
+from tfdist.cli.choices import machines_of, strategy_of
+from tfdist.cli.elastic_options import ElasticOptions, check_elastic, elastic_options
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
 from tfdist.launcher import isolation, output
-from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.job import Job
 from tfdist.launcher.job_limits import Limits
 from tfdist.launcher.outcome import Outcome
@@ -23,7 +24,6 @@ from tfdist.strategies.registry import LAUNCHED
 
 _SECONDS = Seconds()
 _RESTARTS = 3
-_REJOIN = 300.0  # seconds
 _NUMBER = click.IntRange(1, MOST_DEVICES)
 _EXAMPLE = """\b
 Example:
@@ -97,42 +97,7 @@ Example:
     help="With --rendezvous, a file whose text is the same on all machines, at least 16 characters "
     "(or TFDIST_SECRET_FILE, or the secret itself in TFDIST_SECRET).",
 )
-@click.option(
-    "--min",
-    "least",
-    type=_NUMBER,
-    metavar="K",
-    help="Makes the job elastic: when a process is killed or asked to leave by SIGTERM, the others "
-    "go on without it, with the same result, as long as there are K of them.",
-)
-@click.option(
-    "--max",
-    "most",
-    type=_NUMBER,
-    metavar="K",
-    help="With --min: how many processes there may be on all machines. Others may come with "
-    "--rendezvous; SIGUSR1 to this command starts one more.",
-)
-@click.option(
-    "--restarts",
-    type=click.IntRange(0, MOST_DEVICES),
-    metavar="R",
-    help="With --min: how many processes that were killed are replaced by new ones, which join the "
-    "others (0).",
-)
-@click.option(
-    "--spares",
-    type=click.IntRange(0, MOST_DEVICES),
-    metavar="S",
-    help="With --restarts: how many new processes are started before they are needed (0). They "
-    "import TensorFlow and Keras, and wait.",
-)
-@click.option(
-    "--rejoin-timeout",
-    type=_SECONDS,
-    help="With --restarts, --max or --rendezvous: when there are fewer than --min processes, they "
-    "wait so many seconds for new ones (300); then the job ends with exit status 75.",
-)
+@elastic_options
 @click.option(
     "--devices-per-worker",
     type=_NUMBER,
@@ -198,11 +163,6 @@ def run(
     rendezvous: str | None,
     machines: int | None,
     secret_file: str | None,
-    least: int | None,
-    most: int | None,
-    restarts: int | None,
-    spares: int | None,
-    rejoin_timeout: float | None,
     devices_per_worker: int | None,
     module: bool,
     timeout: float | None,
@@ -213,6 +173,7 @@ def run(
     isolate: bool,
     verbose: bool,
     command: tuple[str, ...],
+    **given: Any,
 ) -> int:
     """Starts SCRIPT in N processes, which train together.
 
@@ -240,16 +201,11 @@ def run(
             f"{one_device} on one device in each process, so there is no "
             f"--devices-per-worker. Received: {devices_per_worker}"
         )
-    names = "--min", "--max", "--restarts", "--spares", "--rejoin-timeout"
-    changes = dict(zip(names, (least, most, restarts, spares, rejoin_timeout)))
-    check_elastic(context, strategy, count, changes, rendezvous is None, devices_per_worker)
+    elastic, is_alone = ElasticOptions(**given), rendezvous is None
+    check_elastic(context, strategy, count, elastic, devices_per_worker, is_alone=is_alone)
     across = machines_of(
-        context, strategy, rendezvous, machines, secret_file, connect_timeout, changes
+        context, strategy, rendezvous, machines, secret_file, connect_timeout, elastic
     )
-    elastic = None
-    if least is not None:
-        patience = rejoin_timeout or _REJOIN
-        elastic = ElasticLimits(least, most or MOST_DEVICES, restarts or 0, patience, spares or 0)
     if across is not None and isolate:
         context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
     directory, logs = None, []
@@ -265,7 +221,7 @@ def run(
             evaluator=evaluator,
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
-            elastic=elastic,
+            elastic=elastic.limits(count, is_alone=is_alone),
         ) as start:
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:

@@ -26,16 +26,18 @@ class Following:
     Args:
         link: the connection to the launcher.
         journal: what the others have done.
+        meeting_point: how many operations there are, if nobody does more; None if others train.
 
     Attributes:
         count: how many operations it has passed.
     """
 
-    def __init__(self, link: Link, journal: Journal):
+    def __init__(self, link: Link, journal: Journal, meeting_point: int | None = None):
         self.count = 0
         self._link = link
         self._journal = journal
-        self._meeting_point: int | None = None
+        self._meeting_point = meeting_point
+        self._is_alone = meeting_point is not None
         self._has_asked = False
 
     def next(self, operation: Operation) -> Entry | None:
@@ -50,7 +52,7 @@ class Following:
                 self._check(operation, entry)
                 self.count += 1
                 return entry
-            why = self._journal.why_ended()
+            why = "the backup is not whole" if self._is_alone else self._journal.why_ended()
             if why:
                 raise CannotJoinError(
                     f"This rank was started later and cannot join the others: {why}."

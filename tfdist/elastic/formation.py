@@ -18,6 +18,7 @@ class Formation:
         leaving: the members that hand over their state and leave then.
         joining: the members that get the state of the others.
         is_apart: whether this process was started later: it is alone until it comes to the others.
+        restores: whether this process, which is apart, gets its state from the backup.
         waiting: whether the members come back before their next step, as others wait to join.
         recoveries: how often the group has changed so far.
         writes: whether this member writes the journal of its machine.
@@ -36,6 +37,7 @@ class Formation:
     leaving: Sequence[int] = ()
     joining: Sequence[int] = ()
     is_apart: bool = False
+    restores: bool = False
     waiting: bool = False
     recoveries: int = 0
     writes: bool = False

@@ -83,11 +83,12 @@ class Forming:
             error = error.__cause__ or error.__context__
         return False
 
-    def _form(self, takes_in: bool = False) -> Formation:
+    def _form(self, takes_in: bool = False, save: Callable[[], None] | None = None) -> Formation:
         """Forms the next group. Waits until all of its members have formed it.
 
         Args:
             takes_in: whether others may join now.
+            save: keeps the state of this rank, if the launcher asks for it meanwhile.
         """
         for attempt in itertools.count(1):
             if self._is_connected:
@@ -101,7 +102,7 @@ class Forming:
                 takes_in=takes_in,
                 writes=self._journal is not None and self._journal.has(self._completed),
             )
-            formation = self._link.formation()
+            formation = self._link.formation(save)
             with self._forming:
                 self._is_connected = True
                 if formation.is_apart:

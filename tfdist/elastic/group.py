@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tfdist.elastic import transfer
+from tfdist.elastic import backup, kept, transfer
 from tfdist.elastic.connection import Connection
 from tfdist.elastic.following import CannotJoinError, Following
 from tfdist.elastic.formation import Formation
@@ -33,6 +34,7 @@ class Group(Forming):
         own: as for `Forming`.
         connection: as for `Forming`.
         journal: as for `Forming`.
+        backup_dir: the folder in which the state is kept if there are too few ranks; "" for none.
 
     Attributes:
         windows: the accumulated gradients that wait for an update.
@@ -41,12 +43,20 @@ class Group(Forming):
     """
 
     def __init__(
-        self, link: Link, own: int, connection: Connection, journal: Journal | None = None
+        self,
+        link: Link,
+        own: int,
+        connection: Connection,
+        journal: Journal | None = None,
+        backup_dir: str = "",
     ):
         super().__init__(link, own, connection, journal)
         self.windows = Windows()
         self.made = Made()
         self.belongings = Belongings()
+        self._backup = backup.Backup(self.made, self.windows, self.belongings)
+        self._backup_dir = backup_dir
+        self._restored: backup.State | None = None  # what this rank gets when it has come to it
         self._following: Following | None = None
         self._busy = False
         self._last: tuple[Any, Snapshot | None] = (None, None)
@@ -58,7 +68,10 @@ class Group(Forming):
         formation = self._form()
         if formation.is_apart:
             assert self._journal is not None
-            self._following = Following(self._link, self._journal)
+            if formation.restores:
+                self._restored = backup.read(kept.read_state(self._backup_dir))
+            point = None if self._restored is None else self._restored.completed
+            self._following = Following(self._link, self._journal, point)
             self._stand_at(1, 1)  # it is no rank of the group, and not the first one
         elif formation.leaving:
             self._no_more = self.generation  # they leave before the first operation
@@ -130,6 +143,11 @@ class Group(Forming):
         """Joins the others, who wait before `operation`."""
         assert self._following is not None
         self._completed = self._following.count
+        if self._restored is not None:
+            self._backup.restore(self._restored, operation)
+            self._restored = self._following = None
+            if self._journal is not None:
+                self._journal.keep(self._completed, None)
         operation.begin()
         self._recover(operation)
 
@@ -175,7 +193,8 @@ class Group(Forming):
         """
         is_completed = False
         for attempt in itertools.count(1):
-            formation = self._form(takes_in=operation.takes_in and not is_completed)
+            takes_in = operation.takes_in and not is_completed
+            formation = self._form(takes_in, functools.partial(self._save, operation))
             try:
                 is_completed = self._settle(operation, formation, is_completed)
                 if not formation.leaving:
@@ -191,6 +210,13 @@ class Group(Forming):
                 if not is_completed:
                     operation.undo()
         raise AssertionError  # the loop has no other end
+
+    def _save(self, operation: Operation) -> None:
+        """Keeps the state of this rank, which waits before `operation`."""
+        if self._journal is None or not self._journal.has(self._completed):
+            raise RuntimeError("this rank does not know all results")
+        state = self._backup.state(self._completed, operation)
+        kept.write(self._backup_dir, state, self._journal.path)
 
     def _take_in(self, settlement: Settlement) -> None:
         """Gives ranks that join the state of the others."""

@@ -39,11 +39,14 @@ class Journal:
 
     Args:
         path: where it is.
+
+    Attributes:
+        path: as above.
     """
 
     def __init__(self, path: str):
-        self._path = pathlib.Path(path)
-        self._end = entries.end_of(self._path)
+        self.path = pathlib.Path(path)
+        self._end = entries.end_of(self.path)
         self._count: int | None = None  # entries in the file; None if another rank writes it
         self._place = 0  # where this process reads on
 
@@ -78,8 +81,8 @@ class Journal:
         Returns:
             Whether the last entry is there. If there is one after it, it is certain.
         """
-        self._path.touch()
-        with self._path.open("r+b") as file:
+        self.path.touch()
+        with self.path.open("r+b") as file:
             ends = [0]
             while len(ends) < count + 2 and (end := entries.end_at(file.fileno(), ends[-1])):
                 ends.append(end)
@@ -92,7 +95,7 @@ class Journal:
     def _append(self, entry: Entry) -> None:
         data = pickle.dumps(tuple(entry))
         data = entries.LENGTH.pack(len(data)) + data
-        with self._path.open("ab", buffering=0) as file:
+        with self.path.open("ab", buffering=0) as file:
             before, written = file.tell(), 0
             try:
                 while written < len(data):
@@ -110,7 +113,7 @@ class Journal:
 
     def why_ended(self) -> str:
         """Why nobody can follow the ranks any more; "" if one can."""
-        return entries.why_ended(self._path)
+        return entries.why_ended(self.path)
 
     def read(self, *, is_last: bool) -> Entry | None:
         """The next entry, or None if it is not certain yet.
@@ -118,9 +121,9 @@ class Journal:
         Args:
             is_last: whether the entry is certain, though there is no other one after it.
         """
-        if not self._path.exists():
+        if not self.path.exists():
             return None
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             found = entries.read_at(file.fileno(), self._place)
             if found is None or not (is_last or entries.end_at(file.fileno(), found[1])):
                 return None

@@ -13,8 +13,9 @@ when it has their state.
 The launcher says "form" with a `Formation`, "go" once all members have formed the group, "settled"
 once all have its state, "interrupt" when the group is no more, "end" to those who are done, and
 "quit" to those who asked to leave but cannot be replaced. It says "begin" to a rank that waits to
-be called (`tfdist.launcher.spare`). "take_in" asks to come back before the next step, as a rank
-waits to join; "meet" tells that rank after how many operations they wait.
+be called (`tfdist.launcher.spare`). "save" asks for a backup, after which the rank says "saved",
+and why not if that failed. "take_in" asks to come back before the next step, as a rank waits to
+join; "meet" tells that rank after how many operations they wait.
 """
 
 from __future__ import annotations
@@ -82,14 +83,18 @@ class Link:
         with contextlib.suppress(OSError):  # whoever waits for an answer learns of it
             os.write(self._socket.fileno(), line)
 
-    def formation(self) -> Formation:
+    def formation(self, save: Callable[[], None] | None = None) -> Formation:
         """The next group that this process is to form. Waits for it.
+
+        Args:
+            save: keeps the state of this process, if the launcher asks for it meanwhile.
 
         Raises:
             LauncherGoneError: when there is no launcher any more.
         """
         while (message := self._next())["kind"] != "form":
-            pass
+            if message["kind"] == "save" and save is not None:
+                self.say("saved", why=_outcome_of(save))
         return Formation(**message["formation"])
 
     def meeting_point(self, seconds: float) -> int | None:
@@ -132,3 +137,12 @@ class Link:
             self._inbox.put(message)
             raise LauncherGoneError("The launcher of this job has ended, so this rank ends too.")
         return message
+
+
+def _outcome_of(save: Callable[[], None]) -> str:
+    """Why `save` has failed; "" if it has not."""
+    try:
+        save()
+    except Exception as error:  # whatever an object's own code raises when it is pickled
+        return f"{type(error).__name__}: {error}"
+    return ""

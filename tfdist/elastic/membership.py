@@ -12,7 +12,7 @@ from tfdist.elastic.connection import Connection
 from tfdist.elastic.group import Group
 from tfdist.elastic.journal import Journal
 from tfdist.elastic.link import Link
-from tfdist.environment import ELASTIC, JOURNAL
+from tfdist.environment import BACKUP_DIR, ELASTIC, JOURNAL
 
 _Kind = TypeVar("_Kind", bound=Connection)
 _joined: list[tuple[Group, Connection]] = []
@@ -78,7 +78,8 @@ def joined(connect: Callable[[], _Kind]) -> tuple[Group, _Kind]:
         _check_environment()
         link, made = Link(int(os.environ[ELASTIC].partition(":")[0])), connect()
         journal = Journal(os.environ[JOURNAL]) if JOURNAL in os.environ else None
-        group_of_job = Group(link, number(), made, journal)
+        kept = os.environ.get(BACKUP_DIR, "")
+        group_of_job = Group(link, number(), made, journal, kept)
         ending.watch(link)
         group_of_job.join()
         _joined.append((group_of_job, made))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.balance import whole_batches
-from tfdist.data import batch_checksums
-from tfdist.data.batches import as_tensors
 from tfdist.elastic import transfer
+from tfdist.elastic.facts import FACTS, facts_of
 from tfdist.elastic.following import CannotJoinError
 from tfdist.elastic.forming import GroupIsNoMoreError
 from tfdist.elastic.handover import Belongings
@@ -19,9 +16,6 @@ from tfdist.elastic.operations import Operation
 from tfdist.elastic.state import Made, Snapshot
 from tfdist.elastic.windows import Windows
 from tfdist.structures import Structure
-
-# What ranks that join must have alike with the others.
-_FACTS = ("operation", "variables", "batches", "sizes", "targets", "inputs")
 
 
 class Place(NamedTuple):
@@ -97,15 +91,7 @@ class Settlement:
             belongings.take(found)
 
     def _check_joining(self) -> None:
-        lengths = self._windows.lengths(self._count)
-        rows = self._table(
-            [
-                zlib.crc32(f"{self._operation.kind} {self._operation.window}".encode()),
-                self._made.count,
-                zlib.crc32(lengths.tobytes()),
-                *_checksums(self._operation.batch),
-            ]
-        )
+        rows = self._table(facts_of(self._operation, self._made, self._windows, self._count))
         found = {rank: self._differences(rows, rank) for rank in self._place.joining}
         if found.get(self._place.rank):
             raise CannotJoinError(
@@ -119,9 +105,9 @@ class Settlement:
 
     def _differences(self, rows: np.ndarray, rank: int) -> list[str]:
         """What a rank that joins has otherwise than the others."""
-        differ = [name for name, a, b in zip(_FACTS, rows[rank], rows[self._root]) if a != b]
+        differ = [name for name, a, b in zip(FACTS, rows[rank], rows[self._root]) if a != b]
         others = np.delete(rows, self._place.joining, axis=0)
-        has_targets = bool(rows[self._root, _FACTS.index("targets")])
+        has_targets = bool(rows[self._root, FACTS.index("targets")])
         is_augmented = len(set(others[:, -1].tolist())) > 1 or (len(others) == 1 and has_targets)
         return [] if differ == ["inputs"] and is_augmented else differ
 
@@ -169,17 +155,3 @@ class Settlement:
             elif not length or (table[:, number, 0] == serial).all():
                 more = (self._operation.batch,) if len(window.batches) < length else ()
                 window.do_again(*more, is_first=self._place.rank == 0)
-
-
-def _checksums(batch: Structure) -> list[int]:
-    """Checksums of a batch: the number of samples, the targets and weights, and the inputs."""
-    if whole_batches.are_in((batch,)):
-        (batch,) = batch
-    inputs, *targets = as_tensors(batch) if isinstance(batch, tuple) else (as_tensors(batch),)
-    given = [target for target in targets if target is not None]
-    sizes = [leaf.shape[0] for leaf in tf.nest.flatten(inputs) if getattr(leaf, "shape", ())]
-    return [
-        zlib.crc32(repr(sizes).encode()),
-        int(batch_checksums.of_targets(given)),
-        int(batch_checksums.of_inputs(inputs)),
-    ]

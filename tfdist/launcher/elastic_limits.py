@@ -16,7 +16,8 @@ class ElasticLimits:
         restarts: how many ranks that were killed are replaced by new ones.
         patience: seconds for which too few ranks wait for new ones.
         spares: how many new ranks are started before they are needed.
-        is_open: whether others may come by themselves.
+        is_open: whether others may come by themselves, or be added.
+        backup_dir: the folder in which the state is kept before the job ends; "" for none.
     """
 
     least: int
@@ -25,3 +26,4 @@ class ElasticLimits:
     patience: float = math.inf
     spares: int = 0
     is_open: bool = False
+    backup_dir: str = ""

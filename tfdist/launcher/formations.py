@@ -95,11 +95,16 @@ class Formations:
             )
             self._tell(rank, formation)
 
-    def set_apart(self, rank: GroupRank) -> None:
-        """Lets a rank that was started later come to the others."""
+    def set_apart(self, rank: GroupRank, *, restores: bool) -> None:
+        """Lets a rank come to the others alone.
+
+        Args:
+            rank: was started later, or gets its state from the backup.
+            restores: whether it gets its state from the backup.
+        """
         alone = [rank.member.number], [rank.address]
         own = self._variables([rank.location])
-        self._tell(rank, Formation(0, *alone, is_apart=True, variables=own[0]))
+        self._tell(rank, Formation(0, *alone, is_apart=True, restores=restores, variables=own[0]))
 
     def _tell(self, rank: GroupRank, formation: Formation) -> None:
         rank.link.say("form", formation=dataclasses.asdict(formation))

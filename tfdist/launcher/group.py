@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import selectors
 
 from tfdist.cluster.machines import Location
-from tfdist.environment import ELASTIC, ELASTIC_HOST, JOURNAL
+from tfdist.environment import BACKUP_DIR, ELASTIC, ELASTIC_HOST, JOURNAL
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.formations import Formations, Variables
 from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster, writers
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.headcount import Headcount
 from tfdist.launcher.job_group import JobGroup
+from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member
+from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.rank import ending
 
 
@@ -26,6 +29,7 @@ class Group(JobGroup):
         host: the address of this machine, as other machines reach it.
         location: where the ranks of this machine are.
         journal: the path of a file for what ranks do, which new ones follow; "" without new ones.
+        keeping: keeps the state before the job ends.
     """
 
     def __init__(
@@ -34,13 +38,17 @@ class Group(JobGroup):
         variables: Variables,
         host: str,
         location: Location,
-        journal: str = "",
+        journal: str,
+        keeping: Keeping,
     ):
-        self._common = {ELASTIC_HOST: host, **({JOURNAL: journal} if journal else {})}
+        given = {ELASTIC_HOST: host, JOURNAL: journal, BACKUP_DIR: keeping.folder}
+        self._common = {name: value for name, value in given.items() if value}
+        self._keeping = keeping
+        keeping.prepare(journal)
         self._location = location
         self._ranks = Roster()
         self._formations = Formations(self._ranks, variables)
-        self._headcount = Headcount(self._ranks, limits)
+        self._headcount = Headcount(self._ranks, limits, keeping)
         self._is_ending = False
 
     def open(self, selector: selectors.BaseSelector, hands: Hands) -> None:
@@ -57,17 +65,20 @@ class Group(JobGroup):
         self, member: Member, *, is_spare: bool = False
     ) -> tuple[dict[str, str], tuple[int, ...]]:
         """See `JobGroup`."""
-        link = Link(lambda message: self._take(member.number, message))
-        self._ranks[member.number] = GroupRank(
-            member, link, self._location, is_new=self._has_formed, is_spare=is_spare
-        )
+        number = member.number
+        link, is_new = Link(functools.partial(self._take, number)), self._is_new(number)
+        self._ranks[number] = GroupRank(member, link, self._location, is_new, is_spare)
         self._selector.register(link.fd, selectors.EVENT_READ, link)
         descriptor = link.other.fileno()
-        return {ELASTIC: f"{descriptor}:{member.number}", **self._common}, (descriptor,)
+        return {ELASTIC: f"{descriptor}:{number}", **self._common}, (descriptor,)
 
     @property
     def _has_formed(self) -> bool:
         return self._formations.generation > 0
+
+    def _is_new(self, number: int) -> bool:
+        """Whether a rank gets its state from others. In a job that goes on, rank 0 has it first."""
+        return self._has_formed or (self._keeping.restores and number > 0)
 
     @property
     def lacks_spare(self) -> bool:
@@ -76,7 +87,7 @@ class Group(JobGroup):
         return has_begun and not self._is_ending and self._headcount.lacks_spare
 
     def begin_spare(self) -> int | None:
-        """Calls the process that has waited for longest. Returns its number; None without one."""
+        """See `JobGroup`."""
         for rank in self._ranks.spares():
             rank.is_spare = False
             rank.link.say("begin")
@@ -84,7 +95,7 @@ class Group(JobGroup):
         return None
 
     def waits(self, number: int) -> bool:
-        """Whether a process waits to be called."""
+        """See `JobGroup`."""
         return self._ranks[number].is_spare
 
     def forget(self, number: int) -> None:
@@ -98,20 +109,27 @@ class Group(JobGroup):
     @property
     def has_room(self) -> bool:
         """See `JobGroup`."""
-        return bool(self._ranks.alive()) and not self._is_ending and self._headcount.room >= 1
+        may_follow = JOURNAL in self._common and bool(self._ranks.alive())
+        return may_follow and not self._is_ending and self._headcount.room >= 1
 
     @property
     def shortage(self) -> str:
-        """Why there are too few ranks for the job to go on; "" if there are not."""
+        """See `JobGroup`."""
         return self._headcount.shortage
 
     def is_overdue(self, now: float) -> bool:
-        """Whether too few ranks have waited for too long."""
+        """See `JobGroup`."""
         return self._headcount.is_overdue(now)
 
     def lose_spare(self) -> None:
         """Called when no process can be started that waits to be called."""
         self._headcount.lose_spare()
+
+    def concluded(self, own: Outcome) -> Outcome:
+        """See `JobGroup`."""
+        if not own.status:
+            self._keeping.remove()
+        return own
 
     def can_spare(self, number: int) -> bool:
         """Whether enough ranks would be left without one of them, or a new one replaces it."""
@@ -146,6 +164,8 @@ class Group(JobGroup):
             self._formations.ask_to_take_in()
         elif kind == "joined":
             rank.is_new = False
+        elif kind == "saved":
+            self._keeping.note(message["why"])
         elif message["generation"] == self._formations.generation and rank.state in IN_GROUP:
             rank.state = kind  # "formed" or "settled"
         self._go_on()
@@ -154,9 +174,11 @@ class Group(JobGroup):
         rank.address = message["address"]
         rank.completed, rank.takes_in = message["completed"], message["takes_in"]
         rank.writes = message["writes"]
-        if rank.state == "starting" and self._formations.generation:
-            rank.is_new, rank.state = True, "following"
-            self._formations.set_apart(rank)
+        rank.is_new |= rank.state == "starting" and self._has_formed
+        restores = self._keeping.restores and not rank.is_new and not self._has_formed
+        if rank.state == "starting" and (rank.is_new or restores):
+            rank.state = "following"
+            self._formations.set_apart(rank, restores=restores)
             return
         if rank.state in IN_GROUP and message["generation"] == self._formations.generation:
             self._formations.interrupt()
@@ -200,9 +222,8 @@ class Group(JobGroup):
     def _spare_ended(self, rank: GroupRank, status: int) -> bool:
         if self._ranks.alive() and not self._is_ending:
             self._headcount.lose_spare()
-            self._hands.say(
-                f"{rank.member.name} {ending(status)} while it waited; it is not replaced"
-            )
+            how = f"{rank.member.name} {ending(status)} while it waited"
+            self._hands.say(f"{how}; it is not replaced")
         return True
 
     def _new_one_ended(self, rank: GroupRank, status: int, how: str) -> bool:
@@ -262,7 +283,7 @@ class Group(JobGroup):
         can_take_in = len({rank.completed for rank in alive}) == 1 and all(
             rank.takes_in and not rank.leaves for rank in alive
         )
-        if coming:  # they read what the others have done
+        if coming or (is_short and self._keeping.folder):  # they read what the others have done
             can_take_in &= all(rank.writes for rank in writers(alive))
         if (coming or is_short or new) and not can_take_in:
             self._headcount.end_waiting()

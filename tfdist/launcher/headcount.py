@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group_rank import GroupRank, Roster
+from tfdist.launcher.keeping import Keeping
 
 
 class Headcount:
@@ -15,19 +16,28 @@ class Headcount:
     Args:
         ranks: the ranks.
         limits: how the job may change.
+        keeping: keeps the state before the job ends.
 
     Attributes:
         limits: as above.
-        shortage: why there are too few ranks for the job to go on; "" if there are not.
+        keeping: as above.
     """
 
-    def __init__(self, ranks: Roster, limits: ElasticLimits) -> None:
+    def __init__(self, ranks: Roster, limits: ElasticLimits, keeping: Keeping) -> None:
         self.limits = limits
-        self.shortage = ""
+        self.keeping = keeping
+        self._shortage = ""
         self._ranks = ranks
         self._restarts = limits.restarts
         self._spares = limits.spares
         self._short_since: float | None = None
+
+    @property
+    def shortage(self) -> str:
+        """Why the job has too few ranks to go on, and what can be done; "" if it has not."""
+        if not self._shortage:
+            return ""
+        return f"{self._shortage}, so it was ended; {self.keeping.advice}"
 
     @property
     def room(self) -> float:
@@ -49,7 +59,8 @@ class Headcount:
         """
         left = len(self._ranks.staying())
         come = len(self._ranks.new()) + self._may_replace(lost, status)
-        may_wait = self.limits.is_open or left + come >= self.limits.least
+        may_wait = self.limits.is_open or bool(self.keeping.folder)
+        may_wait |= left + come >= self.limits.least
         return left >= self.limits.least or (left > 0 and may_wait)
 
     def replaces(self, lost: GroupRank, status: int) -> bool:
@@ -90,9 +101,10 @@ class Headcount:
         are = "rank is" if left == 1 else "ranks are"
         too_few = f"{why}; {left} {are} left, and the job needs {self.limits.least} (--min)"
         if not waits:
-            self.shortage = too_few
+            self._shortage = too_few
         else:
-            say(f"{too_few}; waiting for new ones")
+            then = "waiting for new ones" if self._may_come else "keeping its state"
+            say(f"{too_few}; {then}")
 
     def begin_to_wait(self) -> None:
         """Called when too few ranks wait before a step."""
@@ -104,8 +116,17 @@ class Headcount:
 
     def is_overdue(self, now: float) -> bool:
         """Whether too few ranks have waited for too long."""
-        if self._short_since is None or now - self._short_since <= self.limits.patience:
+        patience = self.limits.patience if self._may_come else 0.0
+        if self._short_since is None or now - self._short_since <= patience:
             return False
-        waited = f"{self.limits.patience:g} s (--rejoin-timeout)"
-        self.shortage = f"fewer than {self.limits.least} ranks (--min) were there for {waited}"
+        if not self.keeping.is_done(now, self._ranks.alive()[0]):
+            return False
+        few = f"fewer than {self.limits.least} ranks (--min) were"
+        waited = f" there for {patience:g} s (--rejoin-timeout)" if self._may_come else " left"
+        self._shortage = few + waited
         return True
+
+    @property
+    def _may_come(self) -> bool:
+        """Whether others may come, or are on their way."""
+        return self.limits.is_open or bool(self._ranks.new()) or self._restarts > 0

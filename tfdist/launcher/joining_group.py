@@ -12,10 +12,11 @@ import selectors
 import time
 
 from tfdist.cluster.machines import Machine, interface_of
-from tfdist.environment import ELASTIC, ELASTIC_HOST, JOURNAL
+from tfdist.environment import BACKUP_DIR, ELASTIC, ELASTIC_HOST, JOURNAL
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.job_group import JobGroup
 from tfdist.launcher.journal_copy import JournalCopy
+from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import TOO_FEW, Outcome
@@ -38,11 +39,14 @@ class JoiningGroup(JobGroup):
     Args:
         channel: the connection to that launcher.
         journal: the path of the journal on this machine.
+        keeping: where the state is kept, if a rank of this machine is the first one.
     """
 
-    def __init__(self, channel: Channel, journal: str):
+    def __init__(self, channel: Channel, journal: str, keeping: Keeping):
         self._channel = channel
         self._common = {ELASTIC_HOST: channel.own_host, JOURNAL: journal}
+        if keeping.folder:
+            self._common[BACKUP_DIR] = keeping.folder
         self._copy = JournalCopy(journal, lambda a, o: self._send("ask", after=a, offset=o))
         self._inbox = Inbox()
         self._links: dict[int, Link] = {}

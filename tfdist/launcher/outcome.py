@@ -83,11 +83,10 @@ def too_few(shortage: str, rank: Rank | None = None) -> Outcome:
     """The outcome of an elastic job with too few ranks.
 
     Args:
-        shortage: what happened.
+        shortage: what happened, and what the user can do.
         rank: the last rank that was lost.
     """
-    again = "start it again: with BackupAndRestore it goes on from the last backup"
-    return Outcome(TOO_FEW, f"{shortage}, so it was ended; {again}", rank)
+    return Outcome(TOO_FEW, shortage, rank)
 
 
 def timed_out(ranks: Sequence[Rank], total: float) -> Outcome:

@@ -38,6 +38,7 @@ from tfdist.launcher.group import Group
 from tfdist.launcher.group_rank import GroupRank
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.journals import Journals
+from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.members import PEER, Member, named
 from tfdist.launcher.outcome import Outcome, too_few
 from tfdist.launcher.rank import ending
@@ -62,6 +63,7 @@ class ServingGroup(Group):
         host: as for `Group`.
         location: as for `Group`.
         journal: as for `Group`.
+        keeping: as for `Group`.
     """
 
     def __init__(
@@ -73,8 +75,9 @@ class ServingGroup(Group):
         host: str,
         location: Location,
         journal: str,
+        keeping: Keeping,
     ):
-        super().__init__(limits, variables, host, location, journal)
+        super().__init__(limits, variables, host, location, journal, keeping)
         self._terms = terms
         self._host = host
         self._inbox = Inbox()
@@ -157,7 +160,7 @@ class ServingGroup(Group):
             Member("rank", number, PEER, ("worker", number)),
             DistantLink(machine, number),
             machine.location,
-            is_new=self._has_formed,
+            is_new=self._is_new(number),
         )
         return number
 
@@ -248,4 +251,4 @@ class ServingGroup(Group):
             DistantMachine("", self._location, channel).send("over", status=0, said="")
         for channel in [*self._machines, *self._waiting]:
             channel.close()
-        return own
+        return super().concluded(own)

@@ -17,6 +17,7 @@ from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group import Group
 from tfdist.launcher.job_group import JobGroup
 from tfdist.launcher.joining_group import JoiningGroup, welcomed
+from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.members import Member, members
 from tfdist.launcher.recent import Recent
 from tfdist.launcher.remote import Remote
@@ -119,18 +120,26 @@ def _joined(
     if across is not None and listener is None:
         across.say(f"Looking for the rendezvous {across.address}")
         channel = held.enter_context(connected(across))
-        return welcomed(channel, across, count), JoiningGroup(channel, _journal(held))
+        return welcomed(channel, across, count), JoiningGroup(
+            channel, _journal(held), Keeping(elastic.backup_dir)
+        )
     host = listener.getsockname()[0] if listener is not None else LOOPBACK
     variables = held.enter_context(Recent(functools.partial(make, host))).variables
-    location = Location(0, interface_of(host))
+    is_open = across is not None or elastic.most > count
+    elastic = dataclasses.replace(elastic, is_open=is_open)
+    keeps = is_open or elastic.restarts or elastic.backup_dir
+    common = (
+        elastic,
+        variables,
+        host,
+        Location(0, interface_of(host)),
+        _journal(held) if keeps else "",
+        Keeping(elastic.backup_dir),
+    )
     if across is None or listener is None:
-        can_grow = elastic.restarts or elastic.most > count
-        journal = _journal(held) if can_grow else ""
-        return 0, Group(elastic, variables, host, location, journal)
+        return 0, Group(*common)
     across.say(f"Serving the rendezvous {across.address}; others may come at any time")
-    elastic = dataclasses.replace(elastic, is_open=True)
-    serving = ServingGroup(listener, across, elastic, variables, host, location, _journal(held))
-    return 0, serving
+    return 0, ServingGroup(listener, across, *common)
 
 
 def _journal(held: contextlib.ExitStack) -> str:

@@ -1,0 +1,73 @@
+"""A job that has too few ranks keeps its state, and the next one goes on from it."""
+
+import pytest
+
+from tests.elastic.test_faults import ENGINES, check, train
+from tests.elastic.test_faults import one_device as one_device  # a fixture
+
+# The state is kept in the middle of an accumulation; the second time by another rank than the first.
+LOSSES = {
+    "the first rank is left": ("1:SIGKILL:step 3", "2:SIGKILL:micro 8"),
+    "another one is left": ("0:SIGKILL:step 3", "1:SIGKILL:micro 8"),
+    "all leave but one": ("0:SIGTERM:step 6", "1:SIGTERM:evaluate"),
+}
+
+
+def _cases():
+    for engine in ENGINES:
+        for name in LOSSES:
+            usual = engine is ENGINES[0] and name == "another one is left"
+            marks = engine.marks if usual else (*engine.marks, pytest.mark.full)
+            yield pytest.param(name, engine.values[0], marks=marks)
+
+
+@pytest.mark.parametrize(("name", "engine"), list(_cases()))
+def test_the_next_job_goes_on_and_comes_to_the_result_of_one_device(
+    name, engine, tmp_path, one_device
+):
+    kept = tmp_path / "kept"
+    options = ("--backup-dir", str(kept))
+    done = train(tmp_path, engine, *LOSSES[name], least=2, options=options)
+    assert done.returncode == 75, done.stderr
+    assert f"it goes on from its state in {kept}/elastic.backup" in done.stderr
+    assert not list(tmp_path.glob("rank-*.pickle"))
+    done = train(tmp_path, engine, count=2, least=1, options=options)
+    assert done.returncode == 0, done.stderr
+    assert list(kept.iterdir()) == [], "the next job begins anew"
+    check(tmp_path, [0, 1], one_device())
+
+
+@pytest.mark.full
+def test_the_next_job_may_lose_ranks_too(tmp_path, one_device):
+    options = ("--backup-dir", str(tmp_path / "kept"))
+    for moment in ("step 3", "step 9"):
+        done = train(tmp_path, "multi_worker", f"1:SIGKILL:{moment}", least=3, options=options)
+        assert done.returncode == 75, done.stderr
+    done = train(tmp_path, "multi_worker", least=3, options=options)
+    assert done.returncode == 0, done.stderr
+    check(tmp_path, [0, 1, 2], one_device())
+
+
+@pytest.mark.full
+def test_a_script_that_does_something_else_is_refused(tmp_path):
+    options = ("--backup-dir", str(tmp_path / "kept"))
+    lost = ("1:SIGKILL:step 3",)
+    done = train(tmp_path, "multi_worker", *lost, count=2, least=2, options=options)
+    assert done.returncode == 75
+    done = train(tmp_path, "multi_worker", count=2, least=2, options=options, SEED="1")
+    assert done.returncode == 1
+    assert "The script is not where it was when its state was kept (--backup-dir)" in done.stderr
+    assert "Received: other targets, inputs" in done.stderr
+    assert (tmp_path / "kept" / "elastic.backup").exists()
+
+
+@pytest.mark.full
+def test_a_state_that_cannot_be_kept_is_said(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "elastic.part").mkdir()
+    options = ("--backup-dir", str(tmp_path / "kept"))
+    lost = ("1:SIGKILL:step 3",)
+    done = train(tmp_path, "multi_worker", *lost, count=2, least=2, options=options)
+    assert done.returncode == 75
+    assert "its state could not be kept (IsADirectoryError: [Errno 21]" in done.stderr
+    assert "with BackupAndRestore it goes on from the last backup" in done.stderr
