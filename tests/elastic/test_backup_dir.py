@@ -5,7 +5,7 @@ import pytest
 from tests.elastic.test_faults import ENGINES, check, train
 from tests.elastic.test_faults import one_device as one_device  # a fixture
 
-# The state is kept in the middle of an accumulation; the second time by another rank than the first.
+# The state is kept in the middle of an accumulation.
 LOSSES = {
     "the first rank is left": ("1:SIGKILL:step 3", "2:SIGKILL:micro 8"),
     "another one is left": ("0:SIGKILL:step 3", "1:SIGKILL:micro 8"),

@@ -75,6 +75,7 @@ class Job:
     def __init__(self, folder, **limits):
         self.folder = folder
         self._held = contextlib.ExitStack()
+        self._end = None
         listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{listener.getsockname()[1]}"
         self.terms = self.terms_with("x")
@@ -128,8 +129,14 @@ class Job:
         self.until(lambda: time.monotonic() > end)
 
     def close(self):
-        self.launchers[0].group.concluded(Outcome())
+        self.end(Outcome())
         self._held.close()
+        self._end.result()
+
+    def end(self, outcome):
+        """The launcher that serves ends, in another thread."""
+        if self._end is None:
+            self._end = Answer(functools.partial(self.launchers.pop(0).group.concluded, outcome))
 
     # As in `tests.elastic.test_group.Job`, over all launchers.
 
@@ -284,7 +291,7 @@ def test_a_rank_that_fails_ends_the_job_on_all_machines(job):
     job.until(lambda: other.ends)
     other.group.end()
     assert other.group.awaits_others, "the outcome is to come"
-    job.launchers[0].group.concluded(end)
+    job.end(end)
     job.until(lambda: not other.group.awaits_others)
     assert other.group.concluded(Outcome(1, "")) == Outcome(7, end.message)
 
@@ -299,7 +306,7 @@ def test_one_that_is_asked_to_end_waits_for_nobody(job):
 
 def test_a_launcher_ends_with_the_one_that_serves(job):
     other = job.come(1)
-    job.close()
+    job.end(Outcome())
     job.until(lambda: other.ends)
     assert other.group.concluded(Outcome()).status == 0, "that one had ended well"
     lost = Job(job.folder)
@@ -326,7 +333,7 @@ def test_who_finds_no_place_waits_for_one(job):
 def test_who_waits_for_a_place_is_told_of_the_end(job):
     channel, answer = job.ask(4)
     job.settle()
-    job.close()
+    job.end(Outcome())
     with pytest.raises(RefusedError, match="has ended"):
         answer.result(WAIT)
     channel.close()

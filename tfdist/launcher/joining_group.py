@@ -5,6 +5,7 @@ For the messages see `tfdist.launcher.serving_group`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -56,10 +57,8 @@ class JoiningGroup(JobGroup):
         self._gives_up_at = math.inf
 
     def _send(self, kind: str, **details: object) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the thread that receives notes it
             self._channel.send({"kind": kind, **details})
-        except OSError:  # the thread that receives notes it too
-            self._inbox.put(self._channel, None)
 
     # --- the job --------------------------------------------------------------------------------
 

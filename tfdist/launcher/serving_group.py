@@ -48,6 +48,7 @@ from tfdist.rendezvous.reception import Reception
 from tfdist.rendezvous.terms import Terms
 
 _GREETINGS = 64
+_FAREWELL = 5.0  # seconds, until launchers that were told of the end have closed the connection
 _PATIENCE = 60.0  # seconds, until ranks of other machines have ended that were told to
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError)
 
@@ -249,6 +250,6 @@ class ServingGroup(Group):
             machine.send("over", status=own.status, said=own.message)
         for channel in self._waiting:
             DistantMachine("", self._location, channel).send("over", status=0, said="")
-        for channel in [*self._machines, *self._waiting]:
-            channel.close()
+        # Whoever closes a connection with something unread may take back what was sent before.
+        self._inbox.wait_for_end([*self._machines, *self._waiting], _FAREWELL)
         return super().concluded(own)

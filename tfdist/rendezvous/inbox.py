@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import threading
+import time
+from collections.abc import Iterable
 
 from tfdist.rendezvous.channel import Channel, Message
 from tfdist.rendezvous.reception import receive
@@ -43,3 +46,16 @@ class Inbox:
             while True:
                 found.append(self._messages.get_nowait())
         return found
+
+    def wait_for_end(self, channels: Iterable[Channel], seconds: float) -> None:
+        """Waits until the other sides of channels are gone, and closes the channels.
+
+        Args:
+            channels: those that are waited for. What else they say is dropped.
+            seconds: how long to wait.
+        """
+        there, end = set(channels), time.monotonic() + seconds
+        while there and select.select([self], [], [], max(0.0, end - time.monotonic()))[0]:
+            there -= {channel for channel, message in self.taken() if message is None}
+        for channel in there:
+            channel.close()
