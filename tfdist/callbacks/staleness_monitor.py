@@ -31,6 +31,9 @@ class StalenessMonitor(keras.callbacks.Callback):
     - `effective_learning_rate`: the learning rate times the mean of the policy's factors; not with
       a `MultiOptimizer`, which has several learning rates.
 
+    With `Synchronous(drop=k)` there is `dropped_parts` too: the number of parts of global batches
+    that updates were made without.
+
     `strategy.staleness_report()` has the histograms of each worker.
 
     Args:
@@ -82,6 +85,8 @@ class StalenessMonitor(keras.callbacks.Callback):
             logs["staleness"] = report.mean_staleness
             logs["staleness_max"] = report.max_staleness
             logs["lost_updates"] = report.lost_updates
+            if self._strategy.policies.drop:
+                logs["dropped_parts"] = report.dropped_parts
             if self._strategy.policies.policies:
                 logs["dropped"] = report.drops
                 logs["waits"] = report.waits

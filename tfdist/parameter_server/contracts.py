@@ -69,9 +69,11 @@ class Journal(Protocol):
 
     Attributes:
         reads_batches: whether it looks at the data of the batches.
+        follows_record: whether a record says which batches are used.
     """
 
     reads_batches: bool
+    follows_record: bool
 
     def fit(self, training: Training) -> contextlib.AbstractContextManager[None]:
         """Surrounds a `fit`."""

@@ -19,6 +19,8 @@ class WorkerReport:
         learning_rate_factors: the sum of the factors that learning rates were multiplied by.
         redundant: how many parts of global batches it computed that another worker had finished
             first; see `tfdist.staleness.Synchronous`.
+        late: how many parts of global batches it began but did not finish before the update was
+            made without them; see `drop` there.
     """
 
     histogram: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
@@ -26,6 +28,7 @@ class WorkerReport:
     waits: int = 0
     learning_rate_factors: float = 0.0
     redundant: int = 0
+    late: int = 0
 
 
 @dataclasses.dataclass
@@ -59,6 +62,8 @@ class StalenessReport:
         workers: the reports of the workers, by index.
         lost_updates: the number of updates that were lost with parameter servers. The histograms
             count them too.
+        dropped_parts: the number of parts of global batches that updates were made without; see
+            `drop` of `tfdist.staleness.Synchronous`. Some of them no worker has begun.
         snapshots: what snapshots have cost.
 
     Example:
@@ -73,6 +78,7 @@ class StalenessReport:
 
     workers: dict[int, WorkerReport] = dataclasses.field(default_factory=dict)
     lost_updates: int = 0
+    dropped_parts: int = 0
     snapshots: SnapshotReport = dataclasses.field(default_factory=SnapshotReport)
 
     def worker(self, index: int) -> WorkerReport:
@@ -105,8 +111,10 @@ class StalenessReport:
                 own.waits - before.waits,
                 own.learning_rate_factors - before.learning_rate_factors,
                 own.redundant - before.redundant,
+                own.late - before.late,
             )
         new.lost_updates = self.lost_updates - earlier.lost_updates
+        new.dropped_parts = self.dropped_parts - earlier.dropped_parts
         new.snapshots = self.snapshots.since(earlier.snapshots)
         return new
 
@@ -134,6 +142,11 @@ class StalenessReport:
     def redundant(self) -> int:
         """How many parts of global batches were computed for nothing; see `WorkerReport`."""
         return sum(own.redundant for own in self.workers.values())
+
+    @property
+    def late(self) -> int:
+        """How many parts of global batches were begun but came too late; see `WorkerReport`."""
+        return sum(own.late for own in self.workers.values())
 
     @property
     def mean_staleness(self) -> float:

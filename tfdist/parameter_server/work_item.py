@@ -56,7 +56,9 @@ class WorkItem:
         call: the number of the call in which the worker makes updates itself; None outside of it.
         made: the updates that the worker has made itself.
         closed: whether the run has ended, so the worker may make no more updates itself.
-        abandoned: whether another worker was earlier with the same part of a global batch.
+        abandoned: whether another worker was earlier with the same part of a global batch, or the
+            update was made without the part.
+        completes: in a replay, whether the record has no more parts of the global batch.
     """
 
     worker: int
@@ -73,6 +75,7 @@ class WorkItem:
     made: list[Made] = dataclasses.field(default_factory=list)
     closed: bool = False
     abandoned: bool = False
+    completes: bool = False
 
 
 Compute = Callable[[WorkItem, Callable[[WorkItem], None]], None]

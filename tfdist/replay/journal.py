@@ -18,6 +18,7 @@ class NoJournal:
     """Listens to nothing and changes nothing; see `Journal`."""
 
     reads_batches = False
+    follows_record = False
 
     def fit(self, training: Training) -> contextlib.AbstractContextManager[None]:
         """Nothing happens."""

@@ -30,6 +30,7 @@ class Recorder:
     """
 
     reads_batches = True
+    follows_record = False
 
     def __init__(self, path: str, strategy: ChiefStrategy):
         self._writer = Writer(path, header_of(strategy))

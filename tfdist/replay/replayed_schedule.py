@@ -44,6 +44,8 @@ class RecordedBatches:
             ValueError: when there is no such batch, or its contents are not the recorded ones.
         """
         place = shard, position, index
+        if isinstance(self._source, PartsSource):  # what is left of earlier ones was dropped
+            self._early = {there: b for there, b in self._early.items() if there[1] >= position}
         while place not in self._early:
             batch = self._source.take(shard)
             if batch is None:
@@ -117,6 +119,7 @@ class ReplayedSchedule:
                 return None
             self._waiting.extend(self._items_of(self.expected))
         item = self._waiting.popleft()
+        item.completes = not self._waiting
         with tf.device(_WORKER), compat.as_worker(item.worker):
             self._compute(item, lambda item: None)
         return item

@@ -64,6 +64,7 @@ class Replay:
     """
 
     reads_batches = True
+    follows_record = True
 
     def __init__(self, path: str, strategy: ChiefStrategy):
         self._path = path

@@ -152,6 +152,11 @@ class Policies(StalenessPolicy):
         return any(getattr(policy, "backup", False) for policy in self.policies)
 
     @property
+    def drop(self) -> int:
+        """How many parts of a global batch an update does not wait for."""
+        return max((getattr(policy, "drop", 0) for policy in self.policies), default=0)
+
+    @property
     def compensates(self) -> bool:  # type: ignore[override]
         """Whether one of them changes gradients."""
         return any(policy.compensates for policy in self.policies)

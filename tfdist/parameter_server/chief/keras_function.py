@@ -124,7 +124,10 @@ class KerasFunction:
             copies = self.strategy.policies.compensates or self.strategy.journal.reads_batches
             self.step = FunctionalStep(self.model, self.step_name, copies)
             compresses = self.strategy.options.compression is not None
-            self._on_worker = StepOnWorker(self.step, self._micro_batches, self._parts, compresses)
+            drops = self.strategy.policies.drop > 0
+            self._on_worker = StepOnWorker(
+                self.step, self._micro_batches, self._parts, compresses, drops
+            )
             reading = self._reading(spec)
             self.updates = Updates(self.strategy, self.step, self.strategy.policies, reading)
             self._is_prepared = True

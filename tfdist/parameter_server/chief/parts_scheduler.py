@@ -1,32 +1,38 @@
-"""Work items on parts of global batches, of which several workers may compute the same part."""
+"""Work items on parts of global batches, some of which turn out to be needed no more."""
 
 from __future__ import annotations
 
 from tfdist.parameter_server.chief.scheduler import Scheduler
+from tfdist.parameter_server.data.batch import Batch
 from tfdist.parameter_server.work_item import WorkItem
 
 
 class PartsScheduler(Scheduler):
     """A `Scheduler` in which what a worker still computes may be needed no more."""
 
-    def abandon(self, item: WorkItem) -> list[int]:
+    def abandon(self, item: WorkItem, whole_batch: bool = False) -> list[int]:
         """Lets go other work items on the same part: what their workers send is not used.
 
         Args:
             item: the work item that is used.
+            whole_batch: whether to let go those on all other parts of the global batch, too.
 
         Returns:
             The workers of the others.
         """
         part = item.batches[0]
+
+        def is_needless(other: Batch) -> bool:
+            is_same = whole_batch or other.index == part.index
+            return is_same and other.position == part.position
+
         with self._changed:
             others = [
                 other
                 for other in self._running.values()
                 if other is not item
                 and other not in self._ready
-                and (other.batches[0].position, other.batches[0].index)
-                == (part.position, part.index)
+                and is_needless(other.batches[0])
             ]
             for other in others:
                 other.abandoned = True

@@ -16,11 +16,11 @@ def check_compression(options: Options, policies: Policies) -> None:
     A compressor's momentum would count micro-batches as updates. And what was not sent belongs to a
     part of the global batch; it would have to be on every worker that computes the part.
     """
-    if options.compression and (policies.backup or policies.parts(1) > 1):
+    if options.compression and (policies.backup or policies.drop or policies.parts(1) > 1):
         raise ValueError(
             "With compression, each part of a global batch has a worker of its own, which keeps "
-            "what was not sent. Leave out `parts_per_worker` and `backup` of Synchronous, or "
-            f"`compression`. Received: staleness={list(policies.policies)} with "
+            "what was not sent. Leave out `parts_per_worker`, `backup` and `drop` of Synchronous, "
+            f"or `compression`. Received: staleness={list(policies.policies)} with "
             f"compression={options.compression}"
         )
     with_momentum = options.compression and [
@@ -32,6 +32,17 @@ def check_compression(options: Options, policies: Policies) -> None:
             "keeps the momentum would apply it accumulation_steps times per update. Use "
             "`accumulation_steps=1`, or DGC(momentum=0.0) with the optimizer's momentum. Received: "
             f"{with_momentum} with accumulation_steps={options.accumulation_steps}"
+        )
+
+
+def check_drop(policies: Policies, workers: int) -> None:
+    """Raises ValueError if all parts of a global batch of so many workers may be dropped."""
+    parts = policies.parts(workers)
+    if policies.drop >= max(parts, 1):
+        raise ValueError(
+            f"`drop` of Synchronous must be less than the number of parts of a global batch, which "
+            f"is {parts} with {workers} worker(s): an update needs a part. "
+            f"Received: drop={policies.drop}"
         )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 import tensorflow as tf
 
+from tfdist.parameter_server.chief.collected_parts import CollectedParts
 from tfdist.parameter_server.chief.kept_gradients import Accumulated, Accumulation
-from tfdist.parameter_server.chief.parts_scheduler import PartsScheduler
 from tfdist.parameter_server.chief.pulling import PullingFunction
 from tfdist.parameter_server.chief.scheduler import Scheduler
 from tfdist.parameter_server.chief.turns import Limits
@@ -19,7 +19,6 @@ from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.work_item import Compute, WorkItem
 from tfdist.parameter_server.worker.compressed_push import CompressedPush
-from tfdist.step.logs import total
 from tfdist.structures import Structure
 
 
@@ -42,9 +41,8 @@ class TrainFunction(PullingFunction):
         super().__init__(strategy, model, "train_step", self._accumulates, parts)
         self.epoch = 0
         self.batches: int | None = None
-        self._source: Source | None = None
         self._uncounted = 0
-        self._collected: list[WorkItem] = []
+        self._collected: CollectedParts | None = None
         self._push: CompressedPush | None = None
         self._accumulation = Accumulation(strategy, self._accumulates)
         self._watched = 0
@@ -93,13 +91,15 @@ class TrainFunction(PullingFunction):
         self.batches = batches
 
     def _start(self, iterator: DataIterator) -> None:
-        self._source = iterator.training_source(
+        source = iterator.training_source(
             self.epoch,
             self._left if self._parts else self.batches,
             gives_iterators=not self.strategy.journal.reads_batches,
         )
-        self._collected = []
-        self.begin(iterator, self._source, self._limits(), self._note_wait)
+        self.begin(iterator, source, self._limits(), self._note_wait)
+        if isinstance(source, PartsSource):
+            assert self.schedule is not None
+            self._collected = CollectedParts(self.strategy, source, self.schedule)
 
     @property
     def _left(self) -> int | None:
@@ -203,8 +203,9 @@ class TrainFunction(PullingFunction):
         return self.strategy.policies.may_update(staleness)
 
     def _take(self, item: WorkItem) -> None:
-        """Uses a work item. Parts of a global batch are used once all of them have arrived."""
-        if self._parts and not self._is_first(item):
+        """Uses a work item. Parts of a global batch are used once enough of them have arrived."""
+        parts = self._collected
+        if parts is not None and not parts.accepts(item):
             self.release(item)
             return
         outcome = _outcome_of(item)
@@ -212,34 +213,17 @@ class TrainFunction(PullingFunction):
         if self._push is not None and self._accumulation.accepts(item.version):
             assert item.unsent is not None
             self._push.keep(item.worker, self._sender(item), item.unsent)
-        if not self._parts:
+        if parts is None:
             self._use([item], outcome, len(item.batches))
             self.release(item)
             return
-        self._collected.append(item)
-        whole = len(self._collected) == self._parts
+        whole = parts.add(item)
         if whole:
-            in_order = sorted(self._collected, key=lambda item: item.batches[0].index)
-            self._collected = []
-            outcomes = [_outcome_of(part) for part in in_order]
-            gradients, changes = self.updates.add([(of.gradients, of.changes) for of in outcomes])
-            own = [of.logs for of in outcomes]
-            logs = None if own[0] is None else total(own)
-            self._use(in_order, Outcome(gradients, changes, outcomes[-1].assigned, logs), 1)
+            self._use(whole, parts.outcome(whole, self.updates), 1)
         self.release(item)
         if whole:
-            assert isinstance(self._source, PartsSource)
-            self._source.advance()
-
-    def _is_first(self, item: WorkItem) -> bool:
-        """Whether no other worker was earlier with the same part of the present global batch."""
-        if not isinstance(self.schedule, PartsScheduler):
-            return True  # a record has what was used
-        assert isinstance(self._source, PartsSource)
-        is_first = self._source.accept(item.batches[0], item.worker)
-        for worker in self.schedule.abandon(item) if is_first else [item.worker]:
-            self.strategy.report.worker(worker).redundant += 1
-        return is_first
+            self._skip_dropped(len(whole))
+            parts.advance()
 
     def _watch(self, item: WorkItem, outcome: Outcome) -> None:
         """Notes gradients that are not finite, if somebody has asked for this."""
@@ -252,6 +236,11 @@ class TrainFunction(PullingFunction):
         for path, finite in self.updates.finite_by_path(outcome.gradients).items():
             if not finite:
                 findings.append((number, path, item.worker))
+
+    def _skip_dropped(self, arrived: int) -> None:
+        """Lets parts that were dropped count for the number of the batch."""
+        if self._watched:
+            self._watched += self._parts - arrived
 
     def _use(self, items: Sequence[WorkItem], outcome: Outcome, batches: int) -> None:
         """Updates with gradients, or keeps them until there are more, or drops them.

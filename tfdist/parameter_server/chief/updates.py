@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.parameter_server.chief.arrived import mean_of_arrived
 from tfdist.parameter_server.chief.finite_gradients import finite_by_path
 from tfdist.parameter_server.chief.partition_updates import constrain
 from tfdist.parameter_server.chief.placement import where_the_largest_input_is
@@ -83,6 +84,7 @@ class Updates:
         self._count_only = function(self._counted)
         self.finite_by_path = function(functools.partial(finite_by_path, step=self._step))
         self._finite, self._scaled, self._add = map(function, (are_finite, scaled, add))
+        self._mean = function(functools.partial(mean_of_arrived, step=self._step))
 
     def values(self, keys: Iterable[str]) -> dict[str, tf.Tensor]:
         """The values of the step's variables and parts with these keys, on their devices."""
@@ -102,12 +104,23 @@ class Updates:
 
     def add(self, outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
         """The sums of gradients and changes, on their own devices; see `gradients.add`."""
+        return self._on_each(outcomes, self._add)
+
+    def mean(
+        self, outcomes: Sequence[tuple[Gradients, Changes]], factor: float
+    ) -> tuple[Gradients, Changes]:
+        """What parts that arrived amount to, on its own devices; see `mean_of_arrived`."""
+        return self._on_each(outcomes, functools.partial(self._mean, factor=tf.constant(factor)))
+
+    def _on_each(
+        self, outcomes: Sequence[tuple[Gradients, Changes]], function: Callable
+    ) -> tuple[Gradients, Changes]:
         gradients: Gradients = {}
         changes: Changes = {}
         for device in self._strategy.ps_devices:
             here = [on_device(device, self._step, *outcome) for outcome in outcomes]
             with tf.device(device):
-                more, change = self._add(here)
+                more, change = function(here)
             for key, by_variable in more.items():
                 gradients.setdefault(key, {}).update(by_variable)
             changes.update(change)

@@ -21,11 +21,13 @@ class Division(NamedTuple):
         parts: the number of parts.
         own: whether a worker gets the part with the worker's own number.
         backup: whether an idle worker computes a part that another one has not finished.
+        drop: how many parts an update does not wait for.
     """
 
     parts: int
     own: bool
     backup: bool
+    drop: int
 
     @classmethod
     def of(cls, strategy: ChiefStrategy) -> Division:
@@ -34,7 +36,9 @@ class Division(NamedTuple):
         compresses = strategy.options.compression is not None
         own = compresses and strategy.max_pending >= strategy.num_workers
         policies = strategy.policies
-        return cls(policies.parts(strategy.num_workers), own, policies.backup)
+        # A record says which parts were used, so all of them must be there.
+        drop = 0 if strategy.journal.follows_record else policies.drop
+        return cls(policies.parts(strategy.num_workers), own, policies.backup, drop)
 
 
 class DistributedData:
@@ -109,7 +113,7 @@ class DataIterator:
         division = self._data.division
         if division is not None:
             self._divided = self._divided or PartsSource(self._chief, *division)
-            return self._divided.open(batches)
+            return self._divided.open(batches, epoch)
         shards = self._data.shards()
         if shards is None:
             return self.source()

@@ -26,13 +26,23 @@ class StepOnWorker:
         micro_batches: the number of batches that an update is the mean of.
         parts: the number of parts of a global batch; 0 where workers get whole batches.
         compresses: whether gradients stay on the worker, which compresses them first.
+        drops: whether an update may be made without some parts, so that no part can be the one that
+            says what counts once.
     """
 
-    def __init__(self, step: FunctionalStep, micro_batches: int, parts: int, compresses: bool):
+    def __init__(
+        self,
+        step: FunctionalStep,
+        micro_batches: int,
+        parts: int,
+        compresses: bool,
+        drops: bool = False,
+    ):
         self._step = step
         self._micro_batches = micro_batches
         self._parts = parts
         self._compresses = compresses
+        self._drops = drops
         self.forget_traces()
 
     def forget_traces(self) -> None:
@@ -145,12 +155,15 @@ class StepOnWorker:
         """The contribution of a part of a global batch to the change of a variable.
 
         Sums, such as those of metrics, grow by what all parts add. Statistics become the mean over
-        the samples. What each part counts, such as random numbers drawn, counts once.
+        the samples. What each part counts, such as random numbers drawn, counts once: for the first
+        part, or where it may be dropped, as `mean_of_arrived` chooses.
         """
         if is_summed(self._step.changed[int(key)]):
             return change
         if change.dtype.is_floating:
             return weigh(change, part.fraction)
+        if self._drops:
+            return change
         return change * tf.cast(tf.equal(part.index, 0), change.dtype)
 
     def _replica_step(self, part: BatchPart | None) -> replica.ReplicaStep:

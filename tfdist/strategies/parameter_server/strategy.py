@@ -17,12 +17,11 @@ from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.compression.base import Compressor
 from tfdist.options import CommonOptions, Options, takes_options
-from tfdist.parameter_server.chief import errors, keras_hooks
+from tfdist.parameter_server.chief import errors, keras_hooks, refusals
 from tfdist.parameter_server.chief.keras_function import KerasFunction
 from tfdist.parameter_server.chief.metrics import metrics_safely
 from tfdist.parameter_server.chief.partition_updates import PartitioningExtended
 from tfdist.parameter_server.chief.predicting import PredictedData, PredictFunction
-from tfdist.parameter_server.chief.refusals import check_compression
 from tfdist.parameter_server.chief.training import TrainFunction
 from tfdist.parameter_server.connecting import cluster_of_one_process, connect
 from tfdist.parameter_server.contracts import Closable
@@ -133,7 +132,7 @@ class ParameterServerStrategy(
     ):
         common = Options(**options)  # type: ignore[arg-type]
         self.policies = Policies.of(staleness)
-        check_compression(common, self.policies)
+        refusals.check_compression(common, self.policies)
         self.pull = checks.pull(pull_compression, self.policies, record)
         check_resolver(cluster_resolver)
         checks.check(common, input, max_pending, worker_timeout, record, variable_partitioner)
@@ -150,6 +149,7 @@ class ParameterServerStrategy(
         self.addresses = resolver.cluster_spec().as_dict()
         self.ps_devices = servers(len(self.addresses["ps"]))
         self.num_workers = recorded.workers if recorded else len(self.addresses["worker"])
+        refusals.check_drop(self.policies, self.num_workers)
         self.max_pending = max_pending or self.num_workers
         self.timeout = worker_timeout
         self.coordinator = compat.Coordinator(self)
