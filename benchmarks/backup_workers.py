@@ -1,8 +1,8 @@
-"""Synchronous steps on a parameter server with one slow worker: parts, and backup workers.
+"""Synchronous steps on a parameter server with one slow worker: parts, backups, dropped parts.
 
 A chief, a parameter server and four workers on this machine, started by `tfdist run`. For each of
 its samples a worker sleeps, so that workers do not slow each other down on few cores; the last
-worker sleeps five times as long. All policies give the weights of one device.
+worker sleeps five times as long. All policies without `drop` give the weights of one device.
 
     python -m benchmarks.backup_workers              # some minutes
 """
@@ -21,6 +21,8 @@ POLICIES = (
     "Synchronous(parts_per_worker=2)",
     "Synchronous(backup=True)",
     "Synchronous(parts_per_worker=2, backup=True)",
+    "Synchronous(drop=1)",
+    "Synchronous(parts_per_worker=2, drop=1)",
 )
 
 
@@ -39,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """For each policy: the seconds of all steps, and how many parts were computed for nothing."""
+    """For each policy: the seconds of all steps, and how many parts were in vain or dropped."""
     start = runner.launched(1 + arguments.workers, "parameter_server")
     found: dict[str, Any] = {}
     for _, policy in runner.in_turn(arguments.policies, arguments.jobs):
@@ -47,9 +49,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         given += ["--seconds", arguments.seconds, "--slower", arguments.slower]
         given += ["--batch", arguments.batch]
         result = runner.written("backup_workers_ranks", *given, start=start)
-        of_policy = found.setdefault(policy, {"seconds": [], "redundant": []})
+        of_policy = found.setdefault(policy, {"seconds": [], "redundant": [], "dropped": []})
         of_policy["seconds"] += result["seconds"]
-        of_policy["redundant"].append(result["redundant"])
+        for name in ("redundant", "dropped"):
+            of_policy[name].append(result[name])
     return found
 
 
@@ -60,18 +63,18 @@ def table(measured: dict[str, Any], arguments: argparse.Namespace) -> str:
     for policy, found in measured.items():
         milliseconds = [1000 * seconds for seconds in found["seconds"]]
         ratio = statistics.median(found["seconds"]) / first
-        redundant = statistics.mean(found["redundant"])
+        counts = [f"{statistics.mean(found[name]):.2f}" for name in ("redundant", "dropped")]
         time = tables.with_quartiles(milliseconds, ".0f")
-        rows.append([f"`{policy}`", time, f"{ratio:.2f}", f"{redundant:.2f}"])
+        rows.append([f"`{policy}`", time, f"{ratio:.2f}", *counts])
     text = (
         f"Milliseconds of a step, median (quartiles); {arguments.workers} workers, of which one "
         f"takes {arguments.slower:g} times as long for a sample; batches of {arguments.batch}, "
         f"{1000 * arguments.seconds:g} ms for a sample, {arguments.jobs} job(s) of each policy. "
-        "The ratio is to the first row. The last column says how many parts of a batch were "
-        "computed for nothing. "
+        "The ratio is to the first row. Redundant parts of a batch were computed for nothing, also "
+        "because they came too late; dropped parts were not trained on. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make benchmark-backup-workers`."
     )
-    head = ["policy", "step, ms", "ratio", "redundant parts per step"]
+    head = ["policy", "step, ms", "ratio", "redundant parts per step", "dropped parts per step"]
     return "\n".join([*tables.table(head, rows), "", text])
 
 

@@ -72,6 +72,8 @@ def main() -> None:
         "Synchronous(parts_per_worker=2)": tfdist.staleness.Synchronous(parts_per_worker=2),
         "Synchronous(backup=True)": tfdist.staleness.Synchronous(backup=True),
         "Synchronous(parts_per_worker=2, backup=True)": tfdist.staleness.Synchronous(2, True),
+        "Synchronous(drop=1)": tfdist.staleness.Synchronous(drop=1),
+        "Synchronous(parts_per_worker=2, drop=1)": tfdist.staleness.Synchronous(2, drop=1),
     }
     strategy = tfdist.ParameterServerStrategy(staleness=policies[arguments.policy])
     fast, slow = arguments.seconds, arguments.seconds * arguments.slower
@@ -84,8 +86,10 @@ def main() -> None:
     watch = Watch()
     steps = arguments.steps + FIRST
     model.fit(data, steps_per_epoch=steps, verbose=0, callbacks=[watch])
-    redundant = strategy.staleness_report().redundant / steps
-    arguments.path.write_text(json.dumps({"seconds": watch.seconds, "redundant": redundant}))
+    report = strategy.staleness_report()
+    in_vain = (report.redundant + report.late) / steps
+    counts = {"redundant": in_vain, "dropped": report.dropped_parts / steps}
+    arguments.path.write_text(json.dumps({"seconds": watch.seconds, **counts}))
 
 
 if __name__ == "__main__":

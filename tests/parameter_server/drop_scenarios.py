@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+import warnings
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.parameter_server.backups_scenarios import Computed
 from tfdist.staleness import Synchronous
 
 BATCH, EPOCHS = 24, 2
@@ -43,14 +46,16 @@ class Seen(keras.metrics.Metric):
 
 
 class Slow(keras.Sequential):
-    """Sleeps in each step, as long as its worker is slow."""
+    """Sleeps in each step, as long as its worker is slow; worker 1 also until it is let go."""
 
     sleeps = False
-    computing = 0
 
     def __init__(self, layers):
         super().__init__(layers)
         self.seen = Seen()
+        self.computed = Computed()
+        self.may_go = threading.Event()
+        self.may_go.set()
 
     def train_step(self, data):
         x, y, ids = data
@@ -58,19 +63,15 @@ class Slow(keras.Sequential):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
 
             def sleep(batch, worker):
-                self.computing += 1
+                self.computed.parts[int(worker)] += 1
                 time.sleep(len(batch) * _SECONDS[int(worker)])
-                self.computing -= 1
+                assert worker == 0 or self.may_go.wait(60)
+                self.computed.ended[int(worker)] += 1
                 return batch
 
             x = tf.ensure_shape(tf.numpy_function(sleep, [x, worker], x.dtype), x.shape)
         self.seen.update_state(ids)
         return super().train_step((x, y))
-
-    def wait(self):
-        """Waits for parts that nobody needs any more; see `backups_scenarios.Computed`."""
-        while self.computing:
-            time.sleep(0.01)
 
 
 class _Steps(keras.callbacks.Callback):
@@ -91,12 +92,13 @@ class _Steps(keras.callbacks.Callback):
             self.model.predict(X[:8], verbose=0)
 
 
-def model_of(strategy, noisy=False):
+def model_of(strategy, noisy=False, **options):
     """A model with fixed weights.
 
     Args:
         strategy: the strategy; None for one device.
         noisy: whether it has statistics of batches, and random numbers.
+        **options: those of `compile`.
     """
     with strategy.scope() if strategy else contextlib.nullcontext():
         layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
@@ -106,7 +108,7 @@ def model_of(strategy, noisy=False):
         if not noisy:
             shapes = [w.shape for w in model.get_weights()]
             model.set_weights([np.linspace(-1, 1, np.prod(s)).reshape(s) for s in shapes])
-        model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse")
+        model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse", **options)
     return model
 
 
@@ -117,10 +119,10 @@ def data() -> tf.data.Dataset:
 
 def trained(strategy, noisy=False, predicts=False, **options):
     """What a `fit` comes to, and the samples of each of its steps."""
-    model, steps = model_of(strategy, noisy), _Steps(predicts)
+    model, steps = model_of(strategy, noisy, **options), _Steps(predicts)
     model.sleeps = strategy is not None
     callbacks = [steps, *(strategy.callbacks() if strategy else [])]
-    fitted = model.fit(data(), epochs=EPOCHS, verbose=0, callbacks=callbacks, **options)
+    fitted = model.fit(data(), epochs=EPOCHS, verbose=0, callbacks=callbacks)
     found = {
         "history": fitted.history,
         "steps": steps.steps,
@@ -132,8 +134,41 @@ def trained(strategy, noisy=False, predicts=False, **options):
         found["report"], found["version"] = strategy.staleness_report(), strategy.version
         found["evaluate"] = model.evaluate(X, Y, batch_size=BATCH, verbose=0)
         found["predict"] = model.predict(X, batch_size=BATCH, verbose=0)
-    model.wait()
+    model.computed.wait()
     return found
+
+
+class _LetsGo(keras.callbacks.Callback):
+    """Lets worker 1 go on after a batch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.model.may_go.set()
+
+
+def held(strategy):
+    """A `fit` in which worker 1 finishes nothing, and another one in which it goes on."""
+    model, steps = model_of(strategy), _Steps(False)
+    model.sleeps = True
+    model.may_go.clear()
+    model.fit(data(), verbose=0, callbacks=[steps])
+    found = {
+        "held": (model.computed.parts[1], model.computed.ended[1]),
+        "report": strategy.staleness_report(),
+        "steps of the first": len(steps.steps),
+    }
+    model.fit(data(), verbose=0, callbacks=[steps, _LetsGo()])
+    model.computed.wait()
+    return {**found, "steps": steps.steps, "weights": model.get_weights()}
+
+
+def refused(resolver):
+    """What is said where all parts would be dropped."""
+    try:
+        tfdist.ParameterServerStrategy(resolver, staleness=Synchronous(drop=2))
+    except ValueError as error:
+        return str(error)
+    return "nothing was raised"
 
 
 def drop(resolver, folder):
@@ -144,5 +179,9 @@ def drop(resolver, folder):
 
     found = {name: train(given) for name, given in OPTIONS.items()}
     found["stopped in the middle"] = train(OPTIONS["two parts"], predicts=True)
-    found["noisy"] = train(OPTIONS["four parts"], noisy=True)
-    return found
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "BatchNormalization without")
+        found["noisy"] = train(OPTIONS["four parts"], noisy=True)
+    found["several steps"] = train(OPTIONS["two parts"], steps_per_execution=3)
+    strategy = tfdist.ParameterServerStrategy(resolver, **OPTIONS["two parts"])
+    return {"trained": found, "held": held(strategy), "refused": refused(resolver)}

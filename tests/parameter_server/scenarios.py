@@ -14,6 +14,7 @@ from tests.parameter_server.backups_scenarios import backups as backups
 from tests.parameter_server.data_scenarios import data_orders as data_orders
 from tests.parameter_server.data_scenarios import data_shares as data_shares
 from tests.parameter_server.data_scenarios import data_synchronous as data_synchronous
+from tests.parameter_server.drop_scenarios import drop as drop
 from tests.parameter_server.loops_scenarios import tutorial as tutorial
 from tests.parameter_server.push_scenarios import pull_partitioned as pull_partitioned
 from tests.parameter_server.push_scenarios import push_bytes as push_bytes

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfdist
 from tests.parameter_server.backups_scenarios import trained
 from tfdist.compression import TopK
-from tfdist.parameter_server.data import backups, parts_source
+from tfdist.parameter_server.data import durations, parts_source
 from tfdist.parameter_server.data.backups import Backups
 from tfdist.parameter_server.data.parts_source import PartsSource
 from tfdist.staleness import Synchronous
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(backups, "time", clock)
+    monkeypatch.setattr(durations, "time", clock)
     return clock
 
 
@@ -161,9 +161,11 @@ def test_options_out_of_range_are_refused(options, message):
         Synchronous(**options)
 
 
-@pytest.mark.parametrize("policy", [Synchronous(2), Synchronous(backup=True)])
+@pytest.mark.parametrize(
+    "policy", [Synchronous(2), Synchronous(backup=True), Synchronous(drop=1)]
+)
 def test_compression_is_refused(policy):
-    with pytest.raises(ValueError, match="Leave out `parts_per_worker` and `backup`"):
+    with pytest.raises(ValueError, match="Leave out `parts_per_worker`, `backup` and `drop`"):
         tfdist.ParameterServerStrategy(staleness=policy, compression=TopK(0.1))
 
 

@@ -1,0 +1,334 @@
+"""Synchronous steps that do not wait for the slowest parts of a global batch."""
+
+import collections
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.parameter_server import drop_scenarios as scenarios
+from tests.parameter_server.drop_scenarios import BATCH, EPOCHS, OPTIONS, ROWS, X, Y
+from tfdist.parameter_server.chief.refusals import check_drop
+from tfdist.parameter_server.data import durations, parts_source
+from tfdist.parameter_server.data.dropping import Dropping
+from tfdist.parameter_server.data.parts_source import PartsSource
+from tfdist.staleness import Policies, Synchronous
+
+pytestmark = pytest.mark.xdist_group("parameter_server")
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(durations, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def source(monkeypatch, clock):
+    """Makes sources of numbered samples."""
+    monkeypatch.setattr(parts_source, "CHIEF", "/device:CPU:0")
+
+    def make(samples=12, batch=4, parts=4, drop=1, epoch=0):
+        batches = iter(tf.data.Dataset.range(samples).batch(batch))
+        return PartsSource(batches, parts, drop=drop).open(epoch=epoch)
+
+    return make
+
+
+def used(source, *workers):
+    """Lets workers take a part each, and uses these."""
+    taken = [source.take(worker) for worker in workers]
+    assert all(map(source.accept, taken, workers))
+    return taken
+
+
+# --- which part is begun ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(clock):
+    """Workers 0 to 2 take 1 second for a part, worker 3 takes 5; all have begun with another."""
+    found = Dropping(1)
+    for worker, seconds in enumerate((1.0, 1.0, 1.0, 5.0)):
+        found.begin(worker, worker)
+        clock.now += seconds
+        found.end(worker)
+    found.begin_batch()
+    for worker in range(4):
+        found.begin(worker, worker)
+    return found
+
+
+def test_a_worker_begins_one_part_of_each_batch_in_any_case(measured):
+    measured.begin_batch()
+    assert measured.delay(3, missing=3, under_way={0, 1, 2}) == 0
+
+
+def test_nobody_begins_more_than_is_needed(measured, clock):
+    clock.now += 0.9
+    measured.end(0)
+    assert measured.delay(0, missing=2, under_way={1, 2}) == pytest.approx(0.6)
+    assert measured.delay(0, missing=3, under_way={1, 2}) == 0, "two are too few"
+
+
+def test_who_is_slow_is_not_relied_on(measured, clock):
+    clock.now += 0.9
+    measured.end(0)
+    assert measured.delay(0, missing=3, under_way={1, 2, 3}) == 0
+
+
+def test_who_is_late_is_not_relied_on(measured, clock):
+    clock.now += 1.4
+    measured.end(0)
+    measured.end(1)
+    assert 0 < measured.delay(0, missing=1, under_way={2}) < 0.2
+    clock.now += 0.2
+    assert measured.delay(0, missing=1, under_way={2}) == 0
+
+
+def test_nobody_begins_when_the_update_is_about_to_be_made(measured):
+    measured.begin_batch()
+    assert measured.delay(3, missing=0, under_way={0}) == math.inf
+
+
+# --- the parts of global batches ----------------------------------------------------------------
+
+
+def test_all_but_one_part_are_enough(source):
+    parts = source()
+    used(parts, 0, 1)
+    assert not parts.is_complete()
+    used(parts, 2)
+    assert parts.is_complete()
+    assert parts.advance() == 1
+
+
+def test_a_late_part_is_not_used_in_a_later_step(source):
+    parts = source()
+    late = parts.take(3)
+    used(parts, 0, 1, 2)
+    assert parts.advance() == 1
+    again = used(parts, 0, 1)
+    assert {part.position for part in again} == {1}
+    assert not parts.accept(late, 3)
+    assert not parts.is_complete(), "the late part does not count"
+    present = parts.take(3)
+    assert present.position == 1, "the late worker goes on with the present batch"
+    assert parts.accept(present, 3)
+    assert parts.is_complete()
+
+
+def test_the_part_of_a_lost_worker_is_computed_by_another_if_it_is_needed(source, clock):
+    parts = source(drop=1)
+    first = [parts.take(worker) for worker in range(4)]
+    clock.now += 1
+    assert all(parts.accept(first[worker], worker) for worker in (0, 1))
+    for worker in (2, 3):  # two are lost, and one may be dropped
+        parts.give_back(first[worker])
+        parts.leave(worker)
+    again = parts.take(0)
+    assert again is not None and again.index in (first[2].index, first[3].index)
+    assert parts.accept(again, 0)
+    assert parts.is_complete()
+
+
+def test_parts_without_samples_do_not_count(source):
+    parts = source(samples=6)
+    used(parts, 0, 1, 2)
+    parts.advance()
+    (only,) = used(parts, 0)  # of two parts with samples and two without
+    assert only.data.numpy().tolist() in ([4], [5])
+    assert parts.is_complete()
+    assert parts.advance() == 1
+
+
+def test_the_only_part_with_samples_is_waited_for(source):
+    parts = source(samples=5)
+    used(parts, 0, 1, 2)
+    parts.advance()
+    taken = parts.take(3)
+    assert not parts.is_complete()
+    assert taken.data.numpy().tolist() == [4]
+    assert parts.accept(taken, 3)
+    assert parts.is_complete()
+    assert parts.advance() == 0
+
+
+def test_other_samples_come_last_in_each_batch_and_epoch(source):
+    last = collections.defaultdict(list)
+    for epoch in range(4):
+        parts = source(epoch=epoch)
+        for batch in range(3):
+            taken = [parts.take(worker).index for worker in range(4)]
+            assert sorted(taken) == [0, 1, 2, 3]
+            last[batch].append(taken[-1])
+            for worker, index in enumerate(taken[:3]):
+                assert parts.accept(_part(parts, index), worker)
+            parts.advance()
+    assert [sorted(of_batch) for of_batch in last.values()] == [[0, 1, 2, 3]] * 3
+
+
+def _part(source, index):
+    return next(part for part in source._present if part.index == index)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_a_backup_beside_it_is_refused():
+    with pytest.raises(ValueError, match="Choose one of them. Received: backup=True, drop=1"):
+        Synchronous(backup=True, drop=1)
+
+
+@pytest.mark.parametrize("drop", [-1, 1.0, True])
+def test_what_is_no_number_of_parts_is_refused(drop):
+    with pytest.raises(ValueError, match=f"`drop` must be an integer >= 0. Received: drop={drop}"):
+        Synchronous(drop=drop)
+
+
+@pytest.mark.parametrize(("per_worker", "drop"), [(1, 4), (2, 8), (2, 9)])
+def test_all_parts_cannot_be_dropped(per_worker, drop):
+    policies = Policies.of(Synchronous(per_worker, drop=drop))
+    with pytest.raises(ValueError, match=f"is {4 * per_worker} with 4 worker.*drop={drop}"):
+        check_drop(policies, 4)
+
+
+@pytest.mark.parametrize("policy", [Synchronous(2, drop=7), Synchronous(), None])
+def test_other_numbers_are_allowed(policy):
+    check_drop(Policies.of(policy), 4)
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def by_hand(steps, accumulates=1):
+    """One device on batches of these samples: the weights, and the loss of each epoch."""
+    model = scenarios.model_of(None)
+    model.build((None, 3))
+    kept, losses = [], []
+    for rows in steps:
+        with tf.GradientTape() as tape:
+            errors = tf.reduce_mean((model(X[rows]) - Y[rows]) ** 2, axis=1)
+            loss = tf.reduce_mean(errors)
+        kept.append(tape.gradient(loss, model.trainable_variables))
+        losses.append(errors.numpy())
+        if len(kept) == accumulates:
+            mean = [tf.add_n(of_variable) / accumulates for of_variable in zip(*kept)]
+            model.optimizer.apply(mean, model.trainable_variables)
+            kept = []
+    epochs = np.split(np.array(losses, object), EPOCHS)
+    return model.get_weights(), [np.concatenate(epoch).mean() for epoch in epochs]
+
+
+def parts_of(name):
+    return 2 * OPTIONS.get(name, OPTIONS["two parts"])["staleness"].parts_per_worker
+
+
+@pytest.mark.scenario("drop")
+def test_a_step_is_that_of_one_device_without_the_samples_that_were_dropped(found):
+    for name in (*OPTIONS, "stopped in the middle"):
+        result = found["trained"][name]
+        accumulates = OPTIONS.get(name, {}).get("accumulation_steps", 1)
+        weights, losses = by_hand(result["steps"], accumulates)
+        for ours, theirs in zip(result["weights"], weights, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6, err_msg=name)
+        assert result["history"]["loss"] == pytest.approx(losses, rel=1e-5), name
+        assert result["iterations"] == result["version"] == len(result["steps"]) / accumulates
+
+
+@pytest.mark.scenario("drop")
+def test_only_whole_parts_are_dropped_and_all_are_counted(found):
+    batches = [range(start, min(start + BATCH, ROWS)) for start in range(0, ROWS, BATCH)] * EPOCHS
+    for name, result in found["trained"].items():
+        if name == "several steps":
+            continue
+        parts = 4 if name == "noisy" else parts_of(name)
+        arrived = dropped = 0
+        for rows, batch in zip(result["steps"], batches, strict=True):
+            length = -(-len(batch) // parts)
+            whole = [[*batch[at : at + length]] for at in range(0, len(batch), length)]
+            kept = [part for part in whole if part[0] in rows]
+            assert sorted(rows) == [row for part in kept for row in part], name
+            arrived += len(kept)
+            dropped += len(whole) - len(kept)
+        report = result["report"]
+        assert report.dropped_parts == dropped > 0, name
+        assert sum(result["history"]["dropped_parts"]) == dropped, name
+        assert 0 < report.late <= dropped and report.redundant == 0, name
+        assert report.worker(1).late >= report.worker(0).late, name
+        assert sum(result["history"]["seen"]) == sum(map(len, result["steps"])), name
+
+
+@pytest.mark.scenario("drop")
+def test_the_last_short_batch_is_trained_on(found):
+    for name in (*OPTIONS, "stopped in the middle", "noisy"):
+        steps = found["trained"][name]["steps"]
+        assert steps[6] == steps[13] == [ROWS - 1], name
+
+
+@pytest.mark.scenario("drop")
+def test_several_steps_of_a_call_drop_parts_too(found):
+    result = found["trained"]["several steps"]
+    dropped = result["report"].dropped_parts
+    assert dropped > 0
+    assert sum(result["history"]["seen"]) == EPOCHS * ROWS - dropped * BATCH // 2
+    assert result["iterations"] == result["version"] == 14
+
+
+@pytest.mark.scenario("drop")
+def test_nobody_waits_for_a_worker_that_hangs_and_its_result_is_never_used(found):
+    result = found["held"]
+    assert result["held"] == (1, 0), "it was still computing when the first `fit` had ended"
+    assert result["steps of the first"] == 7
+    assert result["report"].dropped_parts == 6
+    assert result["report"].late == result["report"].worker(1).late == 1
+    weights, _ = by_hand(result["steps"])
+    for ours, theirs in zip(result["weights"], weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.scenario("drop")
+def test_a_strategy_refuses_to_drop_all_parts(found):
+    assert found["refused"].endswith("an update needs a part. Received: drop=2")
+    assert "which is 2 with 2 worker(s)" in found["refused"]
+
+
+@pytest.mark.scenario("drop")
+def test_not_always_the_same_samples_are_dropped(found):
+    steps = found["trained"]["two parts"]["steps"]
+    assert len({rows[0] % BATCH for rows in steps if len(rows) == BATCH // 2}) == 2
+
+
+@pytest.mark.scenario("drop")
+def test_statistics_and_random_numbers_count_once_a_step(found):
+    result = found["trained"]["noisy"]
+    one_device = scenarios.trained(None, noisy=True)
+    assert result["seeds"] == one_device["seeds"] != []
+    mean = np.zeros(3)
+    for rows in result["steps"]:
+        mean = 0.99 * mean + 0.01 * X[rows].mean(axis=0)
+    moving_mean = result["weights"][2]
+    np.testing.assert_allclose(moving_mean, mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.scenario("drop")
+def test_nothing_is_dropped_when_the_model_is_evaluated_or_predicts(found):
+    for name, result in found["trained"].items():
+        if name == "noisy":
+            continue
+        model = scenarios.model_of(None)
+        model.set_weights(result["weights"])
+        expected = model.evaluate(X, Y, batch_size=BATCH, verbose=0)
+        assert result["evaluate"][0] == pytest.approx(expected[0], rel=1e-5), name
+        np.testing.assert_allclose(
+            result["predict"], model.predict(X, batch_size=BATCH, verbose=0), atol=1e-6
+        )
