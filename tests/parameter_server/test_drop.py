@@ -1,6 +1,7 @@
 """Synchronous steps that do not wait for the slowest parts of a global batch."""
 
 import collections
+import json
 import math
 
 import numpy as np
@@ -332,3 +333,14 @@ def test_nothing_is_dropped_when_the_model_is_evaluated_or_predicts(found):
         np.testing.assert_allclose(
             result["predict"], model.predict(X, batch_size=BATCH, verbose=0), atol=1e-6
         )
+
+
+def test_nobody_waits_for_a_worker_that_is_stopped_and_then_killed(start, tmp_path):
+    processes, _ = start(3, 1, job="tests.parameter_server.dropping")
+    assert processes["chief", 0].wait(120) == 0, (tmp_path / "chief-0.log").read_text()
+    facts = json.loads((tmp_path / "facts").read_text())
+    assert facts["steps"] == ([BATCH * 2 // 3] * 6 + [1]) * 3
+    assert facts["dropped"] == 6 * 3
+    assert facts["late"] >= 1
+    assert facts["apart"] <= 1e-6
+    assert "worker 0" in (tmp_path / "chief-0.log").read_text()

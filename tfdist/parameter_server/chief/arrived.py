@@ -13,7 +13,10 @@ from tfdist.step.weighting import weigh
 
 
 def mean_of_arrived(
-    outcomes: Sequence[tuple[Gradients, Changes]], factor: tf.Tensor, step: FunctionalStep
+    outcomes: Sequence[tuple[Gradients, Changes]],
+    counts: tf.Tensor,
+    factor: tf.Tensor,
+    step: FunctionalStep,
 ) -> tuple[Gradients, Changes]:
     """Gradients and changes as of a smaller batch, all on one device.
 
@@ -21,19 +24,22 @@ def mean_of_arrived(
     stay as they are. What each part counts, such as random numbers drawn, counts once.
 
     Args:
-        outcomes: gradients and changes of the parts that arrived.
+        outcomes: gradients and changes of the parts that arrived, and of any part for others.
+        counts: float32 vector, 1.0 for those that arrived; 0.0 for others. The first one is 1.0.
         factor: 1 / the share of the samples that arrived.
         step: the step; tells which variable has which number.
     """
-    gradients, _ = add([(of_part, {}) for of_part, _ in outcomes])
+    own = tf.unstack(counts, len(outcomes))
+    weighted = [scaled(of_part, factor * count) for (of_part, _), count in zip(outcomes, own)]
+    gradients, _ = add([(of_part, {}) for of_part in weighted])
     changes: Changes = {}
-    for _, packed in outcomes:
+    for (_, packed), count in zip(outcomes, own):
         for place, change in unpack(packed, step.changed).items():
-            if is_summed(step.changed[int(place)]) or change.dtype.is_floating:
+            if is_summed(step.changed[int(place)]):
+                change = tf.where(count > 0, change, tf.zeros_like(change))
                 changes[place] = added(changes.get(place), change)
+            elif change.dtype.is_floating:
+                changes[place] = added(changes.get(place), weigh(change, factor * count))
             else:
                 changes.setdefault(place, change)
-    for place, change in changes.items():
-        if change.dtype.is_floating and not is_summed(step.changed[int(place)]):
-            changes[place] = weigh(change, factor)
-    return scaled(gradients, factor), changes
+    return gradients, changes

@@ -26,6 +26,10 @@ class CollectedParts:
         # A record has only what was used.
         self._live = schedule if isinstance(schedule, PartsScheduler) else None
         self._items: list[WorkItem] = []
+        # There are always as many parts to add. With another number, TensorFlow would trace a
+        # function anew, and a new function waits for all workers, also for one that hangs.
+        policies = strategy.policies
+        self._most = policies.parts(strategy.num_workers) - policies.drop
 
     def __len__(self) -> int:
         return len(self._items)
@@ -70,8 +74,9 @@ class CollectedParts:
         own = [(of.gradients, of.changes) for of in outcomes]
         logs = None if outcomes[0].logs is None else total([of.logs for of in outcomes])
         if self._strategy.policies.drop:
-            factor = _share(whole)
-            gradients, changes = updates.mean(own, factor)
+            factor = _scale_of(whole)
+            others = [own[0]] * (self._most - len(own))
+            gradients, changes = updates.mean([*own, *others], len(own), factor)
             logs = None if logs is None else contributions(logs, factor)
         else:
             gradients, changes = updates.add(own)
@@ -84,7 +89,7 @@ class CollectedParts:
             self._strategy.report.dropped_parts += dropped
 
 
-def _share(whole: list[WorkItem]) -> float:
+def _scale_of(whole: list[WorkItem]) -> float:
     """1 / the share of the samples of a global batch that arrived; 1 if it has no samples."""
     parts = [part.batches[0].part for part in whole]
     arrived = sum(float(part.fraction) for part in parts if part is not None)

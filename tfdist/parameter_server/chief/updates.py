@@ -107,10 +107,12 @@ class Updates:
         return self._on_each(outcomes, self._add)
 
     def mean(
-        self, outcomes: Sequence[tuple[Gradients, Changes]], factor: float
+        self, outcomes: Sequence[tuple[Gradients, Changes]], arrived: int, factor: float
     ) -> tuple[Gradients, Changes]:
-        """What parts that arrived amount to, on its own devices; see `mean_of_arrived`."""
-        return self._on_each(outcomes, functools.partial(self._mean, factor=tf.constant(factor)))
+        """What the first `arrived` ones amount to, on its own devices; see `mean_of_arrived`."""
+        counts = tf.constant([float(place < arrived) for place in range(len(outcomes))])
+        given = {"counts": counts, "factor": tf.constant(factor)}
+        return self._on_each(outcomes, functools.partial(self._mean, **given))
 
     def _on_each(
         self, outcomes: Sequence[tuple[Gradients, Changes]], function: Callable
