@@ -55,6 +55,7 @@ _OF_PATH = {
     "own_loops": "graph",
     "parameter_server": "job",
     "parameter_server/test_connecting.py": "graph",
+    "parameter_server/test_dropping.py": "graph",
     "parameter_server/test_lost.py": "graph",
     "parameter_server/test_notes.py": "graph",
     "parameter_server/test_pipelines.py": "graph",

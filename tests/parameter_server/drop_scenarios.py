@@ -28,6 +28,7 @@ OPTIONS = {
     "accumulation": {"staleness": Synchronous(drop=1), "accumulation_steps": 2},
     "all but one": {"staleness": Synchronous(parts_per_worker=2, drop=3)},
 }
+SUM = keras.losses.MeanSquaredError(reduction="sum")
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -108,7 +109,8 @@ def model_of(strategy, noisy=False, **options):
         if not noisy:
             shapes = [w.shape for w in model.get_weights()]
             model.set_weights([np.linspace(-1, 1, np.prod(s)).reshape(s) for s in shapes])
-        model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse", **options)
+        options = {"loss": "mse", **options}
+        model.compile(keras.optimizers.SGD(0.02, momentum=0.9), **options)
     return model
 
 
@@ -182,6 +184,7 @@ def drop(resolver, folder):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "BatchNormalization without")
         found["noisy"] = train(OPTIONS["four parts"], noisy=True)
+    found["sum"] = train(OPTIONS["two parts"], loss=SUM, loss_weights=1 / BATCH)
     found["several steps"] = train(OPTIONS["two parts"], steps_per_execution=3)
     strategy = tfdist.ParameterServerStrategy(resolver, **OPTIONS["two parts"])
     return {"trained": found, "held": held(strategy), "refused": refused(resolver)}

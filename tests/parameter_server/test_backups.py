@@ -161,9 +161,7 @@ def test_options_out_of_range_are_refused(options, message):
         Synchronous(**options)
 
 
-@pytest.mark.parametrize(
-    "policy", [Synchronous(2), Synchronous(backup=True), Synchronous(drop=1)]
-)
+@pytest.mark.parametrize("policy", [Synchronous(2), Synchronous(backup=True), Synchronous(drop=1)])
 def test_compression_is_refused(policy):
     with pytest.raises(ValueError, match="Leave out `parts_per_worker`, `backup` and `drop`"):
         tfdist.ParameterServerStrategy(staleness=policy, compression=TopK(0.1))

@@ -30,9 +30,7 @@ class PartsScheduler(Scheduler):
             others = [
                 other
                 for other in self._running.values()
-                if other is not item
-                and other not in self._ready
-                and is_needless(other.batches[0])
+                if other is not item and other not in self._ready and is_needless(other.batches[0])
             ]
             for other in others:
                 other.abandoned = True

@@ -171,7 +171,7 @@ class PartsSource(SourceBase):
         The last parts are mostly those that are dropped. Which ones are the last differs from batch
         to batch and from epoch to epoch, so that not always the same samples are dropped.
         """
-        parts = [part for part in self._present if int(batch_size(part.data))]
+        parts = [one for one in self._present if one.part is not None and float(one.part.nonempty)]
         parts = parts or self._present[:1]
         first = (self._epoch + self._position) % len(parts)
         self._present = [*parts[first:], *parts[:first]]
