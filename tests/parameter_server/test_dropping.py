@@ -114,6 +114,23 @@ def test_a_late_part_is_not_used_in_a_later_step(source):
     assert parts.is_complete()
 
 
+def test_what_was_not_used_is_offered_again_in_the_next_run_but_not_what_was_dropped(source):
+    parts = source()
+    dropped = parts.take(3)
+    used(parts, 0, 1, 2)
+    parts.advance()
+    used(parts, 0, 1)
+    parts.close()
+    parts.open()
+    parts.give_back(dropped)
+    again = [parts.take(worker) for worker in range(4)]
+    assert sorted((part.position, part.index) for part in again) == [(1, i) for i in range(4)]
+    assert all(parts.accept(again[worker], worker) for worker in range(2))
+    assert not parts.is_complete()
+    assert parts.accept(again[2], 2)
+    assert parts.is_complete()
+
+
 def test_the_part_of_a_lost_worker_is_computed_by_another_if_it_is_needed(source, clock):
     parts = source(drop=1)
     first = [parts.take(worker) for worker in range(4)]

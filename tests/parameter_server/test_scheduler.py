@@ -310,3 +310,37 @@ def test_an_error_in_what_nobody_needs_names_the_worker(abandoned):
         while True:
             schedule.next(lambda others: True, SECONDS)
     assert raised.value.worker == 1
+
+
+class TakenTooLate(Numbers):
+    """Parts of batches; while worker 1 takes its first one, the update is made without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.makes_update = None
+        self.parts = {0: [(0, 0), (1, 0)], 1: [(0, 1), (1, 1)]}
+
+    def take(self, worker):
+        if not self.parts[worker]:
+            return None
+        position, index = self.parts[worker].pop(0)
+        if (worker, position) == (1, 0):
+            assert self.makes_update.wait(SECONDS)
+        return Batch(0, position, None, index=index)
+
+
+def test_a_part_that_is_taken_too_late_is_not_begun(run):
+    source, computed = TakenTooLate(), []
+    source.makes_update = threading.Event()
+
+    def compute(item, read):
+        read(item)
+        computed.append((item.worker, item.batches[0].position))
+
+    schedule = run(2, compute, source=source, kind=PartsScheduler)
+    item = schedule.next(lambda others: True, SECONDS)
+    assert schedule.abandon(item, whole_batch=True) == []
+    source.makes_update.set()
+    schedule.release(item, (1, None))
+    assert sorted(used(schedule)) == [0, 1]
+    assert sorted(computed) == [(0, 0), (0, 1), (1, 1)]

@@ -10,6 +10,9 @@ from tfdist.parameter_server.work_item import WorkItem
 class PartsScheduler(Scheduler):
     """A `Scheduler` in which what a worker still computes may be needed no more."""
 
+    _past = -1
+    """The position of the last global batch of which no more parts are needed."""
+
     def abandon(self, item: WorkItem, whole_batch: bool = False) -> list[int]:
         """Lets go other work items on the same part: what their workers send is not used.
 
@@ -27,6 +30,8 @@ class PartsScheduler(Scheduler):
             return is_same and other.position == part.position
 
         with self._changed:
+            if whole_batch:
+                self._past = part.position
             others = [
                 other
                 for other in self._running.values()
@@ -38,6 +43,17 @@ class PartsScheduler(Scheduler):
                 self._forget(other)
             self._changed.notify_all()
         return [other.worker for other in others]
+
+    def _take(self, worker: int, wanted: int) -> WorkItem | None:
+        item = super()._take(worker, wanted)
+        with self._changed:
+            if item is None or item.abandoned or item.batches[0].position > self._past:
+                return item
+            # The update was made while the worker took the part.
+            self._forget(item)
+            self._turns.drop()
+            self._changed.notify_all()
+        return None
 
     def _hand_over(self, item: WorkItem) -> None:
         with self._changed:
