@@ -4,6 +4,9 @@ python -m tfdist run -n 3 --min 1 -m tests.elastic.job FOLDER [RANK:SIGNAL:MOMEN
 
 A signal may be for the rank's launcher, as in "2:launcher SIGTERM:step 3".
 
+"PAUSE" stops the rank for five seconds, and "CLOCK" sets the clock of all ranks one day forward, by
+`clock.c`.
+
 A moment is "start", "strategy", "trace", "step N", "micro N", "evaluate", "epoch N", "form N" (the
 group changes), "end", or "after S", the seconds since the rank has its strategy; N counts from 1.
 Without a launcher, it trains on one device.
@@ -18,6 +21,7 @@ import os
 import pathlib
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -28,7 +32,7 @@ EPOCHS = int(os.environ.get("EPOCHS", "3"))
 SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
 _SOON = 0.004  # seconds: somewhere in the next operation
 
-_plans: dict[str, tuple[bool, signal.Signals]] = {}
+_plans: dict[str, tuple[bool, str]] = {}
 
 
 def reached(moment: str, soon: bool = False) -> None:
@@ -36,10 +40,17 @@ def reached(moment: str, soon: bool = False) -> None:
     plan = _plans.pop(moment, None)
     if plan is None:
         return
-    to_launcher, number = plan
+    to_launcher, name = plan
+    target = os.getppid() if to_launcher else os.getpid()
 
     def act() -> None:
-        os.kill(os.getppid() if to_launcher else os.getpid(), number)
+        if name == "CLOCK":
+            pathlib.Path(os.environ["CLOCK_IS_AHEAD"]).touch()
+            return
+        if name == "PAUSE":
+            later = f"sleep 5; kill -CONT {target}"
+            subprocess.Popen(["sh", "-c", later], start_new_session=True)
+        os.kill(target, signal.SIGSTOP if name == "PAUSE" else getattr(signal, name))
 
     if soon:
         threading.Timer(_SOON, act).start()
@@ -74,7 +85,7 @@ def main() -> None:
         rank, name, moment = plan.split(":")
         if int(rank) == number:
             *to_launcher, name = name.split()
-            _plans[moment] = bool(to_launcher), getattr(signal, name)
+            _plans[moment] = bool(to_launcher), name
     reached("start")
 
     import keras
@@ -90,11 +101,16 @@ def main() -> None:
     class Moments(keras.callbacks.Callback):
         decides_in_batches = False
 
+        def __init__(self):
+            super().__init__()
+            self.times = []
+
         def on_epoch_begin(self, epoch, logs=None):
             self.epoch = epoch
 
         def on_train_batch_end(self, batch, logs=None):
             if not strategy.group.is_apart:
+                self.times.append(time.monotonic())
                 time.sleep(SECONDS)
             done = self.epoch * -(-SAMPLES // BATCH) + batch + 1
             reached(f"step {done}", soon=True)
@@ -128,12 +144,13 @@ def main() -> None:
 
     keras.utils.set_random_seed(1)
     scope, callbacks, strategy = contextlib.nullcontext(), [], None
+    moments = Moments()
     if "TFDIST_ELASTIC" in os.environ:
         strategy = tfdist.Strategy("auto", accumulation_steps=ACCUMULATED)
         reached("strategy")
         start_clock()
         watch_forming(strategy.group._connection)
-        scope, callbacks = strategy.scope(), [Moments()]
+        scope, callbacks = strategy.scope(), [moments]
     with scope:
         model = build()
     callbacks += [
@@ -152,6 +169,7 @@ def main() -> None:
         "recoveries": history.get("recoveries", [0])[-1],
         "program": sys.orig_argv[1],
         "members": strategy.group.members if strategy else [0],
+        "times": moments.times,
     }
     (folder / f"rank-{number}.pickle").write_bytes(pickle.dumps(found))
     print(json.dumps({"seconds": time.monotonic() - began}), flush=True)

@@ -95,10 +95,10 @@ def one_device(shared, tmp_path_factory):
     return trained
 
 
-def train(folder, engine, *faults, count=3, least=1, restarts=0, options=(), **environ):
+def train(folder, engine, *faults, count=3, least=1, restarts=0, options=(), stall=3, **environ):
     job = ["tfdist", "run", "-n", str(count), "--min", str(least), "--strategy", engine]
     job += ["--restarts", str(restarts), *options]
-    job += ["--stall-timeout", "3", "--timeout", str(DEADLINE)]
+    job += ["--stall-timeout", str(stall), "--timeout", str(DEADLINE)]
     return launch(folder, *job, "-m", "tests.elastic.job", str(folder), *faults, **environ)
 
 
