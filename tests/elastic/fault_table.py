@@ -103,10 +103,10 @@ def main() -> None:
             found.append([engine, *one])
     head = ["engine", "what happens to a rank", "ranks that are left", "longest step, s", "max Δw"]
     text = (
-        "Three ranks, of which rank 1 is meant if none is named; two or three machines where that is "
-        "said. The longest step of the first rank that is left, less a usual one: with the time until "
-        "the fault is noticed, the new group, the new trace, and for new ranks their start. The "
-        "largest difference of a weight from one device. "
+        "Three ranks, of which rank 1 is meant if none is named; two or three machines where that "
+        "is said. The longest step of the first rank that is left, less a usual one: with the time "
+        "until the fault is noticed, the new group, the new trace, and for new ranks their start. "
+        "The largest difference of a weight from one device. "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make fault-table`."
     )
     table = "\n".join([*tables.table(head, found), "", text])

@@ -133,3 +133,33 @@ def test_one_that_gets_no_answer_asks_again(machines):
     assert len(machines.asked) == 1
     machines.copies[1].look(100.0)
     assert len(machines.asked) == 2
+
+
+def test_ranks_of_one_machine_may_be_lost_twice(machines):
+    source = written(machines.paths[0], [entry(0), entry(1), entry(2)])
+    machines.copy(certain=3, most=3)
+    joined = Journal(str(machines.paths[1]))
+    joined.keep(3, None)
+    for number in range(3, 6):
+        joined.keep(number + 1, entry(number))
+        source.keep(number + 1, entry(number))
+    joined.keep(7, entry("never completed by all"))
+    source.keep(7, entry(6))
+    source.keep(8, entry(7))
+    machines.copy()
+    assert machines.read(is_last=True) == list(range(7))
+
+
+def test_a_copy_that_cannot_be_written_ends_nothing_else(machines):
+    written(machines.paths[0], [entry(0), entry(1), entry(2)])
+    machines.paths[1].unlink()
+    machines.paths[1].mkdir()
+    machines.copy(pieces=1)
+    assert "a result cannot be kept" in Journal(str(machines.paths[1])).why_ended()
+    machines.copies[1].look(1000.0)
+    assert not machines.asked, "nobody can follow"
+
+
+def test_a_journal_that_cannot_be_read_is_said(machines):
+    machines.paths[0].unlink()
+    assert "a result cannot be read" in machines.copies[0].piece(0, 0, 0, None)["why"]

@@ -3,23 +3,29 @@
 import contextlib
 import time
 
-from tfdist.launcher.recent import _KEPT, Recent
+import pytest
+
+from tfdist.launcher.recent import _KEPT, _KEPT_OF_ONE, Recent
 
 
-def test_what_old_groups_needed_is_closed():
+@pytest.mark.parametrize(("size", "most"), [(1, _KEPT_OF_ONE), (2, _KEPT)])
+def test_what_old_groups_needed_is_closed(size, most):
     is_open = []
 
     @contextlib.contextmanager
-    def make(count):
-        is_open.append(count)
-        yield [{"SIZE": str(count)}] * count
-        is_open.remove(count)
+    def make(ranks):
+        number = ranks[0]
+        is_open.append(number)
+        yield [{"NUMBER": str(number)}] * size
+        is_open.remove(number)
 
     with Recent(make) as recent:
-        for count in range(1, _KEPT + 4):
-            assert recent.variables(count) == [{"SIZE": str(count)}] * count
+        for number in range(most + 3):
+            assert recent.variables([number] * size) == [{"NUMBER": str(number)}] * size
         end = time.monotonic() + 10
-        while len(is_open) > _KEPT and time.monotonic() < end:
+        while len(is_open) > most and time.monotonic() < end:
             time.sleep(0.01)
-        assert is_open == list(range(4, _KEPT + 4))
+        assert is_open == list(range(3, most + 3))
+        recent.variables([0] * (3 - size))
+        assert len(is_open) == most + 1, "groups of one rank and others do not count as one"
     assert not is_open

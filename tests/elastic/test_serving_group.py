@@ -6,6 +6,7 @@ import functools
 import json
 import select
 import selectors
+import signal
 import socket
 import time
 
@@ -13,9 +14,10 @@ import pytest
 
 from tests.elastic.test_group import told
 from tfdist.cluster.machines import Location
+from tfdist.launcher import joining_group, serving_group
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.hands import Hands
-from tfdist.launcher.joining_group import JoiningGroup, welcomed
+from tfdist.launcher.joining_group import JoiningGroup, OverError, welcomed
 from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.members import members
 from tfdist.launcher.outcome import TOO_FEW, Outcome
@@ -103,8 +105,9 @@ class Job:
         """Another launcher comes, and gets a place."""
         channel, answer = self.ask(count, terms)
         self.until(lambda: answer.done)
-        group = JoiningGroup(channel, str(self.folder / f"joining-{answer.result()}"), Keeping(""))
-        self.launchers.append(Launcher(group, answer.result(), count))
+        first, *others = answer.result()
+        group = JoiningGroup(channel, str(self.folder / f"joining-{first}"), Keeping(""))
+        self.launchers.append(Launcher(group, first, 1 + len(others)))
         return self.launchers[-1]
 
     def ask(self, count, terms=None):
@@ -320,22 +323,25 @@ def test_a_launcher_ends_with_the_one_that_serves(job):
 
 def test_who_finds_no_place_waits_for_one(job):
     other = job.come(1)
+    assert job.come(1).ranks
     channel, answer = job.ask(2)
     job.settle()
     assert not answer.done
     assert "has come, and waits for a place (--max)" in job.launchers[0].said[-1]
     other.group.ended(2, 0)
     job.until(lambda: answer.done)
-    assert answer.result() == 3
+    assert answer.result() == [4], "there is room for one of the two"
     channel.close()
 
 
 def test_who_waits_for_a_place_is_told_of_the_end(job):
-    channel, answer = job.ask(4)
+    assert job.come(2).ranks
+    channel, answer = job.ask(1)
     job.settle()
-    job.end(Outcome())
-    with pytest.raises(RefusedError, match="has ended"):
+    job.end(Outcome(7, "a rank has failed"))
+    with pytest.raises(OverError) as error:
         answer.result(WAIT)
+    assert error.value.outcome == Outcome(7, "a rank has failed")
     channel.close()
 
 
@@ -368,3 +374,84 @@ def test_what_no_launcher_says_closes_the_connection(job):
         job.until(lambda inbox=inbox, gone=gone: gone.extend(inbox.taken()) or gone)
         assert gone[-1][1] is None
     assert job.launchers[0].said == []
+
+
+def test_a_machine_that_leaves_is_not_given_new_ranks_and_fails_nobody(job):
+    other = job.come(2)
+    job.form([0, 1, 2, 3], 1)
+    assert other.group.passed_on(signal.SIGINT) == signal.SIGTERM
+    other.group.end()
+    other.group.ended(2, -9)
+    other.group.ended(3, 7)  # its own handler of the signal
+    told(job, 0, "interrupt")
+    job.form([0, 1], 2)
+    assert (other.started, job.launchers[0].ends) == ([], [])
+    assert "rank 3 ended with exit status 7, as its launcher was asked" in job.launchers[0].said[-1]
+
+
+def test_a_rank_that_comes_too_late_is_not_started(job):
+    other = job.come(1)
+    job.form([0, 1, 2], 1)
+    other.group.ended(2, -9)
+    other.group.end()
+    job.until(lambda: 3 in job.launchers[0].group._ranks)
+    job.until(lambda: job.launchers[0].group._ranks[3].state == "gone")
+    assert other.started == []
+
+
+def test_a_launcher_that_is_silent_is_lost(job, monkeypatch):
+    monkeypatch.setattr(serving_group, "_SILENCE", 0.5)
+    monkeypatch.setattr(joining_group, "_SIGNS", 0.1)
+    other = job.come(1)
+    job.form([0, 1, 2], 1)
+    end = time.monotonic() + 1
+    job.until(lambda: time.monotonic() > end)
+    assert job.launchers[0].said == ["127.0.0.1 has come with rank 2"], "it gives signs of life"
+    job.launchers.remove(other)  # it is stopped
+    job.until(lambda: "is silent for 0.5 s" in job.launchers[0].said[-1])
+    told(job, 0, "interrupt")
+
+
+def test_one_that_is_asked_to_end_twice_waits_for_nobody(job):
+    job.come(1)
+    job.form([0, 1, 2], 1)
+    serving = job.launchers[0].group
+    for number in (0, 1):
+        serving.ended(number, -9)
+    serving.end_others(None)
+    assert serving.awaits_others
+    serving.hurry()
+    assert not serving.awaits_others
+
+
+def test_who_is_gone_before_the_answer_ends_nothing(job):
+    for terms, count in ((job.terms_with("y"), 1), (job.terms, 3)):
+        channel, _ = job.ask(count, terms)
+        time.sleep(0.2)  # it has greeted
+        channel.close()
+    job.settle()
+    assert job.come(1).ranks
+
+
+def test_a_replaced_rank_counts_before_those_who_wait(tmp_path):
+    job = Job(tmp_path, most=3, restarts=1)
+    other = job.come(1)
+    job.form([0, 1, 2], 1)
+    channel, answer = job.ask(1)
+    job.settle()
+    other.group.ended(2, -9)
+    job.until(lambda: other.started)
+    job.settle()
+    assert not answer.done
+    channel.close()
+    job.close()
+
+
+def test_connections_that_say_nothing_keep_nobody_out(job):
+    host, port = job.address.split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(200)]
+    begun = time.monotonic()
+    assert job.come(1).ranks
+    assert time.monotonic() - begun < 8, "they need not be waited for"
+    for connection in idle:
+        connection.close()

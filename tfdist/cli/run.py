@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import sys
 from typing import Any
 
@@ -13,10 +15,11 @@ from tfdist.cli.choices import machines_of, strategy_of
 from tfdist.cli.elastic_options import ElasticOptions, check_elastic, elastic_options
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
-from tfdist.launcher import isolation, output
+from tfdist.launcher import isolation, output, signals
 from tfdist.launcher.job import Job
 from tfdist.launcher.job_limits import Limits
-from tfdist.launcher.outcome import Outcome
+from tfdist.launcher.joining_group import OverError
+from tfdist.launcher.outcome import TIMED_OUT, Outcome, ended_by
 from tfdist.launcher.starting import starting
 from tfdist.limits import MOST_DEVICES
 from tfdist.rendezvous.reaching import RefusedError
@@ -213,16 +216,20 @@ def run(
         if isolate:
             isolation.enter()
         directory = directory_of(log_dir)
-        with starting(
-            strategy,
-            count,
-            across,
-            ps=ps,
-            evaluator=evaluator,
-            devices_per_worker=devices_per_worker,
-            connect_timeout=connect_timeout,
-            elastic=elastic.limits(count, is_alone=is_alone),
-        ) as start:
+        with contextlib.ExitStack() as held:
+            with signals.raised(timeout):  # while other machines are waited for
+                start = held.enter_context(
+                    starting(
+                        strategy,
+                        count,
+                        across,
+                        ps=ps,
+                        evaluator=evaluator,
+                        devices_per_worker=devices_per_worker,
+                        connect_timeout=connect_timeout,
+                        elastic=elastic.limits(count, is_alone=is_alone),
+                    )
+                )
             logs = [output.Log(os.path.join(directory, one.log_name)) for one in start.members]
             if verbose:
                 say(f"{start.described}, strategy {strategy}, logs in {directory}")
@@ -238,6 +245,12 @@ def run(
                 group=start.group,
             )
             outcome = job.run()
+    except OverError as error:
+        outcome = error.outcome
+    except signals.EndedError as error:
+        outcome = ended_by(error.number)
+        if error.number == signal.SIGALRM:
+            outcome = Outcome(TIMED_OUT, f"the job had not begun after {timeout:g} s (--timeout)")
     except (OSError, ImportError, RefusedError) as error:
         outcome = Outcome(2, str(error))
     except KeyboardInterrupt:  # while other machines are waited for

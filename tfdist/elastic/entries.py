@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import struct
@@ -30,6 +31,14 @@ def end_at(descriptor: int, place: int) -> int | None:
 def end_of(path: pathlib.Path) -> pathlib.Path:
     """The file that says why nobody can follow a journal any more."""
     return path.with_suffix(".end")
+
+
+def end(path: pathlib.Path, why: str) -> None:
+    """Says that nobody can follow the journal at `path` any more; the first time counts."""
+    with contextlib.suppress(OSError):  # a full disk must not end training
+        if not end_of(path).exists():
+            end_of(path).touch()
+            end_of(path).write_text(why)
 
 
 def why_ended(path: pathlib.Path) -> str:

@@ -7,7 +7,6 @@ is certain once the next operation is completed, which needs all ranks.
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import pickle
 from collections.abc import Mapping
@@ -46,7 +45,6 @@ class Journal:
 
     def __init__(self, path: str):
         self.path = pathlib.Path(path)
-        self._end = entries.end_of(self.path)
         self._count: int | None = None  # entries in the file; None if another rank writes it
         self._place = 0  # where this process reads on
 
@@ -106,10 +104,7 @@ class Journal:
 
     def end(self, why: str) -> None:
         """Says that nobody can follow the ranks any more; called in any of them."""
-        with contextlib.suppress(OSError):  # a full disk must not end training
-            if not self._end.exists():
-                self._end.touch()
-                self._end.write_text(why)
+        entries.end(self.path, why)
 
     def why_ended(self) -> str:
         """Why nobody can follow the ranks any more; "" if one can."""

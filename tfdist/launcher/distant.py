@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import time
 from typing import Protocol
 
 from tfdist.cluster.machines import Location
 from tfdist.rendezvous.channel import Channel
+from tfdist.rendezvous.outbox import Outbox
 
 
 class Machine(Protocol):
@@ -21,24 +22,33 @@ class Machine(Protocol):
         """Tells its launcher something."""
 
 
-@dataclasses.dataclass(frozen=True)
 class DistantMachine:
     """A machine whose launcher has come to the rendezvous.
 
-    Attributes:
+    Args:
         host: its address.
         location: where its ranks are.
         channel: the connection to its launcher.
+
+    Attributes:
+        host: as above.
+        location: as above.
+        channel: as above.
+        seen: when its launcher has said something last.
+        leaves: whether its launcher has been asked to end.
     """
 
-    host: str
-    location: Location
-    channel: Channel
+    def __init__(self, host: str, location: Location, channel: Channel):
+        self.host = host
+        self.location = location
+        self.channel = channel
+        self.seen = time.monotonic()
+        self.leaves = False
+        self._outbox = Outbox(channel)
 
     def send(self, kind: str, **details: object) -> None:
-        """Tells its launcher something. If it is gone, the thread that receives notes that."""
-        with contextlib.suppress(OSError):
-            self.channel.send({"kind": kind, **details})
+        """Tells its launcher something."""
+        self._outbox.put({"kind": kind, **details})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,6 +78,10 @@ class Job(Processes):
                 self._start(watcher)
                 while self._goes_on:
                     self._step(received)
+            except Exception as error:
+                if self._group is not None:
+                    self._group.concluded(outcome.Outcome(2, f"a launcher has failed: {error}"))
+                raise
             finally:
                 guardian.kill_sessions(self.pids)
                 self._drain(received)
@@ -229,9 +233,10 @@ class Job(Processes):
         now = time.monotonic()
         if self._told < math.inf:  # asked twice, or the ranks are already ending: be quick
             self._to_send = [(now, signal.SIGKILL)]
+            if self._group is not None:
+                self._group.hurry()
         else:
-            passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-            self._end(outcome.ended_by(number), now, passed_on)
+            self._end(outcome.ended_by(number), now, (self._group or JobGroup()).passed_on(number))
 
     def _end_after(self, decided: Outcome, seconds: float) -> None:
         self._end(decided, time.monotonic() + seconds, signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import selectors
+import signal
 
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.members import Member
@@ -114,6 +115,13 @@ class JobGroup:
     def is_overdue(self, now: float) -> bool:
         """Whether too few ranks have waited for too long."""
         return False
+
+    def passed_on(self, number: signal.Signals) -> signal.Signals:
+        """The signal for ranks when this launcher gets `number`, which asks it to end."""
+        return signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+
+    def hurry(self) -> None:
+        """Called when this launcher is asked to end once more: it waits for no other one."""
 
     def look(self, now: float) -> None:
         """Does what is due by the clock."""

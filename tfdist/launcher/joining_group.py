@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import selectors
+import signal
 import time
 
 from tfdist.cluster.machines import Machine, interface_of
@@ -23,10 +24,11 @@ from tfdist.launcher.members import Member
 from tfdist.launcher.outcome import TOO_FEW, Outcome
 from tfdist.rendezvous.channel import Channel, Message
 from tfdist.rendezvous.inbox import Inbox
-from tfdist.rendezvous.reaching import RefusedError, answer
+from tfdist.rendezvous.reaching import answer
 from tfdist.rendezvous.terms import Terms
 
 _TOLD_TO_WAIT = "there are as many ranks as there may be (--max); waiting for a place"
+_SIGNS = 2.0  # seconds between two signs of life
 _PATIENCE = 90.0  # seconds, until the job has ended everywhere
 _GONE = (
     "the launcher that serves the rendezvous is gone, so the ranks of this machine were ended; "
@@ -55,6 +57,7 @@ class JoiningGroup(JobGroup):
         self._told: Outcome | None = None
         self._is_ending = False
         self._gives_up_at = math.inf
+        self._next_sign = 0.0
 
     def _send(self, kind: str, **details: object) -> None:
         with contextlib.suppress(OSError):  # the thread that receives notes it
@@ -107,8 +110,18 @@ class JoiningGroup(JobGroup):
         """See `JobGroup`."""
         return True
 
+    def passed_on(self, number: signal.Signals) -> signal.Signals:
+        """See `JobGroup`. Ranks leave the others: Ctrl-C here does not end the job elsewhere."""
+        return signal.SIGTERM
+
+    def hurry(self) -> None:
+        """See `JobGroup`."""
+        self._gives_up_at = 0.0
+
     def end(self) -> None:
         """See `JobGroup`."""
+        if self._gives_up_at == math.inf:
+            self._send("leaving")
         self._is_ending = True
 
     @property
@@ -119,6 +132,9 @@ class JoiningGroup(JobGroup):
 
     def look(self, now: float) -> None:
         """See `JobGroup`."""
+        if now >= self._next_sign:
+            self._next_sign = now + _SIGNS
+            self._send("alive")
         if self._follow:
             self._copy.look(now)
 
@@ -149,6 +165,8 @@ class JoiningGroup(JobGroup):
         kind = message["kind"]
         if kind == "say":
             self._say(message["number"], message["message"])
+        elif kind == "start" and self._is_ending:
+            self._send("forgotten", number=message["number"])
         elif kind == "start":
             self._hands.start(message["number"])
         elif kind == "kill":
@@ -178,7 +196,22 @@ class JoiningGroup(JobGroup):
             self._hands.end(outcome, 0.0)
 
 
-def welcomed(channel: Channel, terms: Terms, count: int) -> int:
+class OverError(Exception):
+    """The job has ended while this launcher waited for a place.
+
+    Args:
+        outcome: that of the job.
+
+    Attributes:
+        outcome: as above.
+    """
+
+    def __init__(self, outcome: Outcome):
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+def welcomed(channel: Channel, terms: Terms, count: int) -> list[int]:
     """Asks the launcher that serves for a place. Waits until there is one.
 
     Args:
@@ -187,10 +220,11 @@ def welcomed(channel: Channel, terms: Terms, count: int) -> int:
         count: the number of ranks of this machine.
 
     Returns:
-        The number of the first rank.
+        The numbers of the ranks, rising; fewer if there is no place for all.
 
     Raises:
         RefusedError: in one line, when there is no place in the job.
+        OverError: when the job has ended.
     """
     machine = Machine(channel.own_host, interface_of(channel.own_host), (0,) * count, ())
     greeting = {"machine": dataclasses.asdict(machine), "serves": False}
@@ -198,5 +232,8 @@ def welcomed(channel: Channel, terms: Terms, count: int) -> int:
     while (told := answer(channel, terms))["kind"] == "wait":
         terms.say(_TOLD_TO_WAIT)
     if told["kind"] != "welcome":
-        raise RefusedError("The job at this rendezvous has ended.")
-    return told["numbers"][0]
+        raise OverError(Outcome(told["status"], told["said"]))
+    numbers = told["numbers"]
+    if len(numbers) < count:
+        terms.say(f"there is a place for {len(numbers)} of {count} processes (--max)")
+    return numbers

@@ -50,21 +50,23 @@ class JournalCopy:
             certain: so many entries are certain. Others are certain if there is one after them.
             most: no entry after so many; None for no limit.
         """
-        data = b""
+        try:
+            data, why = self._read(after, offset, certain, most), ""
+        except OSError as error:
+            data, why = b"", f"a result cannot be read ({error})"
+        why = "" if data else why or entries.why_ended(self._path)
+        text = base64.b64encode(data).decode()
+        return {"after": after, "offset": offset, "data": text, "why": why}
+
+    def _read(self, after: int, offset: int, certain: int, most: int | None) -> bytes:
         with self._path.open("rb") as file:
             there = self._found(file.fileno())
             count = max(len(there) - 2, min(certain, len(there) - 1))
             count = count if most is None else min(count, most)
-            if after < count:
-                start = there[after] + offset
-                data = os.pread(file.fileno(), min(there[count] - start, _PIECE_BYTES), start)
-        why = "" if data else entries.why_ended(self._path)
-        return {
-            "after": after,
-            "offset": offset,
-            "data": base64.b64encode(data).decode(),
-            "why": why,
-        }
+            if after >= count:
+                return b""
+            start = there[after] + offset
+            return os.pread(file.fileno(), min(there[count] - start, _PIECE_BYTES), start)
 
     def _found(self, descriptor: int) -> list[int]:
         """Where all whole entries end. The last one may be replaced later, those before it not."""
@@ -78,7 +80,7 @@ class JournalCopy:
 
     def look(self, now: float) -> None:
         """Asks for more, if it is time; called while new ranks of this machine follow."""
-        if now >= self._next:
+        if now >= self._next and not entries.end_of(self._path).exists():
             self._next = now + _PATIENCE
             self._ask(len(self._whole) - 1, self._extra)
 
@@ -100,6 +102,15 @@ class JournalCopy:
             piece: what its `piece` has returned.
             now: the time.
         """
+        try:
+            self._take(source, piece, now)
+        except OSError as error:
+            entries.end(self._path, f"a result cannot be kept ({error})")
+        self._source = source
+
+    def _take(self, source: int, piece: Message, now: float) -> None:
+        size = self._path.stat().st_size
+        self._is_copy &= size == self._whole[-1] + self._extra  # or else a rank has written
         if not self._is_copy or (source != self._source and self._extra):
             self._begin()
             self._next = now
@@ -107,8 +118,7 @@ class JournalCopy:
             self._append(base64.b64decode(piece["data"]))
             self._next = now if piece["data"] else now + _PAUSE
             if piece["why"]:
-                entries.end_of(self._path).write_text(piece["why"])
-        self._source = source
+                entries.end(self._path, piece["why"])
 
     def _begin(self) -> None:
         """Drops an entry that is not whole; and the last one, if a rank of this machine wrote it.
@@ -124,12 +134,7 @@ class JournalCopy:
     def _append(self, data: bytes) -> None:
         with self._path.open("r+b", buffering=0) as file:
             file.seek(0, os.SEEK_END)
-            try:
-                file.write(data)
-            except OSError as error:
-                file.truncate(self._whole[-1] + self._extra)
-                entries.end_of(self._path).write_text(f"a result cannot be kept ({error})")
-                return
+            file.write(data)
             while (end := entries.end_at(file.fileno(), self._whole[-1])) is not None:
                 self._whole.append(end)
             self._extra = file.tell() - self._whole[-1]

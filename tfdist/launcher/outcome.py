@@ -92,7 +92,8 @@ def too_few(shortage: str, rank: Rank | None = None) -> Outcome:
 def timed_out(ranks: Sequence[Rank], total: float) -> Outcome:
     """The outcome of a job that was still running after `total` seconds."""
     running = [rank for rank in ranks if rank.code is None]
-    message = f"the job was ended after {total:g} s (--timeout); {_named(running)} still ran"
+    who = _named(running) or "ranks of other machines"
+    message = f"the job was ended after {total:g} s (--timeout); {who} still ran"
     return Outcome(TIMED_OUT, message, running[0] if len(running) == 1 else None)
 
 

@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 
 from tfdist.cluster.machines import Location
 
-# Ranks that form a group may be so many groups behind.
-_KEPT = 8
+# Ranks that form a group may be so many groups behind. Of groups of one rank, many may be formed at
+# the same time: each new rank is alone at first.
+_KEPT, _KEPT_OF_ONE = 8, 256
 
 
 class Recent:
@@ -24,16 +25,19 @@ class Recent:
         self, make: Callable[[Sequence[Location]], AbstractContextManager[list[dict[str, str]]]]
     ):
         self._make = make
-        self._open: collections.deque[AbstractContextManager] = collections.deque()
+        self._open: dict[bool, collections.deque[AbstractContextManager]]
+        self._open = {is_of_one: collections.deque() for is_of_one in (False, True)}
 
     def variables(self, ranks: Sequence[Location]) -> Sequence[Mapping[str, str]]:
         """The variables for a group of ranks, from where each of them is."""
         context = self._make(ranks)
         found = context.__enter__()
-        self._open.append(context)
-        if len(self._open) > _KEPT:
+        is_of_one = len(ranks) == 1
+        kept = self._open[is_of_one]
+        kept.append(context)
+        if len(kept) > (_KEPT_OF_ONE if is_of_one else _KEPT):
             # A server takes up to half a second to end.
-            close = self._open.popleft().__exit__
+            close = kept.popleft().__exit__
             threading.Thread(target=close, args=(None, None, None), daemon=True).start()
         return found
 
@@ -41,5 +45,6 @@ class Recent:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        while self._open:
-            self._open.pop().__exit__(None, None, None)
+        for kept in self._open.values():
+            while kept:
+                kept.pop().__exit__(None, None, None)

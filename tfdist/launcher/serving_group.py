@@ -12,6 +12,8 @@ The messages between launchers, after the greeting of `tfdist.rendezvous`:
 | serving | `kill`: `number` | a rank is to be killed |
 | serving | `end` | all ranks are to be ended |
 | serving | `over`: `status`, `said` | how the job has ended; the last message |
+| coming | `alive` | nothing else, now and then |
+| coming | `leaving` | the launcher was asked to end, and with it its ranks |
 | coming | `rank`: `number`, `message` | what a rank says |
 | coming | `ended`: `number`, `status` | a rank has ended |
 | coming | `forgotten`: `number` | a rank could not be started |
@@ -24,6 +26,7 @@ The messages between launchers, after the greeting of `tfdist.rendezvous`:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import selectors
 import signal
@@ -50,6 +53,7 @@ from tfdist.rendezvous.terms import Terms
 _GREETINGS = 64
 _FAREWELL = 5.0  # seconds, until launchers that were told of the end have closed the connection
 _PATIENCE = 60.0  # seconds, until ranks of other machines have ended that were told to
+_SILENCE = 30.0  # seconds, after which a launcher is lost that is there but stopped
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError)
 
 
@@ -88,6 +92,9 @@ class ServingGroup(Group):
         self._journals = Journals(self._ranks, journal, self._machine)
         self._met = location.machine  # the highest number of a machine
         self._is_over_at = math.inf
+        self._farewell = _FAREWELL
+        self._is_losing = False
+        self._looked = time.monotonic()
 
     def open(self, selector: selectors.BaseSelector, hands: Hands) -> None:
         """See `JobGroup`."""
@@ -105,7 +112,10 @@ class ServingGroup(Group):
         for channel, message in self._inbox.taken():
             try:
                 self._receive(channel, message)
-            except _MALFORMED:
+            except _MALFORMED as error:
+                if channel in self._machines:
+                    host = self._machines[channel].host
+                    self._hands.say(f"what {host} says cannot be used: {error!r}")
                 channel.close()
         return True
 
@@ -118,12 +128,19 @@ class ServingGroup(Group):
                 self._lose(machine)
         elif machine is None:
             self._greet(channel, message)
-        elif message["kind"] == "rank":
+        else:
+            machine.seen = time.monotonic()
+            self._receive_from(machine, message)
+
+    def _receive_from(self, machine: DistantMachine, message: Message) -> None:
+        if message["kind"] == "rank":
             self._take(message["number"], message["message"])
         elif message["kind"] == "ended":
             self._distant_ended(machine, message["number"], message["status"])
         elif message["kind"] == "forgotten":
             self.forget(message["number"])
+        elif message["kind"] == "leaving":
+            machine.leaves = True
         elif message["kind"] == "ask":
             self._journals.answer(machine, message["after"], message["offset"])
         elif message["kind"] == "found":
@@ -135,11 +152,11 @@ class ServingGroup(Group):
         if self._is_ending or (self._has_formed and not self._ranks.alive()):
             refusal = "the job at this rendezvous is about to end"
         if refusal:
-            channel.send({"refused": refusal})
+            _answer(channel, {"refused": refusal})
             channel.close()
-        elif len(greeting["machine"]["ports"]) > self._headcount.room:
+        elif self._headcount.room < 1:
             self._waiting[channel] = greeting
-            channel.send({"kind": "wait"})
+            _answer(channel, {"kind": "wait"})
             self._hands.say(f"{there} has come, and waits for a place (--max)")
         else:
             self._admit(channel, greeting)
@@ -149,7 +166,8 @@ class ServingGroup(Group):
         location = Location(self._met, greeting["machine"]["interface"])
         machine = DistantMachine(greeting["machine"]["host"], location, channel)
         self._machines[channel] = machine
-        numbers = [self._connect(machine) for _ in greeting["machine"]["ports"]]
+        count = min(len(greeting["machine"]["ports"]), int(self._headcount.room))
+        numbers = [self._connect(machine) for _ in range(count)]
         machine.send("welcome", numbers=numbers, machine=self._met)
         come = named([self._ranks[number].member for number in numbers])
         self._hands.say(f"{machine.host} has come with {come}")
@@ -167,7 +185,7 @@ class ServingGroup(Group):
 
     def _admit_waiting(self) -> None:
         for channel, greeting in list(self._waiting.items()):
-            if not self._is_ending and len(greeting["machine"]["ports"]) <= self._headcount.room:
+            if not self._is_ending and self._headcount.room >= 1:
                 del self._waiting[channel]
                 self._admit(channel, greeting)
 
@@ -189,8 +207,12 @@ class ServingGroup(Group):
         rank = self._ranks[number]
         if rank.has_ended:
             return
-        if self.ended(number, status):
-            if status and self.replaces(number, status):
+        how = ""
+        if machine.leaves and status:  # whatever its own handlers of signals make of it
+            how = f"{rank.member.name} {ending(status)}, as its launcher was asked to end"
+            status = -signal.SIGKILL
+        if self.ended(number, status, how):
+            if status and not machine.leaves and self.replaces(number, status):
                 new = self._connect(machine)
                 machine.send("start", number=new)
                 self._hands.say(f"rank {new} is started in the place of {rank.member.name}")
@@ -206,23 +228,34 @@ class ServingGroup(Group):
         """Called when the launcher of a machine is gone."""
         there = [rank for rank in self._ranks.values() if rank.location == machine.location]
         lost = [rank for rank in there if not rank.has_ended]
+        self._is_losing = True  # no group is formed with those that are not counted out yet
         for rank in lost:
             how = f"{rank.member.name} was lost, as its launcher on {machine.host} is gone"
             self.ended(rank.member.number, -signal.SIGKILL, how)
+        self._is_losing = False
+        self._go_on()
         if lost and self.shortage:
             self._hands.end(too_few(self.shortage), 0.0)
 
-    def ended(self, number: int, status: int, how: str = "") -> bool:
-        """See `JobGroup`."""
-        goes_on = super().ended(number, status, how)
-        self._admit_waiting()
-        return goes_on
+    def _go_on(self) -> None:
+        if not self._is_losing:
+            super()._go_on()
 
     # --- the job --------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
         """See `JobGroup`."""
         self._journals.look(now)
+        self._admit_waiting()
+        was_stopped = now - self._looked > _SILENCE / 2  # this launcher itself
+        self._looked = now
+        for machine in list(self._machines.values()):
+            if was_stopped:
+                machine.seen = now
+            elif now - machine.seen > _SILENCE:
+                self._hands.say(f"the launcher on {machine.host} is silent for {_SILENCE:g} s")
+                machine.channel.close()
+                machine.seen = now
 
     @property
     def pause(self) -> float:
@@ -243,13 +276,23 @@ class ServingGroup(Group):
             for machine in self._machines.values():
                 machine.send("end")
 
+    def hurry(self) -> None:
+        """See `JobGroup`."""
+        self._is_over_at, self._farewell = 0.0, 0.5
+
     def concluded(self, own: Outcome) -> Outcome:
         """See `JobGroup`."""
         self._reception.close()
         for machine in self._machines.values():
             machine.send("over", status=own.status, said=own.message)
         for channel in self._waiting:
-            DistantMachine("", self._location, channel).send("over", status=0, said="")
+            _answer(channel, {"kind": "over", "status": own.status, "said": own.message})
         # Whoever closes a connection with something unread may take back what was sent before.
-        self._inbox.wait_for_end([*self._machines, *self._waiting], _FAREWELL)
+        self._inbox.wait_for_end([*self._machines, *self._waiting], self._farewell)
         return super().concluded(own)
+
+
+def _answer(channel: Channel, message: Message) -> None:
+    """Answers a launcher that has no place in the job, and may be gone already."""
+    with contextlib.suppress(OSError):
+        channel.send(message)

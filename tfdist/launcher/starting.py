@@ -91,11 +91,11 @@ def starting(
         ) as found,
         contextlib.ExitStack() as held,
     ):
-        first, group = 0, None
+        own, group = members(count, ps, evaluator), None
         if elastic is not None:
-            first, group = _joined(strategy, count, across, elastic, held)
-        own = members(count, ps, evaluator, first=first)
-        yield Start(own, found, f"{len(own)} processes", group=group)
+            numbers, group = _joined(strategy, count, across, elastic, held)
+            own = members(len(numbers), first=numbers[0])
+        yield Start(own, found[: len(own)], f"{len(own)} processes", group=group)
 
 
 def _joined(
@@ -104,8 +104,8 @@ def _joined(
     across: Terms | None,
     elastic: ElasticLimits,
     held: contextlib.ExitStack,
-) -> tuple[int, JobGroup]:
-    """The number of the first rank of this machine, and the group.
+) -> tuple[Sequence[int], JobGroup]:
+    """The numbers of the ranks of this machine, and the group.
 
     Args:
         strategy: as for `starting`.
@@ -125,6 +125,7 @@ def _joined(
         )
     host = listener.getsockname()[0] if listener is not None else LOOPBACK
     variables = held.enter_context(Recent(functools.partial(make, host))).variables
+    variables([Location(0, interface_of(host))])  # fails here, if it does
     is_open = across is not None or elastic.most > count
     elastic = dataclasses.replace(elastic, is_open=is_open)
     keeps = is_open or elastic.restarts or elastic.backup_dir
@@ -137,9 +138,9 @@ def _joined(
         Keeping(elastic.backup_dir),
     )
     if across is None or listener is None:
-        return 0, Group(*common)
+        return range(count), Group(*common)
     across.say(f"Serving the rendezvous {across.address}; others may come at any time")
-    return 0, ServingGroup(listener, across, *common)
+    return range(count), ServingGroup(listener, across, *common)
 
 
 def _journal(held: contextlib.ExitStack) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import socket
 import threading
@@ -22,14 +23,15 @@ class Reception:
     Args:
         listener: listens at the rendezvous.
         secret: what launchers know.
-        greetings: how many may greet at the same time.
+        greetings: how many may greet at the same time; the next one takes the place of the first.
         take: takes the messages.
     """
 
     def __init__(self, listener: socket.socket, secret: bytes, greetings: int, take: Take):
         self._listener = listener
         self._secret = secret
-        self._greetings = threading.BoundedSemaphore(greetings)
+        self._most = greetings
+        self._greeting: collections.deque[socket.socket] = collections.deque()
         self._take = take
         self._accepts = True
         threading.Thread(target=self._accept, daemon=True).start()
@@ -41,8 +43,15 @@ class Reception:
             except OSError:  # closed; or there are too many descriptors for the moment
                 time.sleep(_PAUSE)
                 continue
-            self._greetings.acquire()
-            threading.Thread(target=self._greet, args=[connection], daemon=True).start()
+            self._greeting.append(connection)
+            if len(self._greeting) > self._most:
+                _shut(self._greeting.popleft())  # a launcher greets at once
+            try:
+                threading.Thread(target=self._greet, args=[connection], daemon=True).start()
+            except RuntimeError:  # there are too many threads for the moment
+                self._forget(connection)
+                connection.close()
+                time.sleep(_PAUSE)
 
     def _greet(self, connection: socket.socket) -> None:
         try:
@@ -51,15 +60,23 @@ class Reception:
             connection.close()  # the other side says why, if it is a launcher
             return
         finally:
-            self._greetings.release()
+            self._forget(connection)
         receive(channel, self._take)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with contextlib.suppress(ValueError):  # another one has its place
+            self._greeting.remove(connection)
 
     def close(self) -> None:
         """Lets nobody in any more. Channels stay open."""
         self._accepts = False
-        with contextlib.suppress(OSError):  # wakes the thread that accepts
-            self._listener.shutdown(socket.SHUT_RDWR)
+        _shut(self._listener)  # wakes the thread that accepts
         self._listener.close()
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def receive(channel: Channel, take: Take) -> None:
