@@ -74,7 +74,9 @@ def rows(engine: str, expected: dict, expected_of_long: dict) -> Iterator[list[s
             contextlib.closing(machines.Machines(folder, engine, faults)) as job,
         ):
             for _ in range(2):
-                job.start(2, "--min", str(least), "--restarts", "2" if least == 4 else "0")
+                job.start(
+                    2, "--min", str(least), "--restarts", str(len(faults)) if least == 4 else "0"
+                )
                 time.sleep(0.5)
             job.ends()
             yield row(f"two machines: {name}", folder, expected)

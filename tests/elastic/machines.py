@@ -96,6 +96,13 @@ FAULTS = {
         [2, 3, 4, 5],
         [0, 0],
     ),
+    "the ranks of the second machine are replaced twice": (
+        ["2:SIGKILL:step 3", "3:SIGKILL:step 3", "4:SIGKILL:step 9", "5:SIGKILL:step 9"],
+        4,
+        [0, 1, 6, 7],
+        [0, 0],
+    ),
+    "Ctrl-C on the second machine": (["3:launcher SIGINT:step 3"], 2, [0, 1], [0, 130]),
     "the second machine is lost": (["2:launcher SIGKILL:step 3"], 2, [0, 1], [0, -9]),
     "the second machine is preempted": (["3:launcher SIGTERM:step 3"], 2, [0, 1], [0, 143]),
     "only the second machine has ranks": (

@@ -4,6 +4,8 @@ The machines are launchers on this machine, each with a group of processes of it
 """
 
 import contextlib
+import os
+import pathlib
 import signal
 import time
 
@@ -46,7 +48,7 @@ def _cases():
 def test_the_result_is_that_of_one_device(name, engine, machines, tmp_path, one_device):
     faults, least, left, statuses = machines_of_job.FAULTS[name]
     job = machines(engine, *faults)
-    options = ("--min", str(least), "--restarts", "2" if least == 4 else "0")
+    options = ("--min", str(least), "--restarts", str(len(faults)) if least == 4 else "0")
     for _ in range(2):
         job.start(2, *options)
         time.sleep(0.5)  # the first one serves
@@ -69,6 +71,51 @@ def test_a_machine_may_come_at_any_time(engine, machines, tmp_path, one_device):
     assert job.ends() == [0, 143, 0], job.log(0)
     assert late.returncode == 0
     check(tmp_path, [0, 3], one_device(8))
+
+
+@pytest.mark.full
+def test_who_waits_for_a_place_can_be_asked_to_end(machines, tmp_path):
+    (tmp_path / "disk").mkdir()
+    job = machines("multi_worker", EPOCHS="1000", SECONDS="0.1", TMPDIR=str(tmp_path / "disk"))
+    job.start(1, "--min", "1", "--max", "1")
+    job.wait_for(0, "Epoch 1/")
+    folders = set((tmp_path / "disk").iterdir())
+    asked = job.start(1, "--min", "1", "--max", "1")
+    job.wait_for(1, "waiting for a place")
+    asked.send_signal(signal.SIGTERM)
+    assert asked.wait(10) == 143
+    limited = job.start(1, "--min", "1", "--max", "1", "--timeout", "3")
+    assert limited.wait(20) == 124
+    assert "the job had not begun after 3 s (--timeout)" in job.log(2)
+    assert set((tmp_path / "disk").iterdir()) == folders, "nothing is left behind"
+    waits = job.start(1, "--min", "1", "--max", "1")
+    job.wait_for(3, "waiting for a place")
+    job.launchers[0].send_signal(signal.SIGTERM)
+    assert waits.wait(20) == 143, "the job was ended"
+
+
+@pytest.mark.full
+def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(machines, tmp_path, one_device):
+    job = machines("multi_worker", EPOCHS="8", SECONDS="0.2")
+    for _ in range(2):
+        job.start(1, "--min", "1")
+        time.sleep(0.5)
+    job.wait_for(0, "Epoch 2/")
+    stopped = job.launchers[1]
+    for process in (stopped.pid, *children(stopped.pid)):
+        os.kill(process, signal.SIGSTOP)
+    assert job.launchers[0].wait(100) == 0, job.log(0)
+    assert "the launcher on 127.0.0.1 is silent for 30 s" in job.log(0)
+    for process in (*children(stopped.pid), stopped.pid):
+        os.kill(process, signal.SIGCONT)
+    assert stopped.wait(30) == 75
+    check(tmp_path, [0], one_device(8))
+
+
+def children(pid):
+    """The processes that a process has started."""
+    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
 
 
 @pytest.mark.full
