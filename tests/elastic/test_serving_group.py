@@ -386,6 +386,7 @@ def test_a_machine_that_leaves_is_not_given_new_ranks_and_fails_nobody(job):
     told(job, 0, "interrupt")
     job.form([0, 1], 2)
     assert (other.started, job.launchers[0].ends) == ([], [])
+    assert max(job.launchers[0].group._ranks) == 3, "nor are they counted as started"
     assert "rank 3 ended with exit status 7, as its launcher was asked" in job.launchers[0].said[-1]
 
 
@@ -453,5 +454,7 @@ def test_connections_that_say_nothing_keep_nobody_out(job):
     begun = time.monotonic()
     assert job.come(1).ranks
     assert time.monotonic() - begun < 8, "they need not be waited for"
+    idle[0].settimeout(5)  # less than the time for a greeting
+    assert idle[0].makefile("rb").read() != b"", "it is closed after the number it was greeted with"
     for connection in idle:
         connection.close()
