@@ -48,7 +48,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest chaos lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
-.PHONY: benchmark-elastic soak
+.PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
@@ -143,6 +143,9 @@ benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10
 
 benchmark-backup-workers: $(INSTALLED) ## a synchronous step on a parameter server, one slow worker
 	$(BIN)/python -m benchmarks.backup_workers --update
+
+fault-table: horovod ## what faults do to elastic jobs, in docs/elastic.md; half an hour; needs root
+	$(BIN)/python -m tests.elastic.fault_table --update
 
 benchmark-elastic: horovod ## the cost of an elastic job, and of a lost rank; needs root
 	$(BIN)/python -m benchmarks.elastic --update

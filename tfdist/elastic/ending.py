@@ -39,9 +39,14 @@ def watch(link: Link) -> None:
 
 
 def _leave_on_sigterm(link: Link) -> None:
+    own = os.getpid()
+
     def leave(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        link.say("leaving")
+        if os.getpid() == own:
+            link.say("leaving")
+        else:  # a process that was forked a moment ago
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def die_on_sigterm() -> None:
         if signal.getsignal(signal.SIGTERM) is leave:
