@@ -1,15 +1,17 @@
 """A job that has too few ranks keeps its state, and the next one goes on from it."""
 
+import pickle
+
 import pytest
 
-from tests.elastic.test_faults import ENGINES, check, train
+from tests.elastic.test_faults import ENGINES, check, launch, train
 from tests.elastic.test_faults import one_device as one_device  # a fixture
 
 # The state is kept in the middle of an accumulation.
 LOSSES = {
-    "the first rank is left": ("1:SIGKILL:step 3", "2:SIGKILL:micro 8"),
-    "another one is left": ("0:SIGKILL:step 3", "1:SIGKILL:micro 8"),
-    "all leave but one": ("0:SIGTERM:step 6", "1:SIGTERM:evaluate"),
+    "the first rank is left": (["1:SIGKILL:step 3", "2:SIGKILL:micro 8"], 8),
+    "another one is left": (["0:SIGKILL:step 3", "1:SIGKILL:micro 8"], 8),
+    "all leave but one": (["0:SIGTERM:step 6", "1:SIGTERM:evaluate"], 10),
 }
 
 
@@ -27,14 +29,22 @@ def test_the_next_job_goes_on_and_comes_to_the_result_of_one_device(
 ):
     kept = tmp_path / "kept"
     options = ("--backup-dir", str(kept))
-    done = train(tmp_path, engine, *LOSSES[name], least=2, options=options)
+    losses, steps = LOSSES[name]
+    done = train(tmp_path, engine, *losses, least=2, options=options)
     assert done.returncode == 75, done.stderr
     assert f"it goes on from its state in {kept}/elastic.backup" in done.stderr
     assert not list(tmp_path.glob("rank-*.pickle"))
     done = train(tmp_path, engine, count=2, least=1, options=options)
     assert done.returncode == 0, done.stderr
+    assert "going on from the state of 20" in done.stderr
     assert list(kept.iterdir()) == [], "the next job begins anew"
     check(tmp_path, [0, 1], one_device())
+    assert [trained(tmp_path, number) for number in (0, 1)] == [15 - steps] * 2
+
+
+def trained(folder, number):
+    """How many steps a rank has trained, and not followed."""
+    return len(pickle.loads((folder / f"rank-{number}.pickle").read_bytes())["times"])
 
 
 @pytest.mark.full
@@ -71,3 +81,42 @@ def test_a_state_that_cannot_be_kept_is_said(tmp_path):
     assert done.returncode == 75
     assert "its state could not be kept (IsADirectoryError: [Errno 21]" in done.stderr
     assert "with BackupAndRestore it goes on from the last backup" in done.stderr
+
+
+@pytest.mark.full
+def test_a_job_that_is_lost_after_it_went_on_does_so_again(tmp_path, one_device):
+    kept = ("--backup-dir", str(tmp_path / "kept"))
+    done = train(tmp_path, "multi_worker", "1:SIGKILL:step 3", count=2, least=2, options=kept)
+    assert done.returncode == 75, done.stderr
+    ended = "0:launcher SIGKILL:epoch 2"
+    done = train(tmp_path, "multi_worker", ended, count=2, least=1, options=kept)
+    assert done.returncode == -9, "nothing could be kept"
+    done = train(tmp_path, "multi_worker", count=2, least=1, options=kept)
+    assert done.returncode == 0, done.stderr
+    check(tmp_path, [0, 1], one_device())
+    assert trained(tmp_path, 0) == 15 - 3
+
+
+@pytest.mark.full
+def test_a_job_that_does_not_come_to_the_state_leaves_it(tmp_path):
+    kept = ("--backup-dir", str(tmp_path / "kept"))
+    done = train(tmp_path, "multi_worker", "1:SIGKILL:step 3", count=2, least=2, options=kept)
+    assert done.returncode == 75, done.stderr
+    script = tmp_path / "script.py"
+    script.write_text("import tfdist\ntfdist.Strategy()\n")
+    done = launch(tmp_path, "tfdist", "run", "-n", "2", "--min", "2", *kept, str(script))
+    assert done.returncode == 0, done.stderr
+    assert "was not used, and stays" in done.stderr
+    assert (tmp_path / "kept" / "elastic.backup").exists()
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "elastic.backup").write_text("something else")
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError('started')")
+    kept = ("--backup-dir", str(tmp_path / "kept"))
+    done = launch(tmp_path, "tfdist", "run", "-n", "2", "--min", "2", *kept, str(script))
+    assert done.returncode == 2
+    assert "The file is no state of an elastic job (--backup-dir)" in done.stderr
+    assert "started" not in done.stderr

@@ -3,6 +3,7 @@
 import json
 import selectors
 import socket
+import time
 
 import pytest
 
@@ -544,3 +545,61 @@ def test_one_that_is_killed_at_the_end_is_no_failure(spared):
 def test_one_that_cannot_be_started_is_forgotten(spared):
     spared.group.forget(2)
     assert spared.group.begin_spare() is None
+
+
+@pytest.fixture
+def short(tmp_path):
+    """Two of three ranks are left, of a job that keeps its state."""
+    job = Job(3, 3, journal="journal", backup_dir=str(tmp_path), restarts=1, patience=300)
+    job.form([0, 1, 2], 1)
+    job.group.ended(2, 0)
+    for number in (0, 1):
+        job.ready(number, 1, completed=6, takes_in=True, writes=number == 0)
+    return job
+
+
+def test_a_job_keeps_its_state_before_it_ends(short, tmp_path):
+    now = time.monotonic()
+    assert not short.group.is_overdue(now), "nobody comes, so it does not wait"
+    assert told(short, 0, "save")["question"] == 1
+    assert not short.group.is_overdue(now + 10)
+    (tmp_path / "elastic.backup").touch()
+    short.say(0, "saved", question=1, why="")
+    assert short.group.is_overdue(now + 10)
+    assert f"it goes on from its state in {tmp_path}/elastic.backup" in short.group.shortage
+
+
+def test_another_rank_is_asked_if_the_first_one_is_lost(short):
+    now = time.monotonic()
+    assert not short.group.is_overdue(now)
+    assert short.group.ended(0, -9)
+    short.ready(1, 1, completed=6, takes_in=True, writes=True)
+    assert not short.group.is_overdue(now + 1)
+    assert told(short, 1, "save")["question"] == 2
+    short.say(1, "saved", question=2, why="the disk is full")
+    assert short.group.is_overdue(now + 1)
+    assert "its state could not be kept (the disk is full)" in short.group.shortage
+    assert not short.group.ended(1, -9)
+    assert not short.group.is_overdue(now + 2), "nobody is left"
+
+
+def test_what_was_kept_is_not_the_state_of_a_job_that_went_on(short, tmp_path):
+    assert not short.group.is_overdue(time.monotonic())
+    short.start(members(4)[3])
+    short.ready(3, 0)
+    short.say(3, "near")
+    told(short, 3, "meet")
+    short.ready(3, 0, completed=6)
+    for number in (0, 1, 3):
+        assert told(short, number, "form")["formation"]["generation"] == 2
+    (tmp_path / "elastic.backup").touch()
+    short.say(0, "saved", question=1, why="")
+    assert "BackupAndRestore" in short.keeping.advice, "the answer came too late"
+
+
+def test_a_state_that_is_not_where_the_launcher_looks_is_not_kept(short):
+    now = time.monotonic()
+    assert not short.group.is_overdue(now)
+    short.say(0, "saved", question=1, why="")
+    assert short.group.is_overdue(now)
+    assert "so the folder is not shared by all machines" in short.group.shortage

@@ -458,3 +458,15 @@ def test_connections_that_say_nothing_keep_nobody_out(job):
     assert idle[0].makefile("rb").read() != b"", "it is closed after the number it was greeted with"
     for connection in idle:
         connection.close()
+
+
+def test_a_machine_that_is_lost_with_the_last_rank_ends_the_job(job):
+    other = job.come(1)
+    job.form([0, 1, 2], 1)
+    job.say(0, "done")
+    for number in (1, 0):
+        job.launchers[0].group.ended(number, 0 if number == 0 else -9)
+    told(job, 2, "interrupt")
+    other.group._channel.close()
+    job.until(lambda: job.launchers[0].ends)
+    assert job.launchers[0].ends[0].status == 75 or job.launchers[0].ends[0].status == 137

@@ -91,7 +91,8 @@ class ElasticOptions:
     @property
     def same_everywhere(self) -> dict[str, float | str]:
         """What the launchers of all machines must be given alike."""
-        return {name: value for name, value in self.given.items() if name != "--backup-dir"}
+        folder = {} if self.backup_dir is None else {"--backup-dir": "a folder"}
+        return {**self.given, **folder}
 
     def limits(self, count: int, *, is_alone: bool) -> ElasticLimits | None:
         """How the job may change; None if it is not elastic.

@@ -15,6 +15,7 @@ from tfdist.cli.choices import machines_of, strategy_of
 from tfdist.cli.elastic_options import ElasticOptions, check_elastic, elastic_options
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
+from tfdist.elastic.kept import NotKeptError
 from tfdist.launcher import isolation, output, signals
 from tfdist.launcher.job import Job
 from tfdist.launcher.job_limits import Limits
@@ -251,7 +252,7 @@ def run(
         outcome = ended_by(error.number)
         if error.number == signal.SIGALRM:
             outcome = Outcome(TIMED_OUT, f"the job had not begun after {timeout:g} s (--timeout)")
-    except (OSError, ImportError, RefusedError) as error:
+    except (OSError, ImportError, RefusedError, NotKeptError) as error:
         outcome = Outcome(2, str(error))
     except KeyboardInterrupt:  # while other machines are waited for
         if directory is not None and log_dir is None and not logs:

@@ -27,17 +27,20 @@ class Following:
         link: the connection to the launcher.
         journal: what the others have done.
         meeting_point: how many operations there are, if nobody does more; None if others train.
+        path: where the state is that this rank gets then.
 
     Attributes:
         count: how many operations it has passed.
     """
 
-    def __init__(self, link: Link, journal: Journal, meeting_point: int | None = None):
+    def __init__(
+        self, link: Link, journal: Journal, meeting_point: int | None = None, path: str = ""
+    ):
         self.count = 0
         self._link = link
         self._journal = journal
         self._meeting_point = meeting_point
-        self._is_alone = meeting_point is not None
+        self._kept = path if meeting_point is not None else ""
         self._has_asked = False
 
     def next(self, operation: Operation) -> Entry | None:
@@ -52,7 +55,9 @@ class Following:
                 self._check(operation, entry)
                 self.count += 1
                 return entry
-            why = "the backup is not whole" if self._is_alone else self._journal.why_ended()
+            if self._kept:
+                raise CannotJoinError(f"The state of the job is not whole: remove {self._kept}.")
+            why = self._journal.why_ended()
             if why:
                 raise CannotJoinError(
                     f"This rank was started later and cannot join the others: {why}."
@@ -67,10 +72,18 @@ class Following:
         return None
 
     def _check(self, operation: Operation, entry: Entry) -> None:
-        if entry.kind != operation.kind:
+        if entry.kind == operation.kind:
+            return
+        if self._kept:
             raise CannotJoinError(
-                "This rank was started later, and its script does something else than those of the "
-                "others did, so it cannot join them. A script that ranks may join must do the same "
-                "each time: make its decisions from its arguments and from results of training. "
-                f"Received: a {operation.kind} as operation {self.count}, not a {entry.kind}"
+                "The script does something else than in the job whose state was kept "
+                "(--backup-dir). It must do the same each time that it runs. To begin anew, remove "
+                f"{self._kept}. Received: a {operation.kind} as operation {self.count}, not a "
+                f"{entry.kind}"
             )
+        raise CannotJoinError(
+            "This rank was started later, and its script does something else than those of the "
+            "others did, so it cannot join them. A script that ranks may join must do the same "
+            "each time: make its decisions from its arguments and from results of training. "
+            f"Received: a {operation.kind} as operation {self.count}, not a {entry.kind}"
+        )

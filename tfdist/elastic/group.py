@@ -71,7 +71,8 @@ class Group(Forming):
             if formation.restores:
                 self._restored = backup.read(kept.read_state(self._backup_dir))
             point = None if self._restored is None else self._restored.completed
-            self._following = Following(self._link, self._journal, point)
+            path = str(kept.path_in(self._backup_dir))
+            self._following = Following(self._link, self._journal, point, path)
             self._stand_at(1, 1)  # it is no rank of the group, and not the first one
         elif formation.leaving:
             self._no_more = self.generation  # they leave before the first operation
@@ -213,8 +214,12 @@ class Group(Forming):
 
     def _save(self, operation: Operation) -> None:
         """Keeps the state of this rank, which waits before `operation`."""
-        if self._journal is None or not self._journal.has(self._completed):
-            raise RuntimeError("this rank does not know all results")
+        if not self._backup_dir:
+            raise ValueError("the launcher of this rank was given no --backup-dir")
+        assert self._journal is not None
+        why = self._journal.why_ended()
+        if why or not self._journal.has(self._completed):
+            raise LookupError(why or "this rank has not written down all results")
         state = self._backup.state(self._completed, operation)
         kept.write(self._backup_dir, state, self._journal.path)
 

@@ -94,7 +94,7 @@ class Link:
         """
         while (message := self._next())["kind"] != "form":
             if message["kind"] == "save" and save is not None:
-                self.say("saved", why=_outcome_of(save))
+                self.say("saved", question=message["question"], why=_outcome_of(save))
         return Formation(**message["formation"])
 
     def meeting_point(self, seconds: float) -> int | None:

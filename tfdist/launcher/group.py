@@ -44,7 +44,6 @@ class Group(JobGroup):
         given = {ELASTIC_HOST: host, JOURNAL: journal, BACKUP_DIR: keeping.folder}
         self._common = {name: value for name, value in given.items() if value}
         self._keeping = keeping
-        keeping.prepare(journal)
         self._location = location
         self._ranks = Roster()
         self._formations = Formations(self._ranks, variables)
@@ -55,6 +54,7 @@ class Group(JobGroup):
         """See `JobGroup`."""
         self._selector, self._hands = selector, hands
         self._formations.say = hands.say
+        self._keeping.prepare(self._common.get(JOURNAL, ""), hands.say)
 
     @property
     def next_number(self) -> int:
@@ -128,7 +128,7 @@ class Group(JobGroup):
     def concluded(self, own: Outcome) -> Outcome:
         """See `JobGroup`."""
         if not own.status:
-            self._keeping.remove()
+            self._keeping.end(was_reached=self._has_formed, say=self._hands.say)
         return own
 
     def can_spare(self, number: int) -> bool:
@@ -165,7 +165,7 @@ class Group(JobGroup):
         elif kind == "joined":
             rank.is_new = False
         elif kind == "saved":
-            self._keeping.note(message["why"])
+            self._keeping.note(message["question"], message["why"])
         elif message["generation"] == self._formations.generation and rank.state in IN_GROUP:
             rank.state = kind  # "formed" or "settled"
         self._go_on()

@@ -103,7 +103,8 @@ class Headcount:
         if not waits:
             self._shortage = too_few
         else:
-            then = "waiting for new ones" if self._may_come else "keeping its state"
+            may_come = self.limits.is_open or self._ranks.new() or self._restarts > 0
+            then = "waiting for new ones" if may_come else "keeping its state"
             say(f"{too_few}; {then}")
 
     def begin_to_wait(self) -> None:
@@ -113,20 +114,20 @@ class Headcount:
     def end_waiting(self) -> None:
         """Called when ranks form a group."""
         self._short_since = None
+        self.keeping.begin_anew()
 
     def is_overdue(self, now: float) -> bool:
         """Whether too few ranks have waited for too long."""
-        patience = self.limits.patience if self._may_come else 0.0
+        alive = self._ranks.alive()
+        if not alive:
+            return False
+        may_come = self.limits.is_open or bool(self._ranks.new())
+        patience = self.limits.patience if may_come else 0.0
         if self._short_since is None or now - self._short_since <= patience:
             return False
-        if not self.keeping.is_done(now, self._ranks.alive()[0]):
+        if not self.keeping.is_done(now, alive[0]):
             return False
         few = f"fewer than {self.limits.least} ranks (--min) were"
-        waited = f" there for {patience:g} s (--rejoin-timeout)" if self._may_come else " left"
+        waited = f" there for {patience:g} s (--rejoin-timeout)" if may_come else " left"
         self._shortage = few + waited
         return True
-
-    @property
-    def _may_come(self) -> bool:
-        """Whether others may come, or are on their way."""
-        return self.limits.is_open or bool(self._ranks.new()) or self._restarts > 0

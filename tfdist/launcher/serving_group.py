@@ -12,8 +12,8 @@ The messages between launchers, after the greeting of `tfdist.rendezvous`:
 | serving | `kill`: `number` | a rank is to be killed |
 | serving | `end` | all ranks are to be ended |
 | serving | `over`: `status`, `said` | how the job has ended; the last message |
-| coming | `alive` | nothing else, now and then |
-| coming | `leaving` | the launcher was asked to end, and with it its ranks |
+| coming | `alive` | now and then |
+| coming | `leaving` | the launcher was asked to end |
 | coming | `rank`: `number`, `message` | what a rank says |
 | coming | `ended`: `number`, `status` | a rank has ended |
 | coming | `forgotten`: `number` | a rank could not be started |
@@ -229,13 +229,18 @@ class ServingGroup(Group):
         there = [rank for rank in self._ranks.values() if rank.location == machine.location]
         lost = [rank for rank in there if not rank.has_ended]
         self._is_losing = True  # no group is formed with those that are not counted out yet
-        for rank in lost:
-            how = f"{rank.member.name} was lost, as its launcher on {machine.host} is gone"
-            self.ended(rank.member.number, -signal.SIGKILL, how)
+        why = f"was lost, as its launcher on {machine.host} is gone"
+        needed = [
+            rank.member.name
+            for rank in lost
+            if not self.ended(rank.member.number, -signal.SIGKILL, f"{rank.member.name} {why}")
+        ]
         self._is_losing = False
         self._go_on()
         if lost and self.shortage:
             self._hands.end(too_few(self.shortage), 0.0)
+        elif needed:  # nobody else writes its files
+            self._hands.end(Outcome(128 + signal.SIGKILL, f"{needed[0]} {why}"), 0.0)
 
     def _go_on(self) -> None:
         if not self._is_losing:

@@ -111,6 +111,10 @@ def _go_on_with(table: keras.callbacks.CSVLogger, rows: list[str]) -> None:
         return
     table.csv_file.close()
     path = Path(table.filename)
+    if (
+        not table.append
+    ):  # the file has nothing else; one that was left by a job before may have more
+        path.write_text("")
     there = path.read_text().splitlines() if path.exists() else []
     epochs = [row.partition(table.sep)[0] for row in rows]
     last = there[-1].partition(table.sep)[0] if there else ""

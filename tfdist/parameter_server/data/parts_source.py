@@ -173,7 +173,7 @@ class PartsSource(SourceBase):
         """
         parts = [one for one in self._present if one.part is not None and float(one.part.nonempty)]
         parts = parts or self._present[:1]
-        first = (self._epoch + self._position) % len(parts)
+        first = (self._epoch + self._position - self._begun) % len(parts)
         self._present = [*parts[first:], *parts[:first]]
 
     def advance(self) -> int:
