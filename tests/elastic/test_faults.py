@@ -195,7 +195,7 @@ def test_too_few_ranks_wait_for_others_so_long_and_no_longer(tmp_path):
         tmp_path, "multi_worker", "1:SIGKILL:step 2", count=2, least=2, restarts=1, options=waits
     )
     assert done.returncode == 75
-    assert "fewer than 2 ranks (--min) were left for 0.5 s (--rejoin-timeout)" in done.stderr
+    assert "fewer than 2 ranks (--min) were there for 0.5 s (--rejoin-timeout)" in done.stderr
 
 
 def test_an_error_of_the_script_ends_the_job(tmp_path):

@@ -105,8 +105,6 @@ class ServingGroup(Group):
         """See `JobGroup`."""
         self._selector.unregister(self._inbox)
 
-    # --- launchers ------------------------------------------------------------------------------
-
     def read(self) -> bool:
         """Takes what other launchers have said. Returns True, as others may come."""
         for channel, message in self._inbox.taken():
@@ -193,8 +191,6 @@ class ServingGroup(Group):
         """The machine with a number; None for this one."""
         machines = self._machines.values()
         return next((one for one in machines if one.location.machine == number), None)
-
-    # --- ranks of other machines ----------------------------------------------------------------
 
     def _kill(self, number: int) -> None:
         machine = self._machine(self._ranks[number].location.machine)

@@ -111,9 +111,7 @@ def _go_on_with(table: keras.callbacks.CSVLogger, rows: list[str]) -> None:
         return
     table.csv_file.close()
     path = Path(table.filename)
-    if (
-        not table.append
-    ):  # the file has nothing else; one that was left by a job before may have more
+    if not table.append:  # nothing else is in it, but what an earlier job has written
         path.write_text("")
     there = path.read_text().splitlines() if path.exists() else []
     epochs = [row.partition(table.sep)[0] for row in rows]

@@ -29,7 +29,7 @@ def environments(
     Raises:
         ImportError: in one line, where Horovod is not installed.
     """
-    with _variables([0] * len(tasks), LOOPBACK) as own:
+    with _variables(["localhost"] * len(tasks), LOOPBACK) as own:
         interface = {"HOROVOD_GLOO_IFACE": _loopback()}
         yield [{**variables, **interface} for variables in own]
 
@@ -47,7 +47,7 @@ def of_group(host: str, ranks: Sequence[Location]) -> Iterator[list[dict[str, st
         OSError: in one line, for an IPv6 address.
     """
     _check_version(host)
-    with _variables([rank.machine for rank in ranks], host) as own:
+    with _variables([_name(rank.machine) for rank in ranks], host) as own:
         yield [{**one, **_on(rank.interface)} for one, rank in zip(own, ranks)]
 
 
@@ -65,10 +65,14 @@ def across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str]]]:
     _check_version(machines[0].host)
     # Several launchers may be on one machine. Horovod must not take their ranks as one machine's.
     places = [place for place, machine in enumerate(machines) for _ in machine.ports]
-    with _variables(places, machines[0].host) as own:
+    with _variables(list(map(_name, places)), machines[0].host) as own:
         yield [
             {**variables, **_on(machines[place].interface)} for variables, place in zip(own, places)
         ]
+
+
+def _name(machine: int) -> str:
+    return f"machine-{machine}"
 
 
 def _on(interface: str) -> dict[str, str]:
@@ -84,11 +88,11 @@ def _check_version(host: str) -> None:
 
 
 @contextlib.contextmanager
-def _variables(machines: Sequence[int], address: str) -> Iterator[list[dict[str, str]]]:
+def _variables(hosts: Sequence[str], address: str) -> Iterator[list[dict[str, str]]]:
     """Runs the server.
 
     Args:
-        machines: the number of each rank's machine.
+        hosts: the name of each rank's machine.
         address: where the server listens.
     """
     try:
@@ -99,7 +103,7 @@ def _variables(machines: Sequence[int], address: str) -> Iterator[list[dict[str,
             "Horovod cannot be imported: install it with `make horovod` in a checkout of tfdist, "
             f"or choose the strategy multi_worker. Received: {error}"
         ) from error
-    slots = [SlotInfo(**place) for place in _places(machines)]
+    slots = [SlotInfo(**place) for place in _places(hosts)]
     # `RendezvousServer` of the same module would listen on all interfaces.
     server = RendezvousHTTPServer((address, 0), RendezvousHandler, verbose=0)
     server.daemon_threads = True  # whoever is slow to ask does not hold up the end
@@ -132,24 +136,24 @@ def _variables(machines: Sequence[int], address: str) -> Iterator[list[dict[str,
         server.server_close()
 
 
-def _places(machines: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _places(hosts: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The place of each rank: among all, on its machine, and among those with that place there.
 
     Args:
-        machines: the number of each rank's machine.
+        hosts: the name of each rank's machine.
     """
-    counts, before = collections.Counter(machines), collections.Counter[int]()
-    for rank, machine in enumerate(machines):
-        local = before[machine]
-        before[machine] += 1
+    counts, before = collections.Counter(hosts), collections.Counter[str]()
+    for rank, host in enumerate(hosts):
+        local = before[host]
+        before[host] += 1
         others = [other for other, count in counts.items() if count > local]
         yield {
-            "hostname": f"machine-{machine}",
+            "hostname": host,
             "rank": rank,
-            "size": len(machines),
+            "size": len(hosts),
             "local_rank": local,
-            "local_size": counts[machine],
-            "cross_rank": others.index(machine),
+            "local_size": counts[host],
+            "cross_rank": others.index(host),
             "cross_size": len(others),
         }
 
