@@ -167,10 +167,14 @@ def test_the_only_part_with_samples_is_waited_for(source):
     assert parts.advance() == 0
 
 
-def test_other_samples_come_last_in_each_batch_and_epoch(source):
-    last = collections.defaultdict(list)
+@pytest.mark.parametrize("goes_on", [False, True], ids=["new data", "data that go on"])
+def test_other_samples_come_last_in_each_batch_and_epoch(goes_on, source):
+    last, parts = collections.defaultdict(list), None
     for epoch in range(4):
-        parts = source(epoch=epoch)
+        if parts is None or not goes_on:
+            parts = source(samples=48, epoch=epoch)
+        else:
+            parts.open(epoch=epoch)
         for batch in range(3):
             taken = [parts.take(worker).index for worker in range(4)]
             assert sorted(taken) == [0, 1, 2, 3]
