@@ -39,7 +39,8 @@ def test_the_next_job_goes_on_and_comes_to_the_result_of_one_device(
     assert "going on from the state of 20" in done.stderr
     assert list(kept.iterdir()) == [], "the next job begins anew"
     check(tmp_path, [0, 1], one_device())
-    assert [trained(tmp_path, number) for number in (0, 1)] == [15 - steps] * 2
+    assert trained(tmp_path, 0) == 15 - steps
+    assert trained(tmp_path, 1) <= 15 - steps, "it may join a little later"
 
 
 def trained(folder, number):
@@ -103,7 +104,9 @@ def test_a_job_that_does_not_come_to_the_state_leaves_it(tmp_path):
     done = train(tmp_path, "multi_worker", "1:SIGKILL:step 3", count=2, least=2, options=kept)
     assert done.returncode == 75, done.stderr
     script = tmp_path / "script.py"
-    script.write_text("import tfdist\ntfdist.Strategy()\n")
+    lines = ["import keras, tfdist", "keras.utils.set_random_seed(1)"]
+    lines += ["tfdist.Strategy(accumulation_steps=2)"]  # as the job, which does more
+    script.write_text("\n".join(lines))
     done = launch(tmp_path, "tfdist", "run", "-n", "2", "--min", "2", *kept, str(script))
     assert done.returncode == 0, done.stderr
     assert "was not used, and stays" in done.stderr

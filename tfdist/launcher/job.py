@@ -89,7 +89,9 @@ class Job(Processes):
                     rank.process.wait()
             own = self._outcome or outcome.of_ranks(self._ranks, self._told, self._started)
             if self._group is not None:
-                return self._group.concluded(own)
+                own = self._group.concluded(own)
+                self._streams.show_said()
+                return own
             if self._remote is None:
                 return own
             end = self._started + (self._limits.total or math.inf)

@@ -64,9 +64,9 @@ def meet(
     rows = _outside_of_scopes(place.all_gather, header)
     if place.is_following and header[0] not in rows[:, 0]:
         raise CannotJoinError(
-            "This rank was started later, and its script does not do what those of the others did, "
-            "so it cannot join them. A script that ranks may join must do the same each time. "
-            f"Received: this rank {doing}"
+            "This rank was started later, or after its job had kept its state (--backup-dir), and "
+            "its script does not do what was done before, so it cannot go on from there. Such a "
+            f"script must do the same each time. Received: this rank {doing}"
         )
     if len(set(rows[:, 0])) > 1:
         text = json.dumps([doing, detail, facts], sort_keys=True)
