@@ -81,3 +81,20 @@ def start(tmp_path):
     for process in started:
         process.kill()
         process.wait()
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that durations are measured with; set by hand."""
+    from tfdist.parameter_server.data import durations
+
+    clock = Clock()
+    monkeypatch.setattr(durations, "time", clock)
+    return clock

@@ -7,26 +7,12 @@ import tensorflow as tf
 import tfdist
 from tests.parameter_server.backups_scenarios import trained
 from tfdist.compression import TopK
-from tfdist.parameter_server.data import durations, parts_source
+from tfdist.parameter_server.data import parts_source
 from tfdist.parameter_server.data.backups import Backups
 from tfdist.parameter_server.data.parts_source import PartsSource
 from tfdist.staleness import Synchronous
 
 pytestmark = pytest.mark.xdist_group("parameter_server")
-
-
-class Clock:
-    now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(durations, "time", clock)
-    return clock
 
 
 @pytest.fixture

@@ -6,23 +6,9 @@ import math
 import pytest
 import tensorflow as tf
 
-from tfdist.parameter_server.data import durations, parts_source
+from tfdist.parameter_server.data import parts_source
 from tfdist.parameter_server.data.dropping import Dropping
 from tfdist.parameter_server.data.parts_source import PartsSource
-
-
-class Clock:
-    now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(durations, "time", clock)
-    return clock
 
 
 @pytest.fixture
