@@ -159,7 +159,9 @@ def main() -> None:
     options = {"batch_size": BATCH, "shuffle": False, "callbacks": callbacks}
     began = time.monotonic()
     history = model.fit(x, y, epochs=EPOCHS, validation_data=(x, y), verbose=2, **options).history
+    seconds = time.monotonic() - began
     found = {
+        "seconds": seconds,
         "weights": model.get_weights(),
         "history": {name: values for name, values in history.items() if name != "recoveries"},
         "iterations": int(model.optimizer.iterations.numpy()),
@@ -169,7 +171,7 @@ def main() -> None:
         "times": times,
     }
     (folder / f"rank-{number}.pickle").write_bytes(pickle.dumps(found))
-    print(json.dumps({"seconds": time.monotonic() - began}), flush=True)
+    print(json.dumps({"seconds": seconds}), flush=True)
     reached("end")
 
 
