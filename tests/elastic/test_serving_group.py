@@ -236,6 +236,12 @@ def test_who_comes_later_follows_and_its_launcher_copies_the_journal(job):
     assert other.group.pause < 1
     job.say(2, "joined")
     job.until(lambda: other.group.pause > 1)  # it copies no more
+    path.write_bytes(path.read_bytes() + entry(b"the rank writes"))
+    written = path.read_bytes()
+    late = {"after": 3, "offset": 0, "data": "", "why": ""}
+    next(iter(job.launchers[0].group._machines.values())).send("piece", source=0, piece=late)
+    job.settle()
+    assert path.read_bytes() == written, "an answer that comes too late changes nothing"
 
 
 def entry(data):

@@ -54,6 +54,7 @@ class JoiningGroup(JobGroup):
         self._inbox = Inbox()
         self._links: dict[int, Link] = {}
         self._follow: set[int] = set()  # ranks that have not joined the others, as far as is known
+        self._joined: set[int] = set()  # those that have, one of which writes the journal
         self._told: Outcome | None = None
         self._is_ending = False
         self._gives_up_at = math.inf
@@ -88,6 +89,7 @@ class JoiningGroup(JobGroup):
     def _pass_on(self, number: int, message: Message) -> None:
         if message["kind"] == "joined":
             self._follow.discard(number)
+            self._joined.add(number)
         self._send("rank", number=number, message=message)
 
     def ended(self, number: int, status: int, how: str = "") -> bool:
@@ -103,6 +105,7 @@ class JoiningGroup(JobGroup):
 
     def _release(self, number: int) -> None:
         self._follow.discard(number)
+        self._joined.discard(number)
         if number in self._links:
             self._links[number].release()
 
@@ -180,7 +183,7 @@ class JoiningGroup(JobGroup):
             number = message.pop("machine")
             del message["kind"]
             self._send("found", machine=number, piece=self._copy.piece(**message))
-        elif kind == "piece":
+        elif kind == "piece" and not self._joined:  # or else the answer comes too late
             self._copy.take(message["source"], message["piece"], time.monotonic())
         elif kind == "written":
             self._copy.is_written(time.monotonic())

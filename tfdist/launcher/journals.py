@@ -41,6 +41,10 @@ class Journals:
     def _follow(self, machine: int) -> list[GroupRank]:
         return [rank for rank in self._ranks.new() if rank.location.machine == machine]
 
+    def _writes(self, machine: int) -> bool:
+        """Whether a rank of a machine writes the journal there."""
+        return any(rank.location.machine == machine for rank in self._ranks.alive())
+
     def answer(self, asking: Machine | None, after: int, offset: int) -> None:
         """Lets a machine have what follows after so many entries and bytes.
 
@@ -51,7 +55,7 @@ class Journals:
         """
         number = asking.location.machine if asking is not None else _OWN
         alive = self._ranks.alive()
-        if any(rank.location.machine == number for rank in alive):
+        if self._writes(number):
             self._say_written(asking)
             return
         if not alive:
@@ -80,5 +84,5 @@ class Journals:
         machine = self._machine(number)
         if machine is not None:
             machine.send("piece", source=source, piece=piece)
-        elif number == _OWN:
+        elif number == _OWN and not self._writes(number):  # or else the answer comes too late
             self._own.take(source, piece, time.monotonic())

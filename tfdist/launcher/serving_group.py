@@ -6,7 +6,7 @@ The messages between launchers, after the greeting of `tfdist.rendezvous`:
 |---|---|---|
 | serving | `wait` | there are as many ranks as there may be |
 | serving | `refused` | why there is no place in the job; the last message |
-| serving | `welcome`: `numbers`, `machine` | the ranks that the launcher starts now |
+| serving | `welcome`: `numbers` | the ranks that the launcher starts now |
 | serving | `start`: `number` | one more, in the place of a lost one |
 | serving | `say`: `number`, `message` | for a rank; see `tfdist.elastic.link` |
 | serving | `kill`: `number` | a rank is to be killed |
@@ -166,7 +166,7 @@ class ServingGroup(Group):
         self._machines[channel] = machine
         count = min(len(greeting["machine"]["ports"]), int(self._headcount.room))
         numbers = [self._connect(machine) for _ in range(count)]
-        machine.send("welcome", numbers=numbers, machine=self._met)
+        machine.send("welcome", numbers=numbers)
         come = named([self._ranks[number].member for number in numbers])
         self._hands.say(f"{machine.host} has come with {come}")
 
