@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator.cluster_coordinator import ClusterCoordinator
+from tensorflow.python.eager.executor import Executor
 
-from tfdist.compat.registry import READ, TENSORFLOW, WRITTEN, overrides, touch
+from tfdist.compat.registry import READ, REPLACED, TENSORFLOW, WRITTEN, overrides, touch
 
 _COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
 _CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
@@ -57,6 +59,47 @@ def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times
         _SCHEDULE.of(_CLUSTER.of(coordinator))(on_worker, (), {})
 
 
+_LEAVING: dict[str, str] = {
+    "why": "when a call in a worker's thread has ended, TensorFlow waits for all that the process' "
+    "own executor still does, such as freeing tensors on other workers. One worker that hangs "
+    "would stop the threads of all others",
+    "versions": TENSORFLOW,
+    "instead": "a coordinator whose threads leave a worker's executor without waiting for another",
+}
+_PRESENT_EXECUTOR = touch(
+    "tensorflow.python.eager.context:Context", "executor", REPLACED, **_LEAVING
+)
+_HANDLE = touch("tensorflow.python.eager.executor:Executor", "_handle", READ, **_LEAVING)
+_DELETE = touch("tensorflow.python.pywrap_tfe", "TFE_DeleteExecutor", READ, **_LEAVING)
+
+
+@overrides("__del__", **_LEAVING)
+class _PresentExecutor(Executor):
+    """The executor that a thread has now, for somebody who wants to set it again later."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        """Waits for nothing: the executor itself stays."""
+        with contextlib.suppress(TypeError):  # the modules are gone when Python ends
+            _DELETE.get()(_HANDLE.of(self))
+
+
+@functools.cache
+def leave_executors_at_once() -> None:
+    """Lets threads set another executor without waiting for the one that they had."""
+
+    def make(original: property) -> property:
+        def present(context: object) -> Executor:
+            found = original.fget(context)  # type: ignore[misc]
+            found.__class__ = _PresentExecutor
+            return found
+
+        return property(present, original.fset)
+
+    _PRESENT_EXECUTOR.replace(make)
+
+
 @overrides(
     "__del__",
     why="TensorFlow's coordinator stops its threads when it is garbage-collected, and waits for "
@@ -67,6 +110,10 @@ def run_on_workers(coordinator: Any, function: Callable[[int, str], None], times
 )
 class Coordinator(ClusterCoordinator):
     """A `ClusterCoordinator` that stays until the process ends."""
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        leave_executors_at_once()
+        super().__init__(strategy)
 
     def __del__(self) -> None:
         """Leaves the threads, which end with the process."""
