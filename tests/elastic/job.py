@@ -35,6 +35,14 @@ _SOON = 0.004  # seconds: somewhere in the next operation
 _plans: dict[str, tuple[bool, str]] = {}
 
 
+def note_plan(plan: str, number: int) -> None:
+    """Notes what happens to a rank, if this process is the rank."""
+    rank, name, moment = plan.split(":")
+    if int(rank) == number:
+        *to_launcher, name = name.split()
+        _plans[moment] = bool(to_launcher), name
+
+
 def reached(moment: str, soon: bool = False) -> None:
     """Sends this process its signal, if it has one for this moment, once."""
     plan = _plans.pop(moment, None)
@@ -82,10 +90,7 @@ def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     number = int(os.environ.get("TFDIST_ELASTIC", ":0").partition(":")[2])
     for plan in sys.argv[2:]:
-        rank, name, moment = plan.split(":")
-        if int(rank) == number:
-            *to_launcher, name = name.split()
-            _plans[moment] = bool(to_launcher), name
+        note_plan(plan, number)
     reached("start")
 
     import keras

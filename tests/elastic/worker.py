@@ -2,8 +2,9 @@
 
 python -m tfdist run -n 3 --min 2 -m tests.elastic.worker FOLDER STRATEGY FAULTS FEATURE...
 
-FAULTS is as for `faulty.install`. A rank that is started later writes no results of features that
-had ended when it joined the others.
+STRATEGY may end with "+topk", for compression that loses nothing. FAULTS is as for
+`faulty.install`. A rank that is started later writes no results of features that had ended when it
+joined the others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pickle
 import signal
 import sys
 import warnings
+
+_OF_GROUP = ("replicas", "recoveries", "lost_residuals")
 
 
 def main() -> None:
@@ -33,6 +36,8 @@ def main() -> None:
     from tests.equivalence.features import FEATURES
     from tests.equivalence.results import Result, file_name, write
 
+    name_of_strategy, _, topk = name_of_strategy.partition("+")
+    compression = tfdist.compression.TopK(1.0, min_bytes=0) if topk else None
     features = {feature.name: feature for feature in FEATURES}
     number = int(os.environ["TFDIST_ELASTIC"].split(":")[1])
     faulty.install(faults, number)
@@ -41,9 +46,10 @@ def main() -> None:
         path = pathlib.Path(folder, file_name(feature.name, str(number)))
         strategy = None
         try:
-            strategy = tfdist.Strategy(name_of_strategy, **feature.options)
+            options = {"compression": compression, **feature.options}
+            strategy = tfdist.Strategy(name_of_strategy, **options)
             outcome, model = harness.train(feature, strategy)
-            for name in [n for n in outcome.history if n.endswith(("replicas", "recoveries"))]:
+            for name in [n for n in outcome.history if n.endswith(_OF_GROUP)]:
                 del outcome.history[name]
             result = Result.of(outcome, model)
         except ValueError as error:

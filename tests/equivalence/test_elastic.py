@@ -38,6 +38,15 @@ _USUAL = {
 }
 # A rank that is lost in its first step would leave variables of which nobody knows the first value.
 _NOT_REPEATED = ("train_on_batch, test_on_batch, predict_on_batch",)
+# What compression keeps in each rank has a part in these.
+_COMPRESSED = (
+    "Adam",
+    "accumulation_steps=3, steps_per_execution=4, remainders",
+    "two optimizers (GAN), last batch of 3",
+    "mixed_float16",
+    "a second fit continues",
+    "Embedding, accumulation",
+)
 # Each rank has a folder of its own here, so that the next rank 0 does not find the files of a dead
 # one, and a new rank does not do what the others have done because of a file.
 _OWN_FILES = ("BackupAndRestore", "ModelCheckpoint", "save_weights", "Keras' guide")
@@ -47,7 +56,7 @@ class Job:
     """Ranks of one engine that train features in turn, under faults.
 
     Args:
-        engine: the name of the strategy.
+        engine: the name of the strategy; "+topk" after it for compression that loses nothing.
         faults: what happens, as for `tests.elastic.faulty.install`.
         features: their names.
         folder: for results and logs.
@@ -57,7 +66,8 @@ class Job:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tfdist", "run", *_OPTIONS[faults]]
-        command += ["--strategy", engine, "-m", "tests.elastic.worker", str(folder), engine]
+        command += ["--strategy", engine.partition("+")[0]]
+        command += ["-m", "tests.elastic.worker", str(folder), engine]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -122,25 +132,38 @@ def job(request, tmp_path_factory):
         one.stop()
 
 
-def _cells(faults):
+def _cells(faults, kind=""):
     for engine in ("multi_worker", "horovod"):
         for place, feature in enumerate(FEATURES):
+            if kind and feature.name not in _COMPRESSED:
+                continue
             if _KERAS < feature.since or feature.name in _NOT_REPEATED:
                 continue
             if faults == _DIE and feature.name.startswith(_OWN_FILES):
                 continue
-            usual = faults == _BREAK and feature.name in _USUAL.get(engine, ())
-            part = "usual" if usual else place % _PARTS
+            usual = faults == _BREAK and not kind and feature.name in _USUAL.get(engine, ())
+            part = "usual" if usual else kind or place % _PARTS
             marks = [pytest.mark.xdist_group(f"elastic {faults} {engine} {part}")]
             if not usual:
                 marks.append(pytest.mark.full)
             if engine == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
-            yield pytest.param(engine, feature, marks=marks, id=f"{engine}-{feature.name}")
+            yield pytest.param(engine + kind, feature, marks=marks, id=f"{engine}-{feature.name}")
 
 
 @pytest.mark.parametrize(("engine", "feature"), list(_cells(_BREAK)))
 def test_training_with_broken_connections_equals_one_device(request, engine, feature, job, results):
+    trained, _ = job(_group(request.node), engine, _BREAK)
+    ranks = trained.results(feature.name)
+    assert not ranks[0].refused
+    problems = compare.problems(ranks, results.reference(feature), history=feature.history)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize(("engine", "feature"), list(_cells(_BREAK, "+topk")))
+def test_compression_with_broken_connections_equals_one_device(
+    request, engine, feature, job, results
+):
     trained, _ = job(_group(request.node), engine, _BREAK)
     ranks = trained.results(feature.name)
     assert not ranks[0].refused

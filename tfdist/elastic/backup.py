@@ -13,6 +13,7 @@ from tfdist.elastic.facts import FACTS, facts_of
 from tfdist.elastic.following import CannotJoinError
 from tfdist.elastic.handover import Belongings
 from tfdist.elastic.operations import Operation
+from tfdist.elastic.residuals import Residuals
 from tfdist.elastic.state import Made
 from tfdist.elastic.windows import Windows
 
@@ -53,12 +54,14 @@ class Backup:
     Args:
         made: the variables of all models.
         windows: the accumulated gradients that wait for an update.
+        residuals: what each rank keeps for itself; not a part of a state.
         belongings: of the callbacks.
     """
 
-    def __init__(self, made: Made, windows: Windows, belongings: Belongings):
+    def __init__(self, made: Made, windows: Windows, residuals: Residuals, belongings: Belongings):
         self._made = made
         self._windows = windows
+        self._residuals = residuals
         self._belongings = belongings
 
     def state(self, completed: int, operation: Operation) -> bytes:
@@ -69,12 +72,13 @@ class Backup:
             operation: what it is about to do.
         """
         own = {id(variable) for variable in self._windows.own()}
-        alive = self._made.alive().items()
+        residuals = self._residuals.variables()
+        alive = [(n, v) for n, v in self._made.alive().items() if n not in residuals]
         windows = {}
         for number in range(self._windows.made):
             window = self._windows.get(number)
             if window is not None:
-                start = {n: value.numpy() for n, value in window.start.values.items()}
+                start = {n: v.numpy() for n, v in window.start.values.items() if n not in residuals}
                 windows[number] = Window(window.totals, start)
         found = State(
             completed,

@@ -21,6 +21,7 @@ class Formation:
         restores: whether this process, which is apart, gets its state from the backup.
         waiting: whether the members come back before their next step, as others wait to join.
         recoveries: how often the group has changed so far.
+        lost: how many ranks were lost so far that had no time to hand anything over.
         writes: whether this member writes the journal of its machine.
         variables: the environment variables for this member's engine.
 
@@ -40,6 +41,7 @@ class Formation:
     restores: bool = False
     waiting: bool = False
     recoveries: int = 0
+    lost: int = 0
     writes: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.elastic import backup, kept, transfer
 from tfdist.elastic.connection import Connection
 from tfdist.elastic.following import CannotJoinError, Following
@@ -17,6 +19,7 @@ from tfdist.elastic.handover import Belongings
 from tfdist.elastic.journal import Entry, Journal
 from tfdist.elastic.link import Link
 from tfdist.elastic.operations import Operation
+from tfdist.elastic.residuals import Residuals
 from tfdist.elastic.settlement import Place, Settlement
 from tfdist.elastic.state import Made, Snapshot
 from tfdist.elastic.windows import Windows
@@ -39,6 +42,7 @@ class Group(Forming):
     Attributes:
         windows: the accumulated gradients that wait for an update.
         made: the variables of all models.
+        residuals: what each rank keeps for itself.
         belongings: what ranks that join get besides variables.
     """
 
@@ -53,8 +57,9 @@ class Group(Forming):
         super().__init__(link, own, connection, journal)
         self.windows = Windows()
         self.made = Made()
+        self.residuals = Residuals(self.made)
         self.belongings = Belongings()
-        self._backup = backup.Backup(self.made, self.windows, self.belongings)
+        self._backup = backup.Backup(self.made, self.windows, self.residuals, self.belongings)
         self._backup_dir = backup_dir
         self._restored: backup.State | None = None  # what this rank gets when it has come to it
         self._following: Following | None = None
@@ -118,15 +123,28 @@ class Group(Forming):
                     self._check()
                     if self._link.takes_in and operation.takes_in:
                         raise GroupIsNoMoreError
-                    return self._note(operation, operation.run(), operation.end())
+                    return self._note(operation, self._run(operation), operation.end())
                 except Exception as error:
                     if not self._is_loss(error) or attempt == _MOST_ATTEMPTS:
                         self._cannot_be_followed(error)
                         raise
-                operation.undo()
+                self._undo(operation)
                 if self._recover(operation):
                     break
             return self._last[0]
+
+    def _run(self, operation: Operation) -> Any:
+        self.residuals.begin()
+        result = operation.run()
+        if operation.takes_in and self.residuals.variables():
+            # Nobody completes the operation before all have what only they know after it.
+            self.residuals.keep()
+            self._connection.sum(tf.zeros([1]))
+        return result
+
+    def _undo(self, operation: Operation) -> None:
+        operation.undo()
+        self.residuals.undo()
 
     def _pass(self, operation: Operation, entry: Entry) -> Structure:
         """Gets past `operation` with what it has come to in the others."""
@@ -146,6 +164,9 @@ class Group(Forming):
         self._completed = self._following.count
         if self._restored is not None:
             self._backup.restore(self._restored, operation)
+            self.residuals.start_anew()
+            if self._own == 0:
+                self.residuals.say("what compression had left unsent is not kept, and is lost")
             self._restored = self._following = None
             if self._journal is not None:
                 self._journal.keep(self._completed, None)
@@ -171,6 +192,7 @@ class Group(Forming):
 
     def _note(self, operation: Operation, result: Structure, state: Snapshot | None) -> Structure:
         self._completed += 1
+        self.residuals.complete()
         self._last = (result, state)
         self._entry = None
         if self._journal is not None:
@@ -209,7 +231,7 @@ class Group(Forming):
                 if not self._is_loss(error) or attempt == _MOST_ATTEMPTS:
                     raise
                 if not is_completed:
-                    operation.undo()
+                    self._undo(operation)
         raise AssertionError  # the loop has no other end
 
     def _save(self, operation: Operation) -> None:
@@ -248,7 +270,9 @@ class Group(Forming):
         self._check()
         joining = [formation.rank_of(number) for number in formation.joining]
         place = Place(self.rank, self.size, self._completed, joining)
-        settlement = Settlement(self._connection.sum, place, operation, self.made, self.windows)
+        settlement = Settlement(
+            self._connection.sum, place, operation, self.made, self.windows, self.residuals
+        )
         if joining:
             self._take_in(settlement)
         settlement.accumulate_again()
@@ -262,7 +286,10 @@ class Group(Forming):
             settlement.send_state(state, to_this_rank=settlement.is_behind)
             result = settlement.result(result)
             if settlement.is_behind:
+                self.residuals.catch_up()
                 self._note(operation, result, operation.end())
                 is_completed = True
         self._write_down()
+        settlement.pass_residuals_on(self.members, formation.leaving)
+        self.residuals.note_lost(formation.lost, says=self.rank == 0)
         return is_completed

@@ -38,7 +38,7 @@ class GroupProcesses(Processes):
         super().__init__(group.rank, group.size)
         self._group = group
         self._carry = carry
-        self._membership: tuple[int, ...] = (*group.members, group.recoveries)
+        self._membership: tuple[int, ...] = (*group.members, group.recoveries, group.residuals.lost)
         group.on_change(self._take_place)
 
     def _take_place(self) -> None:
@@ -53,6 +53,15 @@ class GroupProcesses(Processes):
     def is_following(self) -> bool:
         """Whether this rank was started later, and is on its way to the others."""
         return self._group.is_apart
+
+    @property
+    def may_change(self) -> bool:
+        """True."""
+        return True
+
+    def set_apart(self, variable: tf.Variable, first: Callable[[], tf.Tensor]) -> None:
+        """Notes a variable of which each process has a value of its own."""
+        self._group.residuals.note(variable, first)
 
     @property
     def aside(self) -> Processes:
@@ -79,14 +88,15 @@ class GroupProcesses(Processes):
         """
 
         def noted() -> tuple[_Result, tuple[int, ...]]:
-            return act(), (*self._group.members, self._group.recoveries)
+            group = self._group
+            return act(), (*group.members, group.recoveries, group.residuals.lost)
 
         result, self._membership = self._group.execute(Sum(noted, kind))
         return result
 
     @property
     def membership(self) -> tuple[int, ...]:
-        """The members at the last operation, and how often the group had changed by then.
+        """The members at the last operation, then how many changes and losses there had been.
 
         Ranks may learn at different operations that the group has changed. So this is a part of
         the result of an operation.

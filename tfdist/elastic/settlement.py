@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from tfdist.elastic.following import CannotJoinError
 from tfdist.elastic.forming import GroupIsNoMoreError
 from tfdist.elastic.handover import Belongings
 from tfdist.elastic.operations import Operation
+from tfdist.elastic.residuals import Residuals
 from tfdist.elastic.state import Made, Snapshot
 from tfdist.elastic.windows import Windows
 from tfdist.structures import Structure
@@ -43,6 +45,7 @@ class Settlement:
         operation: what this rank was about to do.
         made: the variables of all models.
         windows: the accumulated gradients that wait for an update.
+        residuals: what each rank keeps for itself.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class Settlement:
         operation: Operation,
         made: Made,
         windows: Windows,
+        residuals: Residuals,
     ):
         self._carry = carry
         self._place = place
         self._operation = operation
         self._made = made
         self._windows = windows
+        self._residuals = residuals
         counts = self._table([place.completed, windows.made])
         self._count = int(counts[:, 1].max())
         counts[place.joining, 0] = -1
@@ -82,6 +87,8 @@ class Settlement:
             GroupIsNoMoreError: then in the other ranks.
         """
         self._check_joining()
+        if self.is_new:
+            self._residuals.start_anew()
         for number in range(self._count):
             self._hand_over_window(number)
         self.send_state(Snapshot(self._made.alive()), to_this_rank=self.is_new)
@@ -119,7 +126,8 @@ class Settlement:
             return
         start = window.start if window is not None and self.is_root else None
         variables = self._made.alive() if self.is_new else {}
-        transfer.state_of(self._carry, start, variables, is_root=self.is_root)
+        leave_out = self._residuals.variables()
+        transfer.state_of(self._carry, start, variables, leave_out, is_root=self.is_root)
         if self.is_new and window is not None:
             window.begin_from_now(totals)
 
@@ -132,7 +140,7 @@ class Settlement:
         """
         own = self._windows.own() if self.is_root else []
         known = {id(v): n for n, v in self._made.alive().items()}
-        leave_out = {known[id(variable)] for variable in own}
+        leave_out = {known[id(variable)] for variable in own} | self._residuals.variables().keys()
         variables = self._made.alive() if to_this_rank else {}
         transfer.state_of(self._carry, state, variables, leave_out, is_root=self.is_root)
 
@@ -155,3 +163,28 @@ class Settlement:
             elif not length or (table[:, number, 0] == serial).all():
                 more = (self._operation.batch,) if len(window.batches) < length else ()
                 window.do_again(*more, is_first=self._place.rank == 0)
+
+    def pass_residuals_on(self, members: Sequence[int], leaving: Sequence[int]) -> None:
+        """Gives all ranks what those keep for themselves that are about to leave.
+
+        Args:
+            members: the numbers of the ranks.
+            leaving: those that are about to leave.
+        """
+        residuals = self._residuals
+        pending = residuals.pending(members)
+        longest = int(self._table([len(pending)]).max())
+        if longest:
+            rows = self._table([*pending, *[-1] * (longest - len(pending))])
+            residuals.decide(
+                [[n for n in row if n >= 0] for row in rows.tolist()], self._place.rank
+            )
+        for number in leaving:
+            is_own = members[self._place.rank] == number
+            given = {number: residuals.own(), **residuals.inherited} if is_own else {}
+            received = {
+                giver: dict(transfer.values_of(self._carry, given.get(giver, {}), is_root=is_own))
+                for giver in transfer.object_of(self._carry, [*given], is_root=is_own)
+            }
+            if not is_own:
+                residuals.inherited.update(received)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,29 @@ def state_of(
         is_root: whether this rank's state counts.
     """
     found = {} if state is None or not is_root else state.values
-    listed = [(n, v.dtype.name, v.shape) for n, v in found.items() if n not in leave_out]
-    sent = object_of(carry, [(n, name, tuple(shape)) for n, name, shape in listed], is_root=is_root)
-    for number, name, shape in sent:
-        dtype = tf.as_dtype(name)
-        value = found[number].numpy() if is_root else np.zeros(shape, dtype.as_numpy_dtype)
-        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        arrived = _bytes_of(carry, data, is_root).view(value.dtype).reshape(shape)
+    sent = {number: value for number, value in found.items() if number not in leave_out}
+    for number, arrived in values_of(carry, sent, is_root=is_root):
         if number in variables:
             variables[number].assign(arrived)
+
+
+def values_of(
+    carry: Carry, given: Mapping[int, tf.Tensor | np.ndarray], *, is_root: bool
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The numbered values of one rank, one after the other; called by all, who iterate to the end.
+
+    Args:
+        carry: as for `state_of`.
+        given: the values, all tensors or all arrays; anything in ranks that are not the root.
+        is_root: as for `state_of`.
+    """
+    found = given if is_root else {}
+    listed = [(n, tf.as_dtype(v.dtype).name, tuple(v.shape)) for n, v in found.items()]
+    for number, name, shape in object_of(carry, listed, is_root=is_root):
+        dtype = tf.as_dtype(name)
+        value = np.asarray(found[number]) if is_root else np.zeros(shape, dtype.as_numpy_dtype)
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        yield number, _bytes_of(carry, data, is_root).view(value.dtype).reshape(shape)
 
 
 def object_of(carry: Carry, given: object, *, is_root: bool) -> Any:

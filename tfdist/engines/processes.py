@@ -49,6 +49,20 @@ class Processes(abc.ABC):
         return False
 
     @property
+    def may_change(self) -> bool:
+        """Whether processes may leave or join; what each one keeps is saved as a sum then."""
+        return False
+
+    def set_apart(self, variable: tf.Variable, first: Callable[[], tf.Tensor]) -> None:
+        """Notes a variable of which each process has a value of its own, for groups that change.
+
+        Args:
+            variable: the variable of this process, which belongs to no strategy itself.
+            first: makes the value that it has before training.
+        """
+        del variable, first
+
+    @property
     def meeting_place(self) -> Processes:
         """The `Processes` object through which all strategies of this process talk to others."""
         return self

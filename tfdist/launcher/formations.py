@@ -81,7 +81,7 @@ class Formations:
         variables = self._variables([rank.location for rank in members])
         writing = writers(members)
         for place, rank in enumerate(members):
-            rank.state = "forming"
+            rank.state, rank.was_in_group = "forming", True
             formation = Formation(
                 self.generation,
                 [other.member.number for other in members],
@@ -90,6 +90,7 @@ class Formations:
                 [other.member.number for other in members if other.is_new],
                 waiting=is_interim,
                 recoveries=self._recoveries,
+                lost=self._ranks.lost(),
                 writes=rank in writing,
                 variables=variables[place],
             )

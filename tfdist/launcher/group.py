@@ -154,7 +154,7 @@ class Group(JobGroup):
         elif kind == "leaving":
             self._take_leaving(rank)
         elif kind == "left":
-            rank.state = "gone"
+            rank.state, rank.has_left = "gone", True
         elif kind == "done":
             rank.state = "done"
             if rank.is_new:

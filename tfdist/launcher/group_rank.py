@@ -45,6 +45,8 @@ class GroupRank:
         writes: whether it has written into the journal what it has completed.
         leaves: whether it has asked to leave.
         met: after how many operations the others wait for it, once it was told that.
+        was_in_group: whether it has been in a group.
+        has_left: whether it has handed everything over.
         has_ended: whether its process has ended; what it said before may still arrive.
     """
 
@@ -60,6 +62,8 @@ class GroupRank:
     writes: bool = False
     leaves: bool = False
     met: int | None = None
+    was_in_group: bool = False
+    has_left: bool = False
     has_ended: bool = False
 
     @property
@@ -82,6 +86,11 @@ class Roster(dict[int, GroupRank]):
     def staying(self) -> list[GroupRank]:
         """The ranks that have the state of the job, without those that were asked to leave."""
         return [rank for rank in self.left() if not rank.leaves]
+
+    def lost(self) -> int:
+        """How many ranks were lost that had been in a group, with what only they knew."""
+        gone = [rank for rank in self.values() if rank.state == "gone" and rank.was_in_group]
+        return sum(not rank.has_left and not rank.is_new for rank in gone)
 
     def new(self) -> list[GroupRank]:
         """The ranks that do not have the state of the job yet, without those that wait."""

@@ -160,7 +160,7 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
     for owner in [model, *optimizers_of(model).values()]:
         for variable in owner.variables:
             found.setdefault(id(variable.value), variable.value)
-    for accumulator in _accumulators(model):
+    for accumulator in accumulators(model):
         found.setdefault(id(accumulator.micro_step), accumulator.micro_step)
     return [v for v in found.values() if v.dtype != tf.string]
 
@@ -181,7 +181,8 @@ def replica_states(model: keras.Model) -> list[ReplicaState]:
     return [state for state in found if state is not None]
 
 
-def _accumulators(model: keras.Model) -> list[GradientAccumulator]:
+def accumulators(model: keras.Model) -> list[GradientAccumulator]:
+    """The gradients that each replica accumulates."""
     return [state for state in replica_states(model) if isinstance(state, GradientAccumulator)]
 
 

@@ -118,7 +118,7 @@ class GradientAccumulator(ReplicaState):
 
     def saved_as(self) -> str:
         """Per replica if a compressor will see each replica's sums, else as their total."""
-        return PER_REPLICA if self._compressed else SUM
+        return PER_REPLICA if self._compressed and not self._processes.may_change else SUM
 
     def position(self) -> tuple[int, int]:
         """The number of updates, and the number of micro-batches since the last update."""

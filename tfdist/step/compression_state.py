@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -41,6 +42,10 @@ class CompressionState(ReplicaState):
             for index in bucket.indices
         }
         self.parts = [self._make(index) for index in range(len(self._units))]
+        for part, unit in zip(self.parts, self._units):
+            for name in part.keys() - unit[0].shared_state:
+                first = functools.partial(_first_value, *unit, name)
+                self._processes.set_apart(self._local(part[name])[0], first)
 
     def _first(self, index: int) -> dict[str, tf.Tensor]:
         return first_state(*self._units[index])
@@ -61,6 +66,10 @@ class CompressionState(ReplicaState):
         }
 
     # --- what is saved ------------------------------------------------------------------------
+
+    def saved_as(self) -> str:
+        """Per replica; as the sum where processes may leave or join."""
+        return SUM if self._processes.may_change else PER_REPLICA
 
     def entries(self) -> list[Entry]:
         """What compressors keep, by unit and name."""
@@ -98,7 +107,8 @@ class CompressionState(ReplicaState):
             self.adopt(NOTHING)
             return
         replicas = self._strategy.num_replicas_in_sync
-        if not saved.replicas - {replicas}:
+        may_change = self._processes.may_change
+        if not may_change and not saved.replicas - {replicas}:
             self.adopt(PER_REPLICA, saved.row)
             return
         tf.get_logger().warning(
@@ -163,3 +173,7 @@ def first_state(compressor: Compressor, bucket: Bucket) -> State:
     if compressor.error_feedback:
         first[residual] = tf.zeros(shape)
     return first
+
+
+def _first_value(compressor: Compressor, bucket: Bucket, name: str) -> tf.Tensor:
+    return first_state(compressor, bucket)[name]

@@ -66,7 +66,7 @@ class ReplicaValues(SaveableState, tf.Module):
         kind = self.saved_as()
         for entry, replica in self._order(kind):
             local = self._local(entry.variable)
-            if kind == SUM:
+            if kind == SUM and not entry.shared:
                 summed = processes.sum_of(functools.partial(_wide_total, local)).numpy()
                 yield summed.astype(entry.variable.dtype.as_numpy_dtype)
                 continue

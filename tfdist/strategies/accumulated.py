@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tfdist.processes.agreement import replica_states
+from tfdist.processes.agreement import accumulators
 from tfdist.processes.on_demand import OnDemand
 from tfdist.step.replica_state import ReplicaState
 
@@ -46,9 +46,9 @@ class AccumulatedGradients:
 
     def own(self) -> list[tf.Variable]:
         """The variables that they are in."""
-        entries = [entry for state in replica_states(self._model) for entry in state.entries()]
+        entries = [entry for state in accumulators(self._model) for entry in state.entries()]
         return [self._strategy.experimental_local_results(entry.variable)[0] for entry in entries]
 
     def is_waiting(self) -> bool:
         """Whether they wait for an update."""
-        return any(state.has_rows() for state in replica_states(self._model))
+        return any(state.has_rows() for state in accumulators(self._model))

@@ -196,9 +196,14 @@ class ElasticStrategy(MultiProcessStrategy):
         self.group.belongings.objects = list(callbacks)
 
     def epoch_logs(self) -> dict[str, float]:
-        """The number of replicas, and how often the group has changed, at the last operation."""
-        *members, recoveries = self.processes.membership
-        return {"replicas": len(members), "recoveries": recoveries}
+        """What the group was at the last operation; the same in all ranks.
+
+        `replicas`: the number of ranks; `recoveries`: how often the group has changed;
+        `lost_residuals`, with compression: how many ranks were lost with their residuals.
+        """
+        *members, recoveries, lost = self.processes.membership
+        logs: dict[str, float] = {"replicas": len(members), "recoveries": recoveries}
+        return logs | ({"lost_residuals": lost} if self.group.residuals.variables() else {})
 
     def reduce(
         self, reduce_op: tf.distribute.ReduceOp, value: Structure, axis: int | None = None
@@ -228,7 +233,8 @@ class ElasticStrategy(MultiProcessStrategy):
             return False
         while self._equal < made.count:
             count, chief = made.count, self.processes.source(0)
-            new = {n: v for n, v in made.alive().items() if n >= self._equal}
+            own_values = self.group.residuals.variables()
+            new = {n: v for n, v in made.alive().items() if self._equal <= n not in own_values}
             own = json.dumps({n: checksum(v) for n, v in new.items()})
             texts = [json.loads(text) for text in self.processes.all_gather_texts(own)]
             common = [n for n in texts[0] if all(n in text for text in texts)]

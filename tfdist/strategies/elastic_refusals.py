@@ -18,7 +18,6 @@ def check_options(options: Options) -> None:
     """Raises ValueError for options that do not survive the loss of a rank."""
     asked = {
         "balance": options.balance,
-        "compression": options.compression is not None,
     }
     for name in asked:
         if asked[name]:
