@@ -31,6 +31,7 @@ from tfdist.compat.coordinator import (
     as_worker,
     is_lost_ps,
     is_lost_worker,
+    leave_executors_at_once,
     run_on_workers,
 )
 from tfdist.compat.data import counted_by_keras, keras_distributes, number_of_batches
@@ -168,6 +169,7 @@ __all__ = [
     "is_recorded",
     "keras_distributes",
     "keras_step",
+    "leave_executors_at_once",
     "masked_weights",
     "model_strategy",
     "move_to",
