@@ -29,12 +29,12 @@ def data():
     return (0.03 * np.random.default_rng(3).normal(size=(ROWS, 16))).astype("float32")
 
 
-def gradients():
+def gradients(epochs=EPOCHS):
     """The gradient of each update, of shape [16, 4]."""
     import numpy as np
 
     factors = np.arange(1, 5, dtype="float32")
-    batches = [data()[start : start + BATCH] for start in range(0, ROWS, BATCH)] * EPOCHS
+    batches = [data()[start : start + BATCH] for start in range(0, ROWS, BATCH)] * epochs
     means = np.stack([np.outer(batch.mean(axis=0), factors) for batch in batches])
     whole = len(means) // ACCUMULATED * ACCUMULATED
     return means[:whole].reshape(-1, ACCUMULATED, 16, 4).mean(axis=1)

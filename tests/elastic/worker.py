@@ -2,9 +2,9 @@
 
 python -m tfdist run -n 3 --min 2 -m tests.elastic.worker FOLDER STRATEGY FAULTS FEATURE...
 
-STRATEGY may end with "+topk", for compression that loses nothing. FAULTS is as for
-`faulty.install`. A rank that is started later writes no results of features that had ended when it
-joined the others.
+STRATEGY may end with "+topk", for compression that loses nothing, or with "+balance", for shares of
+global batches that move after every step. FAULTS is as for `faulty.install`. A rank that is started
+later writes no results of features that had ended when it joined the others.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ def main() -> None:
 
     import tfdist
     from tests.elastic import faulty
-    from tests.equivalence import harness
+    from tests.equivalence import harness, moving_shares
     from tests.equivalence.features import FEATURES
     from tests.equivalence.results import Result, file_name, write
 
-    name_of_strategy, _, topk = name_of_strategy.partition("+")
-    compression = tfdist.compression.TopK(1.0, min_bytes=0) if topk else None
+    name_of_strategy, _, kind = name_of_strategy.partition("+")
+    chosen = {
+        "": {},
+        "topk": {"compression": tfdist.compression.TopK(1.0, min_bytes=0)},
+        "balance": {"balance": True},
+    }[kind]
     features = {feature.name: feature for feature in FEATURES}
     number = int(os.environ["TFDIST_ELASTIC"].split(":")[1])
     faulty.install(faults, number)
@@ -46,9 +50,9 @@ def main() -> None:
         path = pathlib.Path(folder, file_name(feature.name, str(number)))
         strategy = None
         try:
-            options = {"compression": compression, **feature.options}
-            strategy = tfdist.Strategy(name_of_strategy, **options)
-            outcome, model = harness.train(feature, strategy)
+            with moving_shares.moving(kind == "balance"):
+                strategy = tfdist.Strategy(name_of_strategy, **{**chosen, **feature.options})
+                outcome, model = harness.train(feature, strategy)
             for name in [n for n in outcome.history if n.endswith(_OF_GROUP)]:
                 del outcome.history[name]
             result = Result.of(outcome, model)

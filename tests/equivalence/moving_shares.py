@@ -17,23 +17,31 @@ _SHARES = (0.7, 0.1, 0.0, 0.45)
 def _cycle(balancer):
     """The shares in turn, each with the sum 1."""
     replicas = len(balancer.shares)
+    if replicas == 1:
+        yield from itertools.repeat(balancer.shares)
     for share in itertools.cycle(_SHARES):
-        yield np.array([share, *[(1 - share) / (replicas - 1)] * (replicas - 1)])
+        others = max(replicas - 1, 1)
+        yield np.array([share, *[(1 - share) / others] * (replicas - 1)])
 
 
 @contextlib.contextmanager
 def moving(balance):
     """Strategies that are made in this context move their shares, if `balance` is True."""
     turns, cuts = {}, []
-    make = Balancer.__init__
+    make, begin_anew = Balancer.__init__, Balancer.begin_anew
 
     def made(balancer, *args):
         make(balancer, *args)
         turns[balancer] = _cycle(balancer)
-        balancer.adjust()
+        balancer.move(next(turns[balancer]))
+
+    def begun_anew(balancer, replicas):
+        begin_anew(balancer, replicas)  # in an elastic job
+        turns[balancer] = _cycle(balancer)
 
     def adjust(balancer):
-        balancer.move(next(turns[balancer]))
+        if balancer.speeds_of_last_steps().any():  # none since the group has changed
+            balancer.move(next(turns[balancer]))
 
     def part_of(*args):
         cuts.append(args)
@@ -44,6 +52,7 @@ def moving(balance):
         return
     with (
         mock.patch.object(Balancer, "__init__", made),
+        mock.patch.object(Balancer, "begin_anew", begun_anew),
         mock.patch.object(Balancer, "adjust", adjust),
         mock.patch.object(balanced, "part_of", part_of),
     ):

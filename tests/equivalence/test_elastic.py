@@ -38,14 +38,17 @@ _USUAL = {
 }
 # A rank that is lost in its first step would leave variables of which nobody knows the first value.
 _NOT_REPEATED = ("train_on_batch, test_on_batch, predict_on_batch",)
-# What compression keeps in each rank has a part in these.
-_COMPRESSED = (
+# What compression keeps in each rank, or who has which samples, has a part in these.
+_OPTIONAL = ("+topk", "+balance")
+_WITH_OPTIONS = (
     "Adam",
     "accumulation_steps=3, steps_per_execution=4, remainders",
     "two optimizers (GAN), last batch of 3",
     "mixed_float16",
     "a second fit continues",
     "Embedding, accumulation",
+    "synchronized BatchNormalization, last batch of 3",
+    "last batch of 1 sample",
 )
 # Each rank has a folder of its own here, so that the next rank 0 does not find the files of a dead
 # one, and a new rank does not do what the others have done because of a file.
@@ -56,7 +59,7 @@ class Job:
     """Ranks of one engine that train features in turn, under faults.
 
     Args:
-        engine: the name of the strategy; "+topk" after it for compression that loses nothing.
+        engine: the name of the strategy, and an option as for `tests.elastic.worker`.
         faults: what happens, as for `tests.elastic.faulty.install`.
         features: their names.
         folder: for results and logs.
@@ -135,7 +138,7 @@ def job(request, tmp_path_factory):
 def _cells(faults, kind=""):
     for engine in ("multi_worker", "horovod"):
         for place, feature in enumerate(FEATURES):
-            if kind and feature.name not in _COMPRESSED:
+            if kind and feature.name not in _WITH_OPTIONS:
                 continue
             if _KERAS < feature.since or feature.name in _NOT_REPEATED:
                 continue
@@ -148,10 +151,13 @@ def _cells(faults, kind=""):
                 marks.append(pytest.mark.full)
             if engine == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
-            yield pytest.param(engine + kind, feature, marks=marks, id=f"{engine}-{feature.name}")
+            name = f"{engine}{kind}-{feature.name}"
+            yield pytest.param(engine + kind, feature, marks=marks, id=name)
 
 
-@pytest.mark.parametrize(("engine", "feature"), list(_cells(_BREAK)))
+@pytest.mark.parametrize(
+    ("engine", "feature"), [cell for kind in ("", *_OPTIONAL) for cell in _cells(_BREAK, kind)]
+)
 def test_training_with_broken_connections_equals_one_device(request, engine, feature, job, results):
     trained, _ = job(_group(request.node), engine, _BREAK)
     ranks = trained.results(feature.name)
@@ -160,18 +166,9 @@ def test_training_with_broken_connections_equals_one_device(request, engine, fea
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize(("engine", "feature"), list(_cells(_BREAK, "+topk")))
-def test_compression_with_broken_connections_equals_one_device(
-    request, engine, feature, job, results
-):
-    trained, _ = job(_group(request.node), engine, _BREAK)
-    ranks = trained.results(feature.name)
-    assert not ranks[0].refused
-    problems = compare.problems(ranks, results.reference(feature), history=feature.history)
-    assert not problems, "\n".join(problems)
-
-
-@pytest.mark.parametrize(("engine", "feature"), list(_cells(_DIE)))
+@pytest.mark.parametrize(
+    ("engine", "feature"), [cell for kind in ("", *_OPTIONAL) for cell in _cells(_DIE, kind)]
+)
 def test_training_with_replaced_ranks_equals_one_device(request, engine, feature, job, results):
     trained, features = job(_group(request.node), engine, _DIE)
     ranks = trained.results_of_survivors(feature.name, features)

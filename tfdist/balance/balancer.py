@@ -35,8 +35,9 @@ class Balancer:
         self.shares = np.full(replicas, 1 / replicas)
         self._max_share = max_share
         with tf.device("CPU:0"):
-            self._ends = tf.Variable(_ends(self.shares), trainable=False)
-            self._speeds = tf.Variable(tf.zeros([STEPS, replicas]), trainable=False)
+            self._ends = tf.Variable(_ends(self.shares), trainable=False, shape=[None])
+            speeds = tf.zeros([STEPS, replicas])
+            self._speeds = tf.Variable(speeds, trainable=False, shape=[STEPS, None])
 
     def ends(self) -> tf.Tensor:
         """The sums of the shares for one step: float64 of shape `[replicas + 1]`.
@@ -44,7 +45,7 @@ class Balancer:
         Called once in a step and process, outside of replicas: all of them must cut alike.
         """
         with tf.device("CPU:0"):
-            return self._ends.read_value()
+            return tf.ensure_shape(self._ends.read_value(), [len(self.shares) + 1])
 
     def speeds(self, step: ReplicaStep, sizes: tf.Tensor, begun: tf.Tensor) -> tf.Tensor:
         """The samples per second of all replicas, the same on all; in replica context.
@@ -82,6 +83,16 @@ class Balancer:
         if new is not None:
             self.move(new)
 
+    def begin_anew(self, replicas: int) -> None:
+        """Gives all replicas even parts; called in all processes when others are in the group.
+
+        Steps must be traced anew then.
+
+        Args:
+            replicas: the number of replicas.
+        """
+        self.move(np.full(replicas, 1 / replicas))
+
     def move(self, shares: np.ndarray) -> None:
         """Gives the replicas other shares from the next step on; the same in all processes.
 
@@ -89,7 +100,7 @@ class Balancer:
         """
         self.shares = shares
         self._ends.assign(_ends(shares))
-        self._speeds.assign(tf.zeros_like(self._speeds))
+        self._speeds.assign(tf.zeros([STEPS, len(shares)]))
 
     def speeds_of_last_steps(self) -> np.ndarray:
         """Samples per second: float64 of shape `[replicas]`, 0 where nothing is known."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 
@@ -13,7 +15,7 @@ class Balance(keras.callbacks.Callback):
 
     Args:
         balancer: has the shares.
-        reports: whether this process shows what it has found.
+        reports: whether this process shows what it has found; asked at the end of an epoch.
     """
 
     # It does the same in all processes, and neither changes the model nor writes files.
@@ -21,7 +23,7 @@ class Balance(keras.callbacks.Callback):
     changes_variables = False
     saves_alone = False
 
-    def __init__(self, balancer: Balancer, reports: bool):
+    def __init__(self, balancer: Balancer, reports: Callable[[], bool]):
         super().__init__()
         self._balancer = balancer
         self._reports = reports
@@ -37,7 +39,7 @@ class Balance(keras.callbacks.Callback):
         has_moved, self._shown = shares is not self._shown, shares
         speeds = self._balancer.speeds_of_last_steps()
         is_known = bool((speeds > 0).all())
-        if has_moved and is_known and self._reports and (self.params or {}).get("verbose"):
+        if has_moved and is_known and self._reports() and (self.params or {}).get("verbose"):
             print(f"\n{described(speeds, shares)}")
 
 

@@ -292,4 +292,5 @@ class Group(Forming):
         self._write_down()
         settlement.pass_residuals_on(self.members, formation.leaving)
         self.residuals.note_lost(formation.lost, says=self.rank == 0)
+        self._announce()  # steps that were repeated here are no steps of the new group
         return is_completed

@@ -57,7 +57,7 @@ class SynchronousStrategy(BalancedStrategy):
 
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """The callback that moves the shares of the replicas, if they are balanced."""
-        return [Balance(self.balancer, self.is_chief)] if self.balancer else []
+        return [Balance(self.balancer, lambda: self.is_chief)] if self.balancer else []
 
     def run(
         self,

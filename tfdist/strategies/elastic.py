@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.balance.balancer import Balancer
 from tfdist.checksum import checksum
 from tfdist.elastic import metrics
 from tfdist.elastic.functions import (
@@ -31,6 +32,7 @@ from tfdist.step import logs as step_logs
 from tfdist.step.replica import ReplicaStep
 from tfdist.strategies import wrapping
 from tfdist.strategies.accumulated import AccumulatedGradients, AtOnce
+from tfdist.strategies.balanced import check_max_share
 from tfdist.strategies.elastic_extended import ElasticExtended
 from tfdist.strategies.elastic_refusals import own_loop
 from tfdist.strategies.multi_process import MultiProcessStrategy
@@ -63,10 +65,21 @@ class ElasticStrategy(MultiProcessStrategy):
 
         take_place()
         group.on_change(take_place)
+        group.on_change(self._balance_anew)
         self._init_processes(options, engine, log_all_ranks)
         self.on_demand = AtOnce(engine.processes)
         # A rank may have to make a variable while others do not.
         extended.before_creating = lambda kwargs: (kwargs, True)
+
+    def _init_balance(self, options: Options) -> None:
+        if not self.group.is_apart:
+            check_max_share(options.balance_max_share, self.num_replicas_in_sync)
+        shares = self.num_replicas_in_sync, options.balance_max_share
+        self.balancer = Balancer(*shares) if options.balance else None
+
+    def _balance_anew(self) -> None:
+        if self.balancer is not None:
+            self.balancer.begin_anew(self.num_replicas_in_sync)
 
     @property
     def is_multi_process(self) -> bool:
@@ -78,6 +91,8 @@ class ElasticStrategy(MultiProcessStrategy):
         return True
 
     def _ends(self) -> tf.Tensor:
+        if self.balancer is not None:
+            return super()._ends()
         size = self.num_replicas_in_sync
         return tf.constant(np.arange(size + 1) / size, tf.float64)
 

@@ -49,6 +49,7 @@ class Numbers:
         self._use = use
         self._group_key, self._size = 0, 1
         self._numbers: Iterator[int] = itertools.count()
+        self._token: tf.Variable | None = None
 
     def begin(self, generation: int, size: int) -> None:
         """Begins to number the operations of a group."""
@@ -61,8 +62,19 @@ class Numbers:
             "group_size": self._size,
             "group_key": self._group_key,
             "instance_key": next(self._numbers),
-            "ordering_token": [],
+            "ordering_token": [self._ordering_token()],
         }
+
+    def _ordering_token(self) -> tf.Tensor:
+        """What operations of this use have in common, so that they run in their order.
+
+        Without it they would be in one order with all operations that have a state, such as clocks
+        and Python functions, which would wait for other ranks then.
+        """
+        if self._token is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._token = compat.plain_variable(tf.zeros([]))
+        return self._token.handle
 
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """The sum over the ranks."""
