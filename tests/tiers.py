@@ -29,6 +29,7 @@ _OF_PATH = {
     "cluster/test_peers.py": "job",
     "cluster/test_server.py": "job",
     "cluster/test_slurm.py": "pure graph",
+    "cluster/test_vanishing.py": "pure job",
     "compat": "graph",
     "compression": "graph",
     "docs": "page",
