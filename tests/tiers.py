@@ -52,6 +52,7 @@ _OF_PATH = {
     "examples/test_manifest_schemas.py": "pure",
     "examples/test_manifests.py": "pure",
     "faults": "job",
+    "faults/test_table.py": "pure",
     "multi_process": "job",
     "own_loops": "graph",
     "parameter_server": "job",

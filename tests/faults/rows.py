@@ -41,7 +41,7 @@ class Row:
             try:
                 found = [*self.inject(folder)]
                 left = surroundings.left_behind(folder)
-                assert not left, f"{len(left)} processes have not ended"
+                assert not left, f"processes that have not ended: {len(left)}"
             except subprocess.TimeoutExpired:
                 found = [f"{FAILED}it has not ended after {time.monotonic() - start:.0f} s"]
             except (AssertionError, OSError, pytest.skip.Exception) as error:

@@ -62,7 +62,7 @@ def around(kind: str, folder: pathlib.Path) -> Iterator[dict[str, str]]:
         yield {}
 
 
-def left_behind(folder: pathlib.Path, within: float = 10.0) -> list[str]:
+def left_behind(folder: pathlib.Path, within: float = 5.0) -> list[str]:
     """The command lines of processes that were started in a folder, and have not ended.
 
     Args:
