@@ -1,5 +1,6 @@
 """Connections whose other side vanishes are ended by the system, also those of a library."""
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -34,8 +35,6 @@ def test_only_connections_to_and_from_the_servers_of_a_job_are_asked():
             assert time.monotonic() < end
             time.sleep(0.05)
         assert not is_asked(to_other) and not is_asked(pair)
-        timeout = late.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-        assert timeout == 30_000
         to.send(b"x")
         assert accepted.recv(1) == b"x"
         for one in (other, to, to_other, accepted, late):
@@ -61,11 +60,17 @@ _WAITS = """
 import socket, sys, time
 from tfdist.cluster import vanishing
 vanishing._OPTIONS |= {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
-vanishing._OPTIONS |= {"TCP_USER_TIMEOUT": 2000}
+vanishing._SILENT = 4
 connection = socket.create_connection((sys.argv[1], 2222))
 vanishing.watch([f"{sys.argv[1]}:2222"])
 print("connected", flush=True)
-connection.recv(1)
+time.sleep(2)
+print("goes on", flush=True)
+if sys.argv[2] == "idle":
+    connection.recv(1)
+while True:
+    connection.send(bytes(100))
+    time.sleep(0.2)
 """
 _ANSWERS = """
 import socket, time
@@ -78,21 +83,37 @@ time.sleep(60)
 
 @pytest.mark.job
 @pytest.mark.skipif(bool(REASON), reason=REASON)
+@pytest.mark.parametrize("does", ["idle", "sends"])
 @pytest.mark.parametrize("fault", ["cut", "mute"])
-def test_who_waits_for_an_answer_of_a_machine_that_has_vanished_gets_an_error(fault):
+def test_a_connection_to_a_machine_that_has_vanished_ends(fault, does):
     text = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with network.hosts(2) as (here, there):
         server = there.start([sys.executable, "-c", _ANSWERS], **text)
         assert server.stdout.readline() == "listens\n"
-        waits = here.start([sys.executable, "-c", _WAITS, there.address], **text)
+        ours = here.start([sys.executable, "-c", _WAITS, there.address, does], **text)
         try:
-            assert waits.stdout.readline() == "connected\n"
-            time.sleep(2)
-            assert waits.poll() is None, "an idle machine that answers is waited for"
+            assert [ours.stdout.readline() for _ in range(2)] == ["connected\n", "goes on\n"]
+            time.sleep(3)
+            assert ours.poll() is None, "a machine that answers is waited for"
             getattr(there, fault)()
-            _, error = waits.communicate(timeout=20)
+            _, error = ours.communicate(timeout=20)
         finally:
-            for process in (server, waits):
+            for process in (server, ours):
                 process.kill()
                 process.communicate()
-    assert "TimeoutError: [Errno 110]" in error
+    assert {"idle": "TimeoutError", "sends": "BrokenPipeError"}[does] in error
+
+
+def test_a_process_that_reads_nothing_is_not_silent():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+        ours.setblocking(False)
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                ours.send(bytes(1 << 20))
+            assert not vanishing.is_silent(ours, 0.5)
+            time.sleep(0.05)
+        ours.close()
+        theirs.close()

@@ -1,10 +1,13 @@
-"""Lets the system notice that another machine of a job has vanished.
+"""Notices that another machine of a job has vanished.
 
 A machine that loses its power or its network closes no connection. gRPC, as TensorFlow uses it,
-waits for its answer for ever. The system does not: asked to (TCP keepalive, and TCP_USER_TIMEOUT of
-RFC 5482), it ends a connection whose other side has been silent for half a minute. A process that
-is busy or stopped is not silent: its system answers for it. Then gRPC reports the same error as for
-a process that was killed.
+waits for its answer for ever. So the system is asked to look after idle connections (TCP keepalive),
+and a thread looks after those with data that nobody confirms, for which the system would try for a
+quarter of an hour. A connection is ended when its other side is silent for half a minute. Then gRPC
+reports the same error as for a process that was killed.
+
+A process that is busy or stopped is not silent: its system answers for it. That is why the option
+TCP_USER_TIMEOUT (RFC 5482) is not used: it also ends connections to a process that reads nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Collection, Iterable
@@ -20,15 +24,14 @@ from tfdist.cluster import sockets
 from tfdist.cluster.addresses import split_address
 
 # An idle connection is asked after 10 seconds, 4 times, 5 s apart.
-_IDLE, _PAUSE, _TIMES = 10, 5, 4
-_OPTIONS = {
-    "TCP_KEEPIDLE": _IDLE,
-    "TCP_KEEPINTVL": _PAUSE,
-    "TCP_KEEPCNT": _TIMES,
-    # In milliseconds; for what was sent and is not confirmed. The system alone tries for 15 minutes.
-    "TCP_USER_TIMEOUT": 1000 * (_IDLE + _PAUSE * _TIMES),
-}
-# Seconds until a new connection is found.
+_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+# Seconds without any answer to data.
+_SILENT = 30.0
+# The beginning of Linux' `struct tcp_info`, and what is used of it: how often the oldest data were
+# sent again, and the milliseconds since anything was confirmed.
+_INFO = struct.Struct("=8B13I")
+_SENT_AGAIN, _UNCONFIRMED, _SINCE = 2, 12, 20
+# Seconds between two looks at all connections.
 _LOOK = 1.0
 _TCP = (socket.AF_INET, socket.AF_INET6)
 
@@ -37,7 +40,7 @@ _starting = threading.Lock()
 
 
 def ask(connection: socket.socket) -> None:
-    """Lets the system end a connection whose other side is silent for half a minute.
+    """Lets the system end an idle connection whose other side is silent for half a minute.
 
     Args:
         connection: a connection over TCP.
@@ -61,7 +64,7 @@ def ask(connection: socket.socket) -> None:
 
 
 def watch(addresses: Iterable[str]) -> None:
-    """From now on, all connections of this process to and from a job's servers are asked.
+    """From now on, connections of this process to and from a job's servers end in silence.
 
     A thread looks for them, as nobody is told of the connections that gRPC makes. Where a process
     cannot list its connections, which it can on Linux, nothing happens.
@@ -84,26 +87,57 @@ def watch(addresses: Iterable[str]) -> None:
 
 
 def _watch() -> None:
-    asked: set[str] = set()
+    of_job: dict[str, bool] = {}
     while True:
         found = sockets.opened()
-        asked &= set(found.values())
+        of_job = {name: of_job[name] for name in found.values() if name in of_job}
         for descriptor, name in found.items():
-            if name not in asked:
-                with contextlib.suppress(OSError):  # it has ended
-                    if _ask_if_known(descriptor, frozenset(_ports)):
-                        asked.add(name)
+            if not of_job.get(name, True):
+                continue
+            # It may have ended, or be one that is not connected yet.
+            with contextlib.suppress(OSError), sockets.borrowed(descriptor) as one:
+                if name not in of_job:
+                    of_job[name] = _is_of_job(one, frozenset(_ports))
+                    if of_job[name]:
+                        ask(one)
+                elif is_silent(one, _SILENT):
+                    one.shutdown(socket.SHUT_RDWR)
         time.sleep(_LOOK)
 
 
-def _ask_if_known(descriptor: int, ports: Collection[int]) -> bool:
-    """Asks a connection to or from one of these ports; whether it need not be looked at again."""
-    with sockets.borrowed(descriptor) as one:
-        facts = (socket.SO_DOMAIN, socket.SO_TYPE, socket.SO_ACCEPTCONN)
-        family, kind, listens = (one.getsockopt(socket.SOL_SOCKET, fact) for fact in facts)
-        if family not in _TCP or kind != socket.SOCK_STREAM or listens:
-            return True
-        own, other = one.getsockname()[1], one.getpeername()[1]  # raises before it is connected
-        if own in ports or other in ports:
-            ask(one)
-        return True
+def _is_of_job(one: socket.socket, ports: Collection[int]) -> bool:
+    """Whether a socket is a connection to or from one of these ports.
+
+    Raises:
+        OSError: when it is not connected.
+    """
+    facts = (socket.SO_DOMAIN, socket.SO_TYPE, socket.SO_ACCEPTCONN)
+    family, kind, listens = (one.getsockopt(socket.SOL_SOCKET, fact) for fact in facts)
+    if family not in _TCP or kind != socket.SOCK_STREAM or listens:
+        return False
+    return one.getsockname()[1] in ports or one.getpeername()[1] in ports
+
+
+def is_silent(connection: socket.socket, seconds: float) -> bool:
+    """Whether the other side has confirmed nothing for so long, though data were sent again.
+
+    Args:
+        connection: a connection over TCP.
+        seconds: for how long.
+
+    Raises:
+        OSError: when it is none, or has ended.
+
+    Example:
+
+    >>> import socket
+    >>> from tfdist.cluster.vanishing import is_silent
+    >>> with socket.create_server(("127.0.0.1", 0)) as server:
+    ...     with socket.create_connection(server.getsockname()) as one:
+    ...         is_silent(one, 0)
+    False
+    """
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+    facts = _INFO.unpack(info)
+    waits = facts[_SENT_AGAIN] > 0 and facts[_UNCONFIRMED] > 0
+    return waits and facts[_SINCE] >= 1000 * seconds
