@@ -1,4 +1,4 @@
-"""What faults do to parameter server jobs: the rows of the table in docs/faults.md, and its verdict.
+"""What faults do to parameter server jobs: the rows of the table in docs/faults.md, with verdicts.
 
 Here "after update N" is when the chief has N updates; what is injected then meets whatever the
 processes are doing.
@@ -20,7 +20,7 @@ import numpy as np
 from tests.elastic.test_faults import launch
 from tests.faults import servers
 from tests.faults.rows import Row, difference
-from tests.faults.servers_job import BATCH, POLICIES, SAMPLES, SYNCHRONOUS
+from tests.faults.servers_job import BATCH, SAMPLES, SYNCHRONOUS
 
 DEADLINE = 240.0  # seconds for the chief, from the start of all processes
 # For the others, once the chief has ended. A machine that was cut off finds that the chief's does
@@ -28,12 +28,12 @@ DEADLINE = 240.0  # seconds for the chief, from the start of all processes
 OTHERS = 120.0
 HEAD = ["policy", "what happens", "what the job does", "seconds", "max Δw"]
 TEXT = (
-    'A chief, two workers, a parameter server, and `input="dynamic"`; hosts of their own, which are '
-    "network namespaces, where a network is named. The seconds are those of the whole `fit`; for a "
+    'A chief, two workers, a parameter server, and `input="dynamic"`; hosts of their own, which '
+    "are network namespaces, where a network is named. The seconds are those of the whole `fit`; for a "
     "job that ends, those from the fault to the chief's end. Under `Synchronous()` the largest "
     "difference of a weight is that from one device. Otherwise the weights depend on the order of "
-    "the updates; \"exact\" says that each sample was used once in each epoch, and that versions, "
-    "iterations and the metric's sum say so too. In each row all processes have ended by themselves."
+    'the updates; "exact" says that each sample was used once in each epoch, and that versions, '
+    "iterations and the metric's sum say so too. In each row all processes ended by themselves."
 )
 _PS = r"ConnectionError: ps 0 \(ADDRESS\) is lost, and with it its part of the weights\."
 
@@ -76,7 +76,9 @@ FAULTS = {
     ),
     "the disk for snapshots is full": Fault(["worker-0:SIGKILL:5"], around="disk", said=_LOST),
     "the parameter server dies and is started again": Fault(
-        ["ps-0:RESTART:10"], said="training goes on from the snapshot", loses=True,
+        ["ps-0:RESTART:10"],
+        said="training goes on from the snapshot",
+        loses=True,
         environ={"SNAPSHOT_EVERY": "4"},
     ),
     "the parameter server dies": Fault(["ps-0:SIGKILL:5"], ends=_PS, environ=_IMPATIENT),
@@ -171,4 +173,3 @@ def rows(policy: str) -> Iterator[Row]:
     """A row for each fault, after one for none."""
     for name in FAULTS:
         yield Row(policy, name, functools.partial(inject, name, policy))
-

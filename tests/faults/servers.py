@@ -1,4 +1,4 @@
-"""The processes of a parameter server job, and what happens to them: on this machine, or on hosts."""
+"""The processes of a parameter server job, here or on hosts of their own, and what happens to them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from benchmarks import pages
 from benchmarks.common import machine, options, tables
 from tests.elastic import fault_rows
-from tests.faults import server_rows
+from tests.faults import server_rows, servers_job
 from tests.faults.rows import FAILED, Row
 
 NAME = "faults"
@@ -40,7 +40,7 @@ def _kinds() -> Iterator[tuple[str, Kind]]:
     for engine in ("multi_worker", "horovod"):
         texts = fault_rows.HEAD, fault_rows.TEXT
         yield engine, Kind(fault_rows.rows, pages.ELASTIC_PAGE, *texts)
-    for policy in server_rows.POLICIES:
+    for policy in servers_job.POLICIES:
         texts = server_rows.HEAD, server_rows.TEXT
         yield policy, Kind(server_rows.rows, pages.FAULTS_PAGE, *texts)
 

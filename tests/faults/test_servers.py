@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults import server_rows
+from tests.faults import server_rows, servers_job
 from tests.traffic import network
 
 REASON = network.reason_against()
@@ -13,7 +13,7 @@ USUAL = {
 
 
 def _cases():
-    for policy in server_rows.POLICIES:
+    for policy in servers_job.POLICIES:
         for name, fault in server_rows.FAULTS.items():
             marks = [] if (name, policy) in USUAL else [pytest.mark.full]
             if fault.around == "hosts":

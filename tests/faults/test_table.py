@@ -1,4 +1,4 @@
-"""The tables of faults: what an interrupted run has found is kept, and what failed is tried again."""
+"""The tables of faults: what an interrupted run has found is kept, what failed is tried again."""
 
 import subprocess
 import sys
