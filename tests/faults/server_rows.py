@@ -29,9 +29,10 @@ OTHERS = 120.0
 HEAD = ["policy", "what happens", "what the job does", "seconds", "max Δw"]
 TEXT = (
     'A chief, two workers, a parameter server, and `input="dynamic"`; hosts of their own, which '
-    "are network namespaces, where a network is named. The seconds are those of the whole `fit`; for a "
-    "job that ends, those from the fault to the chief's end. Under `Synchronous()` the largest "
-    "difference of a weight is that from one device. Otherwise the weights depend on the order of "
+    "are network namespaces, where a network is named. The seconds are those of the whole `fit`; "
+    "for a job that ends, those from the fault to the chief's end. Under `Synchronous()` the "
+    "largest difference of a weight is that from one device. Otherwise the weights depend on the "
+    "order of "
     'the updates; "exact" says that each sample was used once in each epoch, and that versions, '
     "iterations and the metric's sum say so too. In each row all processes ended by themselves."
 )
@@ -83,7 +84,7 @@ FAULTS = {
     ),
     "the parameter server dies": Fault(["ps-0:SIGKILL:5"], ends=_PS, environ=_IMPATIENT),
     "the parameter server dies, and the disk for snapshots is full": Fault(
-        ["ps-0:RESTART:10"], around="disk", ends=_PS
+        ["ps-0:SIGKILL:10"], around="disk", ends=_PS
     ),
     "all workers die": Fault(
         ["worker-0:SIGKILL:5", "worker-1:SIGKILL:5"],

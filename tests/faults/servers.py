@@ -1,4 +1,4 @@
-"""The processes of a parameter server job, here or on hosts of their own, and what happens to them."""
+"""The processes of a parameter server job, here or on hosts, and what happens to them."""
 
 from __future__ import annotations
 

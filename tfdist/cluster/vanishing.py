@@ -3,8 +3,8 @@
 A machine that loses its power or its network closes no connection. gRPC, as TensorFlow uses it,
 waits for its answer for ever. So the system is asked to look after idle connections (by TCP
 keepalive), and a thread looks after those with data that nobody confirms, for which the system
-would try for a quarter of an hour. A connection is ended when its other side is silent for half a minute. Then gRPC
-reports the same error as for a process that was killed.
+would try for a quarter of an hour. A connection is ended when its other side is silent for half a
+minute. Then gRPC reports the same error as for a process that was killed.
 
 A process that is busy or stopped is not silent: its system answers for it. That is why the option
 TCP_USER_TIMEOUT (RFC 5482) is not used: it also ends connections to a process that reads nothing.
