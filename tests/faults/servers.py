@@ -96,7 +96,7 @@ class Servers:
         Args:
             name: such as "ps-0".
             fault: a signal; "PAUSE" for five seconds, "CLOCK" of all processes, "RESTART", or
-                "CUT", "MUTE" and "LIMIT" of the network.
+                "CUT", "BREAK" (for 45 seconds), "MUTE" and "LIMIT" of the network.
         """
         process, host = self.processes[name], self._hosts.get(name)
         if fault == "CLOCK":
@@ -108,6 +108,9 @@ class Servers:
             process.kill()
             process.wait()
             self.start(name)
+        elif fault == "BREAK":
+            host.cut()
+            self._later(45, host.mend)
         elif fault in ("CUT", "MUTE", "LIMIT"):
             {"CUT": host.cut, "MUTE": host.mute, "LIMIT": lambda: host.limit("1mbit")}[fault]()
         else:
@@ -166,6 +169,7 @@ class Servers:
             timer.cancel()
         for process in self.processes.values():
             process.kill()
+        for process in self.processes.values():
             process.wait()
 
 

@@ -1,7 +1,7 @@
 """What faults do to jobs: the tables of docs/elastic.md and docs/faults.md, from a run of them.
 
 Each row is written into its page at once, so an interrupted run keeps its rows. The next one goes
-on with those that are missing, and those that have failed. A row has a deadline of six minutes.
+on with those that are missing, and those that have failed. A row has a deadline of ten minutes.
 
 python -m tests.faults.table --update          # an hour and a half; needs root for disks, networks
 python -m tests.faults.table --update --fresh  # all rows anew
