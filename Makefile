@@ -144,8 +144,9 @@ benchmark-safety-nets: horovod ## measure what keeps several processes equal; 10
 benchmark-backup-workers: $(INSTALLED) ## a synchronous step on a parameter server, one slow worker
 	$(BIN)/python -m benchmarks.backup_workers --update
 
-fault-table: horovod ## what faults do to elastic jobs, in docs/elastic.md; half an hour; needs root
-	$(BIN)/python -m tests.elastic.fault_table --update
+# Interrupted, it goes on with the rows that are missing; FRESH=1 runs all of them anew.
+fault-table: horovod ## what faults do to jobs, in docs/elastic.md and faults.md; hours; needs root
+	$(BIN)/python -m tests.faults.table --update $(if $(FRESH),--fresh)
 
 benchmark-elastic: horovod ## the cost of an elastic job, and of a lost rank; needs root
 	$(BIN)/python -m benchmarks.elastic --update

@@ -14,6 +14,7 @@ PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 COMPRESSION_PAGE = ROOT / "docs" / "compression.md"
 PARAMETER_SERVER_PAGE = ROOT / "docs" / "parameter_server.md"
 BALANCE_PAGE = ROOT / "docs" / "balance.md"
+FAULTS_PAGE = ROOT / "docs" / "faults.md"
 ELASTIC_PAGE = ROOT / "docs" / "elastic.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 

@@ -5,7 +5,7 @@ python -m tfdist run -n 3 --min 1 -m tests.elastic.job FOLDER [RANK:SIGNAL:MOMEN
 A signal may be for the rank's launcher, as in "2:launcher SIGTERM:step 3".
 
 "PAUSE" stops the rank for five seconds, and "CLOCK" sets the clock of all ranks one day forward, by
-`clock.c`.
+`tests/faults/clock.c`.
 
 A moment is "start", "strategy", "trace", "step N", "micro N", "evaluate", "epoch N", "form N" (the
 group changes), "end", or "after S", the seconds since the rank has its strategy; N counts from 1.

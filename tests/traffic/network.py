@@ -44,6 +44,11 @@ class Host:
         _, (switch, port) = self._ends
         _run("ip", "-n", switch, "link", "set", port, "down")
 
+    def mend(self) -> None:
+        """Brings the host back to the network, after `cut`."""
+        _, (switch, port) = self._ends
+        _run("ip", "-n", switch, "link", "set", port, "up")
+
     def mute(self) -> None:
         """Loses all that the host sends; it still receives. Nobody is told."""
         others = [f"10.77.0.{number}" for number in range(1, 255)]

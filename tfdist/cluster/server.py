@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from tfdist.cluster import chief
+from tfdist.cluster import chief, vanishing
 from tfdist.cluster.addresses import check_port_free, without_proxy
 from tfdist.cluster.config import Cluster
 from tfdist.cluster.parameter_server import check_parameter_server_cluster, enough_threads
@@ -62,6 +62,7 @@ def serve(cluster: Cluster) -> None:
         task_index=cluster.task_index,
         config=config,
     )
+    vanishing.watch(everyone)
     (address,) = cluster.jobs["chief"]
     chief.wait_for_end(address, timeout)
     tf.get_logger().info("tfdist: the chief (%s) has ended, and so does %s", address, me)

@@ -8,7 +8,7 @@ import os
 
 import tensorflow as tf
 
-from tfdist.cluster import Cluster
+from tfdist.cluster import Cluster, vanishing
 from tfdist.cluster.addresses import reserved_ports, without_proxy
 from tfdist.cluster.local import local_cluster
 from tfdist.cluster.parameter_server import check_parameter_server_cluster, wait_for_servers
@@ -63,6 +63,7 @@ def connect(
         raise SystemExit(0)
     if cluster.address not in _served:
         wait_for_servers(cluster)
+        vanishing.watch(others)
         _served.add(cluster.address)
     if resolver is not None and set(resolver.cluster_spec().jobs) == set(_JOBS):
         return resolver

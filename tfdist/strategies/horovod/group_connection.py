@@ -9,6 +9,7 @@ from types import ModuleType
 
 import tensorflow as tf
 
+from tfdist.cluster import sockets
 from tfdist.elastic.formation import Formation
 from tfdist.strategies.horovod.losses import is_loss
 
@@ -40,12 +41,12 @@ class HorovodConnection:
             NotFormedError: when Horovod cannot begin; what it has printed says why.
         """
         os.environ.update(formation.variables)
-        before = set(_sockets().values())
+        before = set(sockets.opened().values())
         try:
             self._hvd.init()
         except ValueError as error:
             raise NotFormedError(str(error)) from error
-        self._opened = set(_sockets().values()) - before
+        self._opened = set(sockets.opened().values()) - before
 
     def leave(self) -> None:
         """Shuts Horovod down."""
@@ -54,9 +55,9 @@ class HorovodConnection:
 
     def interrupt(self) -> None:
         """Closes the connections to all other ranks."""
-        for descriptor, name in _sockets().items():
+        for descriptor, name in sockets.opened().items():
             if name in self._opened:
-                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
+                with contextlib.suppress(OSError), sockets.borrowed(descriptor) as one:
                     one.shutdown(socket.SHUT_RDWR)
 
     def is_loss(self, error: Exception) -> bool:
@@ -66,14 +67,3 @@ class HorovodConnection:
     def sum(self, value: tf.Tensor) -> tf.Tensor:
         """The sum over the ranks."""
         return self._hvd.allreduce(value, op=self._hvd.Sum) if self._hvd.size() > 1 else value
-
-
-def _sockets() -> dict[int, str]:
-    """The open sockets of this process, by descriptor. Their names tell them apart for ever."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{name}")
-            if target.startswith("socket:"):
-                found[int(name)] = target
-    return found
