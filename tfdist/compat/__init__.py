@@ -25,6 +25,12 @@ from tfdist.compat import (
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
 from tfdist.compat.call_variables import CallVariable
 from tfdist.compat.collectives import install_collectives, separate_collectives
+from tfdist.compat.compilation import (
+    compile_where_possible,
+    exchanges,
+    hook_functions,
+    is_refused_meeting,
+)
 from tfdist.compat.coordinator import (
     Coordinator,
     allow_functions_of_coordinator,
@@ -129,9 +135,11 @@ __all__ = [
     "as_worker",
     "captured_from",
     "captured_tensor",
+    "compile_where_possible",
     "connect_again",
     "connect_when",
     "counted_by_keras",
+    "exchanges",
     "flatten_layers",
     "form_group",
     "function_graph",
@@ -143,6 +151,7 @@ __all__ = [
     "hook_compile",
     "hook_end_of_data",
     "hook_extremum",
+    "hook_functions",
     "hook_gradients",
     "hook_keras_losses",
     "hook_load_weights",
@@ -167,6 +176,7 @@ __all__ = [
     "is_lost_ps",
     "is_lost_worker",
     "is_recorded",
+    "is_refused_meeting",
     "keras_distributes",
     "keras_step",
     "leave_executors_at_once",

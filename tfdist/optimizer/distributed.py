@@ -56,23 +56,21 @@ class DistributedOptimizer(OptimizerWrapper):
 
     Example:
 
-    >>> import keras, numpy as np, tensorflow as tf, tfdist
+    >>> import keras, tensorflow as tf, tfdist
     >>> strategy = tfdist.MirroredStrategy()
     >>> with strategy.scope():
     ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     ...     optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
     ...     optimizer.build(model.trainable_variables)
-    ...     loss = keras.losses.MeanSquaredError()
     >>> @tf.function
     ... def train_step(x, y):
     ...     def step(x, y):
     ...         with tf.GradientTape() as tape:
-    ...             value = loss(y, model(x, training=True))
+    ...             value = keras.losses.MeanSquaredError()(y, model(x, training=True))
     ...         variables = model.trainable_variables
     ...         optimizer.apply(tape.gradient(value, variables), variables)
     ...     strategy.run(step, args=(x, y))
-    >>> batch = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
-    >>> data = tf.data.Dataset.from_tensors(batch).unbatch().batch(8)
+    >>> data = tf.data.Dataset.from_tensor_slices((tf.ones((8, 2)), tf.ones((8, 1)))).batch(8)
     >>> for x, y in strategy.experimental_distribute_dataset(data):
     ...     train_step(x, y)
     >>> int(optimizer.iterations.numpy())
@@ -204,6 +202,8 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def _hand_out(self, collected: collection.Collected, grads: list, variables: list) -> None:
         """Hands the weighted gradients to the caller that runs the step."""
+        if collected.takes(self, grads, variables):
+            return
         if collected.builds_later and not self.built:
             collected.unbuilt.append((self, variables))
             return

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import keras
+
 
 class CollectsGradients:
     """Marks a strategy that applies by itself the gradients from `collect`.
@@ -33,6 +35,10 @@ class Collected:
     builds_later: bool = False
     unbuilt: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
 
+    def takes(self, optimizer: Any, gradients: list, variables: list[keras.Variable]) -> bool:
+        """Whether it has taken the gradients as they are, without their weight."""
+        return False
+
 
 _collecting = threading.local()
 
@@ -43,14 +49,14 @@ def current() -> Collected | None:
 
 
 @contextlib.contextmanager
-def collect(builds_later: bool = False) -> Iterator[Collected]:
+def collect(collected: Collected | None) -> Iterator[Any]:
     """In this context and thread, `DistributedOptimizer.apply` hands out its gradients.
 
     Args:
-        builds_later: whether optimizers are only noted, not built; see `Collected`.
+        collected: where the gradients go. None where optimizers apply them.
     """
     previous = current()
-    _collecting.collected = Collected(builds_later=builds_later)
+    _collecting.collected = collected
     try:
         yield _collecting.collected
     finally:

@@ -21,6 +21,7 @@ from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
+from tfdist.step.compiled import compiled
 from tfdist.strategies import wrapping
 from tfdist.strategies.balanced import BalancedStrategy
 from tfdist.structures import Structure
@@ -45,6 +46,11 @@ class SynchronousStrategy(BalancedStrategy):
         self._init_balance(options)
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._prepared: weakref.WeakSet = weakref.WeakSet()
+
+    @property
+    def compiles_replicas(self) -> bool:
+        """True with several replicas: XLA cannot compile a function with an exchange in it."""
+        return self.num_replicas_in_sync > 1
 
     @property
     def is_chief(self) -> bool:
@@ -84,6 +90,8 @@ class SynchronousStrategy(BalancedStrategy):
         model, name = keras_step
         if name == "train_step":
             self._prepare(model)
+        if self.compiles_replicas and model.jit_compile:
+            fn = compiled(fn, model, name)
         return self._run_keras_step(fn, args, kwargs, options, model, name)
 
     def _run_keras_step(

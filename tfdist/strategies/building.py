@@ -131,7 +131,8 @@ def _trace(strategy: tf.distribute.Strategy, step: Callable, spec: Structure) ->
     unbuilt: list[tuple[keras.optimizers.Optimizer, list]] = []
 
     def trace(batch: Structure) -> None:
-        with collection.collect(builds_later=True) as collected, replica.publish(running):
+        gathered = collection.Collected(builds_later=True)
+        with collection.collect(gathered) as collected, replica.publish(running):
             step(batch)
         unbuilt.extend(collected.unbuilt)
 

@@ -87,6 +87,11 @@ class ElasticStrategy(MultiProcessStrategy):
         return True
 
     @property
+    def compiles_replicas(self) -> bool:
+        """True: the group may have other members in the next step."""
+        return True
+
+    @property
     def _reads_whole_batches(self) -> bool:
         return True
 

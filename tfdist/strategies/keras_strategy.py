@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -42,6 +42,11 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         self._batch_specs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     @property
+    def compiles_replicas(self) -> bool:
+        """Whether `jit_compile=True` compiles what each replica computes, not Keras' functions."""
+        return False
+
+    @property
     def is_multi_process(self) -> bool:
         """Whether several processes run the script and have to agree."""
         return False
@@ -70,11 +75,11 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     def check_compiled(self, model: keras.Model) -> None:
         """Raises ValueError if `compile` was asked for what the strategy cannot do."""
-        if model.jit_compile and self.num_replicas_in_sync > 1:
+        if model.jit_compile and self.compiles_replicas and self.options.balance:
             raise ValueError(
-                "XLA cannot compile a step that exchanges gradients between replicas. Compile with "
-                "`jit_compile=False` or leave it out. Received: jit_compile=True with "
-                f"{self.num_replicas_in_sync} replicas"
+                "With `balance=True` the parts of a batch change their sizes, and XLA compiles "
+                "anew for each size. Compile with `jit_compile=False`, or leave out `balance`. "
+                f"Received: jit_compile=True, balance=True with {self.num_replicas_in_sync} replicas"
             )
 
     def batch_spec(self, dataset: tf.data.Dataset) -> Structure:
@@ -119,6 +124,20 @@ def _reduce_per_replica(strategy: tf.distribute.Strategy, values: Structure, red
     return strategy.reduce_per_replica(values, reduction) if _is_ours(strategy) else None
 
 
+def _make_function(model: keras.Model, make: Callable[[], object]) -> object:
+    """Makes one of Keras' functions of `model`; not compiled, where replicas are compiled."""
+    strategy = model.distribute_strategy
+    if _is_ours(strategy):
+        strategy.check_compiled(model)  # the attribute may have been set after `compile`
+    if not _is_ours(strategy) or not strategy.compiles_replicas or not model.jit_compile:
+        return make()
+    model.jit_compile = False
+    try:
+        return make()
+    finally:
+        model.jit_compile = True
+
+
 @contextlib.contextmanager
 def _refuse_training_in_evaluator(
     model: keras.Model, name: str, arguments: object
@@ -138,6 +157,7 @@ compat.install()
 inside_keras.install(check_plain=wrapping.refuse_unwrapped, join=joined)
 compat.hook_reduce_per_replica(_reduce_per_replica)
 compat.hook_additions(lambda strategy: isinstance(strategy, collection.CollectsGradients))
+compat.hook_functions(_make_function)
 compat.hook_runs(end_of_data.of_run)
 compat.hook_runs(_refuse_training_in_evaluator)
 compat.hook_reading(_compare_reading)

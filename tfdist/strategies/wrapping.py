@@ -62,8 +62,8 @@ def compile_for_strategy(
     """Does what `model.compile` does; under tfdist the optimizer is wrapped too.
 
     Raises:
-        ValueError: for a model or an optimizer that was made outside the scope, and for
-            `jit_compile=True` on several replicas.
+        ValueError: for a model or an optimizer that was made outside the scope, and for what the
+            strategy cannot do.
     """
     strategy = model.distribute_strategy
     if not is_ours(strategy):

@@ -92,7 +92,7 @@ class FunctionalStep:
         start = {id(variable): value for variable, value in others}
         sources = {id(v): parts[id(v)] for v in self.trainable}
         with (
-            collection.collect() as collected,
+            collection.collect(collection.Collected()) as collected,
             replica.publish(running),
             compat.gradients_by_value(sources),
             StepScope(others, parts, devices, collected) as scope,

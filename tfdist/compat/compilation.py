@@ -1,0 +1,67 @@
+"""XLA: what is compiled of a step that replicas run together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat.registry import KERAS, READ, REPLACED, TENSORFLOW, touch
+
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+_MAKERS = [
+    touch(
+        *(_TRAINER, f"make_{kind}_function", REPLACED, "self", "force"),
+        why="Keras compiles the function around all replicas, with the exchange of gradients in "
+        "it, which XLA cannot compile",
+        versions=KERAS,
+        instead="a strategy that Keras asks what is to be compiled",
+    )
+    for kind in ("train", "test", "predict")
+]
+_SET_ATTRIBUTE = touch(
+    *("tensorflow.python.framework.ops:Operation", "_set_attr", READ, "self", "attr_name"),
+    why="`tf.xla.experimental.jit_scope` belongs to a whole graph, but the replicas of a strategy "
+    "take turns in tracing one graph",
+    versions=TENSORFLOW,
+    instead="a `jit_scope` of one thread",
+)
+_COMPILE = "_XlaCompile"  # what `jit_scope` writes
+_MEETS = "merge_call called while defining a new graph"
+_EXCHANGES = ("Collective", "Horovod", "Nccl")
+
+
+def hook_functions(hook: Callable[[keras.Model, Callable[[], object]], object]) -> None:
+    """Makes Keras make its functions of a model with `hook(model, make)`.
+
+    `make()` is Keras' own method with its arguments filled in.
+    """
+
+    def make_method(original: Callable) -> Callable:
+        @functools.wraps(original)
+        def make_function(self: keras.Model, force: bool = False) -> object:
+            return hook(self, functools.partial(original, self, force))
+
+        return make_function
+
+    for found in _MAKERS:
+        found.replace(make_method)
+
+
+def compile_where_possible(operations: Iterable[tf.Operation]) -> None:
+    """Lets XLA compile what it can of `operations`, in a graph that is being traced."""
+    value = tf.compat.v1.AttrValue(b=True)
+    for operation in operations:
+        _SET_ATTRIBUTE.of(operation)(_COMPILE, value)
+
+
+def is_refused_meeting(error: RuntimeError) -> bool:
+    """Whether TensorFlow raised `error` because replicas were to meet inside of a function."""
+    return _MEETS in str(error)
+
+
+def exchanges(graph: tf.Graph) -> bool:
+    """Whether operations of `graph` send something to other replicas."""
+    return any(operation.type.startswith(_EXCHANGES) for operation in graph.get_operations())

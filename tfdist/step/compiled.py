@@ -1,0 +1,194 @@
+"""Compiles with XLA what each replica computes in a step of Keras (`jit_compile=True`).
+
+XLA cannot compile an exchange between replicas. So what a replica computes up to its gradients is
+one function that XLA compiles. The function changes no variable that the replicas have in common.
+It returns the gradients, and the new values of such variables. Outside of it, these values are
+assigned, and the optimizers are applied as in a step that is not compiled.
+
+Some steps need the other replicas before they have all gradients: synchronized BatchNormalization,
+a loss that is divided by a sum over all replicas, a step that uses weights which it has updated.
+There XLA compiles what lies between the exchanges, as far as it can.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.engines.current import ExchangeRefusedError, refusing_exchanges
+from tfdist.step import collection, loss_sums, loss_tags, replica
+from tfdist.step.logs import is_number
+from tfdist.structures import Structure
+
+
+def compiled(fn: Callable, model: keras.Model, name: str) -> Callable:
+    """The step `fn` of a replica, compiled with XLA.
+
+    Args:
+        fn: a step of `model`.
+        model: the model.
+        name: "train_step", "test_step" or "predict_step".
+    """
+
+    def step(*args: Structure) -> Structure:
+        running = replica.current()
+        if running is None or tf.executing_eagerly():
+            return fn(*args)
+        synchronized = (getattr(x, "synchronized", False) for x in compat.flatten_layers(model))
+        if name == "train_step" and any(synchronized):
+            return _between_exchanges(fn, args)
+        notes = vars(running.notes)
+        before = {key: copy.copy(value) for key, value in notes.items()}
+        try:
+            return _as_a_whole(fn, args, name, running)
+        except RuntimeError as error:
+            refused = isinstance(error, ExchangeRefusedError)
+            if not refused and not compat.is_refused_meeting(error):
+                raise
+        notes.update(before)
+        return _between_exchanges(fn, args)
+
+    return step
+
+
+@dataclasses.dataclass
+class _Postponed(collection.Collected):
+    """The updates that the step asks for, which are made after the compiled function.
+
+    Attributes:
+        updates: each optimizer with its gradients and their variables.
+        changes: the ids of the variables that these updates change.
+    """
+
+    updates: list[tuple[Any, list, list[keras.Variable]]] = dataclasses.field(default_factory=list)
+    changes: set[int] = dataclasses.field(default_factory=set)
+
+    def takes(self, optimizer: Any, gradients: list, variables: list[keras.Variable]) -> bool:
+        """Keeps an update for later."""
+        self.updates.append((optimizer, gradients, variables))
+        given = [v for v, gradient in zip(variables, gradients) if gradient is not None]
+        state = [v for v in optimizer.variables if v.name != "learning_rate"]
+        self.changes |= {id(variable) for variable in (*given, *state)}
+        return True
+
+
+class _Parts(collection.Collected):
+    """Marks the operations of a step for XLA, but for those that update variables.
+
+    Args:
+        graph: the graph that is being traced.
+    """
+
+    def __init__(self, graph: tf.Graph):
+        super().__init__()
+        self._graph = graph
+        self._first = 0
+
+    def begin(self) -> None:
+        """The operations that follow are to be compiled."""
+        self._first = len(self._graph.get_operations())
+
+    def end(self) -> None:
+        """The operations that follow are not to be compiled."""
+        compat.compile_where_possible(self._graph.get_operations()[self._first :])
+
+    def takes(self, optimizer: Any, gradients: list, variables: list[keras.Variable]) -> bool:
+        """Updates at once."""
+        self.end()
+        with collection.collect(None):
+            optimizer.apply(gradients, variables)
+        self.begin()
+        return True
+
+
+class _Unchanged(keras.StatelessScope):
+    """Keeps the new values of variables that the replicas have in common.
+
+    A replica's own variables are assigned to: those of metrics, which count its samples.
+
+    Args:
+        postponed: the updates that are made later.
+    """
+
+    def __init__(self, postponed: _Postponed):
+        super().__init__(collect_losses=True)
+        self._postponed = postponed
+        self.changed: dict[int, keras.Variable] = {}
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """The value in the step; until the step assigns one, the variable's own."""
+        self._check_not_updated(variable)
+        found = super().get_current_value(variable)
+        if found is not None:
+            return found
+        with compat.outside_stateless_scope():
+            return variable.value
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        """Keeps a new value, or assigns it to a variable that is the replica's own."""
+        variable, value = update
+        self._check_not_updated(variable)
+        with compat.outside_stateless_scope():
+            if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
+                variable.assign(value)
+                return
+        self.changed[id(variable)] = variable
+        super().add_update(update)
+
+    def _check_not_updated(self, variable: keras.Variable) -> None:
+        if id(variable) in self._postponed.changes:
+            raise ExchangeRefusedError(f"the step uses {variable.path} after its update")
+
+
+def _as_a_whole(
+    fn: Callable, args: tuple, name: str, running: replica.ReplicaStep
+) -> Structure:
+    """The results of the step, whose function XLA must compile.
+
+    Raises:
+        RuntimeError: when the step needs the other replicas before it has all gradients.
+    """
+    postponed = _Postponed()
+    scope = _Unchanged(postponed)
+
+    def computed(*args: Structure) -> tuple[Structure, list, list]:
+        with collection.collect(postponed), scope, refusing_exchanges():
+            results = fn(*args)
+            if name != "predict_step":
+                results = _numbers(results, lambda log: loss_sums.as_mean(running, log))
+        if compat.exchanges(tf.compat.v1.get_default_graph()):
+            raise ExchangeRefusedError("the step exchanges values with other replicas")
+        values = [scope.get_current_value(variable) for variable in scope.changed.values()]
+        return results, values, [gradients for _, gradients, _ in postponed.updates]
+
+    function = tf.function(computed, autograph=False, jit_compile=True)
+    results, values, gradients = function(*args)
+    for variable, value in zip(scope.changed.values(), values):
+        variable.assign(value)
+    for (optimizer, _, variables), of_update in zip(postponed.updates, gradients):
+        optimizer.apply(of_update, variables)
+    if name == "predict_step":
+        return results
+    # They are means over the replica's samples, which their operation does not show.
+    return _numbers(results, lambda log: loss_tags.tag(log, loss_tags.LOSS))
+
+
+def _numbers(logs: Structure, change: Callable[[tf.Tensor], tf.Tensor]) -> Structure:
+    return tf.nest.map_structure(lambda log: change(log) if is_number(log) else log, logs)
+
+
+def _between_exchanges(fn: Callable, args: tuple) -> Structure:
+    """The results of the step, of which XLA compiles the parts that it can."""
+    graph = tf.compat.v1.get_default_graph()
+    parts = _Parts(graph)
+    parts.begin()
+    with collection.collect(parts):
+        results = fn(*args)
+    parts.end()
+    return results
