@@ -178,13 +178,6 @@ def test_fit_inside_another_strategys_scope_is_refused(two_replicas):
             model.fit(X, Y, verbose=0)
 
 
-def test_jit_compile_is_refused(two_replicas):
-    with two_replicas.scope():
-        model = keras.Sequential(_layers())
-        with pytest.raises(ValueError, match="XLA.*Received: jit_compile=True"):
-            model.compile("sgd", "mse", jit_compile=True)
-
-
 def test_nothing_is_refused_outside_a_scope():
     model = keras.Sequential(_layers())
     model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse", jit_compile=False)

@@ -44,6 +44,7 @@ _OF_PATH = {
     "equivalence/test_balance.py": "graph job",
     "equivalence/test_cells.py": "graph",
     "equivalence/test_compression.py": "graph job",
+    "equivalence/test_compiled.py": "graph job",
     "equivalence/test_elastic.py": "job",
     "equivalence/test_equivalence.py": "graph job",
     "equivalence/test_job.py": "job",

@@ -27,6 +27,7 @@ class Column:
         sample: the names of the features in that.
         compression: the option of the strategy.
         balance: the option of the strategy; if it is True, the shares move after each step.
+        jit_compile: whether XLA compiles the steps.
         workers: of a parameter server, whose servers are in the one process; 0 for none.
     """
 
@@ -37,6 +38,7 @@ class Column:
     complete: bool
     compression: Compressor | None = None
     balance: bool = False
+    jit_compile: bool = False
     workers: int = 0
     sample: tuple[str, ...] = SAMPLE
 
@@ -69,7 +71,7 @@ class Column:
         """Trains `feature`, in this process and its peers."""
         try:
             with moving_shares.moving(self.balance):
-                outcome, model = harness.train(feature, self._strategy(feature))
+                outcome, model = harness.train(feature, self._strategy(feature), self.jit_compile)
             return Result.of(outcome, model)
         except ValueError as error:
             if not self.refusal(feature):
@@ -143,4 +145,11 @@ BALANCED = (
     Column("horovod-2-balance", "horovod", 2, 1, complete=False, balance=True),
     Column("multi_worker-2x2-balance", "multi_worker", 2, 2, complete=False, balance=True),
 )
-BY_NAME = {column.name: column for column in (*COLUMNS, *COMPRESSED, *BALANCED)}
+# Steps that XLA compiles.
+COMPILED = (
+    Column("mirrored-2-compiled", "mirrored", 1, 2, complete=False, jit_compile=True),
+    Column("mirrored-3-compiled", "mirrored", 1, 3, complete=False, jit_compile=True),
+    Column("multi_worker-2-compiled", "multi_worker", 2, 1, complete=False, jit_compile=True),
+    Column("horovod-2-compiled", "horovod", 2, 1, complete=False, jit_compile=True),
+)
+BY_NAME = {column.name: column for column in (*COLUMNS, *COMPRESSED, *BALANCED, *COMPILED)}

@@ -30,16 +30,17 @@ class Results:
         self._wanted = wanted
         self._jobs = {}
 
-    def reference(self, feature):
+    def reference(self, feature, jit_compile=False):
         """The outcome on one device."""
 
         def compute():
             try:
-                return Result(harness.train_on_one_device(feature), [])
+                return Result(harness.train_on_one_device(feature, jit_compile), [])
             finally:
                 harness.forget()
 
-        return self._shared.get(("one device", feature.name), compute).outcome
+        device = "one compiled device" if jit_compile else "one device"
+        return self._shared.get((device, feature.name), compute).outcome
 
     def of(self, column, feature):
         """The results of the column's processes, by rank."""

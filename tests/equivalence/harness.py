@@ -88,18 +88,29 @@ class Feature:
         return hash(self.name)
 
 
-def train_on_one_device(feature: Feature) -> Outcome:
+def train_on_one_device(feature: Feature, jit_compile: bool = False) -> Outcome:
     """The outcome with plain Keras, to which all others are compared."""
     keras.utils.set_random_seed(SEED)
-    model = (feature.reference_build or feature.build)()
+    model = _compiled((feature.reference_build or feature.build)(), jit_compile)
     return (feature.reference_fit or feature.fit)(model)
 
 
-def train(feature: Feature, strategy: tf.distribute.Strategy) -> tuple[Outcome, keras.Model]:
-    """The outcome under `strategy`, of an unchanged script but for the scope."""
+def _compiled(model: keras.Model, jit_compile: bool) -> keras.Model:
+    if jit_compile and not model.run_eagerly:
+        model.jit_compile = True
+    return model
+
+
+def train(
+    feature: Feature, strategy: tf.distribute.Strategy, jit_compile: bool = False
+) -> tuple[Outcome, keras.Model]:
+    """The outcome under `strategy`, of an unchanged script but for the scope.
+
+    With `jit_compile` XLA compiles the steps, unless the feature is an eager step.
+    """
     keras.utils.set_random_seed(SEED)
     with strategy.scope():
-        model = feature.build()
+        model = _compiled(feature.build(), jit_compile)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="BatchNormalization without")
         return feature.fit(model), model

@@ -29,6 +29,7 @@ from tfdist.compat.compilation import (
     compile_where_possible,
     exchanges,
     hook_functions,
+    is_in_xla,
     is_refused_meeting,
 )
 from tfdist.compat.coordinator import (
@@ -172,6 +173,7 @@ __all__ = [
     "inner_variable",
     "install",
     "install_collectives",
+    "is_in_xla",
     "is_large",
     "is_lost_ps",
     "is_lost_worker",

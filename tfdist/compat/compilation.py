@@ -28,6 +28,13 @@ _SET_ATTRIBUTE = touch(
     versions=TENSORFLOW,
     instead="a `jit_scope` of one thread",
 )
+_IN_XLA = touch(
+    *("tensorflow.python.ops.control_flow_util", "GraphOrParentsInXlaContext", READ, "graph"),
+    why="XLA cannot compile an exchange between replicas; replicas of one process would wait for "
+    "each other forever",
+    versions=TENSORFLOW,
+    instead="an error of TensorFlow's own",
+)
 _COMPILE = "_XlaCompile"  # what `jit_scope` writes
 _MEETS = "merge_call called while defining a new graph"
 _EXCHANGES = ("Collective", "Horovod", "Nccl")
@@ -55,6 +62,12 @@ def compile_where_possible(operations: Iterable[tf.Operation]) -> None:
     value = tf.compat.v1.AttrValue(b=True)
     for operation in operations:
         _SET_ATTRIBUTE.of(operation)(_COMPILE, value)
+
+
+def is_in_xla() -> bool:
+    """Whether a function is being traced that XLA must compile, or a function inside of it."""
+    graph = tf.compat.v1.get_default_graph()
+    return not tf.executing_eagerly() and bool(_IN_XLA.get()(graph))
 
 
 def is_refused_meeting(error: RuntimeError) -> bool:

@@ -146,9 +146,7 @@ class _Unchanged(keras.StatelessScope):
             raise ExchangeRefusedError(f"the step uses {variable.path} after its update")
 
 
-def _as_a_whole(
-    fn: Callable, args: tuple, name: str, running: replica.ReplicaStep
-) -> Structure:
+def _as_a_whole(fn: Callable, args: tuple, name: str, running: replica.ReplicaStep) -> Structure:
     """The results of the step, whose function XLA must compile.
 
     Raises:

@@ -59,6 +59,7 @@ def running_step(model: keras.Model) -> str | None:
 def advance() -> None:
     """Moves on what a step of the innermost run moves on, after a step that found no data."""
     model, step = getattr(_runs, "innermost", (None, ""))
-    if model is not None and not model.run_eagerly:
+    # An eager step does not begin without a batch, nor does a function that XLA has compiled.
+    if model is not None and not model.run_eagerly and not model.jit_compile:
         for move_on in _advances.get(model, {}).get(step, ()):
             move_on()

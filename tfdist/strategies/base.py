@@ -78,10 +78,17 @@ class SynchronousStrategy(BalancedStrategy):
         hands in a batch that is not distributed yet (`train_on_batch`), the batch is split here.
 
         Raises:
-            ValueError: for a step of a model that was not built in this scope.
+            ValueError: for a step of a model that was not built in this scope; inside of a function
+                that XLA must compile.
             TypeError: for a step of a legacy `tf_keras` model.
         """
         check_not_legacy(fn)
+        if self.compiles_replicas and compat.is_in_xla():
+            raise ValueError(
+                "XLA cannot compile the exchange between replicas. Leave `jit_compile=True` out of "
+                "the function that calls `run`; in `fit`, `model.compile(..., jit_compile=True)` "
+                "compiles what each replica computes. Received: a call of run in such a function"
+            )
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
         keras_step = compat.keras_step(fn)
