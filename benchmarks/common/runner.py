@@ -81,6 +81,11 @@ def in_own_network(gigabits: float | None = None) -> list[str]:
     return ["unshare", "--net", "sh", "-c", f'ip link set lo up && {limit}exec "$@"', "sh"]
 
 
+def alone(command: list[str]) -> None:
+    """Runs one process, for `written`."""
+    _run(command, environment())
+
+
 def launched(
     processes: int,
     strategy: str,

@@ -79,7 +79,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
             raise ValueError(
                 "With `balance=True` the parts of a batch change their sizes, and XLA compiles "
                 "anew for each size. Compile with `jit_compile=False`, or leave out `balance`. "
-                f"Received: jit_compile=True, balance=True with {self.num_replicas_in_sync} replicas"
+                "Received: jit_compile=True, balance=True with several replicas"
             )
 
     def batch_spec(self, dataset: tf.data.Dataset) -> Structure:
