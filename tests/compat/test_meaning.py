@@ -106,3 +106,53 @@ def test_distributed_variables_are_read_as_numbers():
         variable = tf.Variable(2.5)
     assert (float(variable), int(variable), complex(variable)) == (2.5, 2, 2.5 + 0j)
     assert np.asarray(variable) == 2.5
+
+
+def test_what_xla_must_compile_is_known_while_it_is_traced():
+    import tensorflow as tf
+
+    found = []
+
+    def note():
+        found.append(compat.is_in_xla())
+
+    tf.function(tf.function(note), jit_compile=True)()
+    tf.function(note)()
+    note()
+    assert found == [True, False, False]
+
+
+def test_the_mark_for_xla_is_that_of_a_jit_scope():
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def marked():
+        with tf.xla.experimental.jit_scope():
+            in_scope = tf.random.uniform(()).op
+        other = tf.random.uniform(()).op
+        before = set(other.node_def.attr)
+        compat.compile_where_possible([other])
+        (added,) = set(other.node_def.attr) - before
+        assert in_scope.get_attr(added) is True
+        assert other.get_attr(added) is True
+
+    marked.get_concrete_function()
+
+
+def test_the_error_of_replicas_that_meet_inside_of_a_function_is_known():
+    import tensorflow as tf
+
+    from tests.devices import DEVICES
+
+    strategy = tf.distribute.MirroredStrategy(DEVICES[:2])
+
+    def step():
+        def exchanged():
+            return tf.distribute.get_replica_context().all_reduce("sum", tf.ones(()))
+
+        with pytest.raises(RuntimeError) as caught:
+            tf.function(exchanged, autograph=False)()
+        assert compat.is_refused_meeting(caught.value)
+        assert not compat.is_refused_meeting(RuntimeError("another one"))
+
+    tf.function(lambda: strategy.run(step), autograph=False)()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import keras
+from keras.optimizers import Optimizer
 
 
 class CollectsGradients:
@@ -35,7 +35,7 @@ class Collected:
     builds_later: bool = False
     unbuilt: list[tuple[Any, list]] = dataclasses.field(default_factory=list)
 
-    def takes(self, optimizer: Any, gradients: list, variables: list[keras.Variable]) -> bool:
+    def takes(self, optimizer: Optimizer, gradients: list, variables: list) -> bool:
         """Whether it has taken the gradients as they are, without their weight."""
         return False
 

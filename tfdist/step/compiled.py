@@ -19,6 +19,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.optimizers import Optimizer
 
 from tfdist import compat
 from tfdist.engines.current import ExchangeRefusedError, refusing_exchanges
@@ -69,7 +70,7 @@ class _Postponed(collection.Collected):
     updates: list[tuple[Any, list, list[keras.Variable]]] = dataclasses.field(default_factory=list)
     changes: set[int] = dataclasses.field(default_factory=set)
 
-    def takes(self, optimizer: Any, gradients: list, variables: list[keras.Variable]) -> bool:
+    def takes(self, optimizer: Optimizer, gradients: list, variables: list) -> bool:
         """Keeps an update for later."""
         self.updates.append((optimizer, gradients, variables))
         given = [v for v, gradient in zip(variables, gradients) if gradient is not None]
@@ -98,7 +99,7 @@ class _Parts(collection.Collected):
         """The operations that follow are not to be compiled."""
         compat.compile_where_possible(self._graph.get_operations()[self._first :])
 
-    def takes(self, optimizer: Any, gradients: list, variables: list[keras.Variable]) -> bool:
+    def takes(self, optimizer: Optimizer, gradients: list, variables: list) -> bool:
         """Updates at once."""
         self.end()
         with collection.collect(None):
