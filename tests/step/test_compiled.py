@@ -56,6 +56,14 @@ class Counting(Stepping):
         return keras.ops.cast(self.optimizer.iterations, "float32")
 
 
+class Meeting(Stepping):
+    """Exchanges a value by itself."""
+
+    def call(self, x):
+        context = tf.distribute.get_replica_context()
+        return super().call(x) * (context.all_reduce("sum", tf.ones(())) / 2.0)
+
+
 def _compiled(make=Stepping, jit_compile=True):
     keras.utils.set_random_seed(5)
     model = make()
@@ -111,8 +119,8 @@ def test_nothing_is_compiled_otherwise(two_replicas, jit_compile):
     assert _marks(two_replicas, model) == {_MUST: 0, _WHERE_POSSIBLE: 0}
 
 
-@pytest.mark.parametrize("make", [Clipping, Overwriting, Counting])
-def test_a_step_that_uses_what_it_has_updated_is_compiled_in_parts(two_replicas, make):
+@pytest.mark.parametrize("make", [Clipping, Overwriting, Counting, Meeting])
+def test_a_step_that_needs_the_others_before_its_end_is_compiled_in_parts(two_replicas, make):
     with two_replicas.scope():
         model = _compiled(make)
     model.fit(X[:16], Y[:16], verbose=0)

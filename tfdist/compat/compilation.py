@@ -36,7 +36,7 @@ _IN_XLA = touch(
     instead="an error of TensorFlow's own",
 )
 _COMPILE = "_XlaCompile"  # what `jit_scope` writes
-_MEETS = "merge_call called while defining a new graph"
+_MEETS = "called while defining a new graph"
 _EXCHANGES = ("Collective", "Horovod", "Nccl")
 
 
