@@ -23,7 +23,7 @@ def rank():
 
 def test_only_the_noted_variables_are_handed_over(rank):
     residuals, _, _ = rank
-    assert {n: v.tolist() for n, v in residuals.own().items()} == {1: [1.0, 2.0]}
+    assert {n: v.tolist() for n, v in residuals.given().items()} == {1: [1.0, 2.0]}
 
 
 def test_whoever_is_still_there_keeps_its_own(rank):
@@ -36,7 +36,7 @@ def test_whoever_is_still_there_keeps_its_own(rank):
 def test_the_first_that_has_it_adds_it(rank, held, adds):
     residuals, own, _ = rank
     for place in range(len(held)):
-        residuals.decide(held, place)
+        residuals.choose_who_adds(held, place)
         residuals.begin()
         assert own.numpy().tolist() == ([11.0, 22.0] if place == adds else [1.0, 2.0])
         residuals.undo()
@@ -45,7 +45,7 @@ def test_the_first_that_has_it_adds_it(rank, held, adds):
 
 def test_it_is_added_once(rank):
     residuals, own, _ = rank
-    residuals.decide([[5]], 0)
+    residuals.choose_who_adds([[5]], 0)
     residuals.begin()
     residuals.complete()
     residuals.begin()
@@ -55,10 +55,10 @@ def test_it_is_added_once(rank):
 
 def test_one_that_is_behind_gets_what_it_had_after_its_own_part(rank):
     residuals, own, _ = rank
-    residuals.decide([[5]], 0)
+    residuals.choose_who_adds([[5]], 0)
     residuals.begin()
     own.assign([0.5, 0.25])  # the step
-    residuals.keep()
+    residuals.note_own_part()
     residuals.undo()
     assert own.numpy().tolist() == [1.0, 2.0]
     residuals.catch_up()
@@ -67,7 +67,7 @@ def test_one_that_is_behind_gets_what_it_had_after_its_own_part(rank):
 
 def test_one_that_is_behind_in_a_sum_adds_what_it_was_to_add(rank):
     residuals, own, _ = rank
-    residuals.decide([[5]], 0)
+    residuals.choose_who_adds([[5]], 0)
     residuals.begin()
     residuals.undo()
     residuals.catch_up()

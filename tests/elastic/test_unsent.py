@@ -18,6 +18,8 @@ JOBS = {
     "leaves at an epoch's end": (3, ["0:SIGTERM:epoch 2"], [1, 2], []),
     "dies": (3, ["1:SIGKILL:micro 12"], [0, 2], [1]),
     "dies, one leaves": (3, ["0:SIGKILL:micro 12", "1:SIGTERM:micro 12"], [2], [0]),
+    "leaves after training": (3, ["0:SIGTERM:evaluate"], [1, 2], []),
+    "dies after training": (3, ["0:SIGKILL:evaluate"], [1, 2], [0]),
     "is replaced, one leaves": (3, ["1:SIGKILL:micro 12", "2:SIGTERM:step 30"], [0, 3], [1]),
 }
 COMPRESSORS = ("topk", "powersgd", "sign")

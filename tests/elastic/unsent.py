@@ -2,7 +2,8 @@
 
 python -m tfdist run -n 3 --min 1 -m tests.elastic.unsent FOLDER COMPRESSOR [PLAN]...
 
-A plan is as for `tests.elastic.job`, with the moments "micro N", "step N", "epoch N" and "form N";
+A plan is as for `tests.elastic.job`, with the moments "micro N", "step N", "epoch N", "form N" and
+"evaluate", which is after training;
 or it is a fault of `tests.elastic.faulty`. What all ranks have sent and what they have left unsent
 must be the sum of the gradients. So each rank notes after each step what it has left unsent, in
 `unsent-N`, and at the end its weights.
@@ -80,6 +81,11 @@ def main() -> None:
         local = [strategy.experimental_local_results(part["residual"])[0] for part in parts]
         return [variable.numpy() for variable in local]
 
+    class Evaluation(keras.callbacks.Callback):
+        def on_test_batch_begin(self, batch, logs=None):
+            if batch == 1:
+                job.reached("evaluate", soon=True)
+
     class Moments(keras.callbacks.Callback):
         decides_in_batches = False
 
@@ -108,6 +114,7 @@ def main() -> None:
     x = data()
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 2, "callbacks": [Moments()]}
     history = model.fit(x, np.zeros(ROWS), epochs=EPOCHS, **options).history
+    model.evaluate(x, np.zeros(ROWS), batch_size=BATCH, verbose=0, callbacks=[Evaluation()])
     model.save(folder / "model.keras")
     (folder / f"unsent-{number}").write_bytes(pickle.dumps(unsent()))
     found = {

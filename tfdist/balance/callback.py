@@ -38,7 +38,7 @@ class Balance(keras.callbacks.Callback):
         shares = self._balancer.shares
         has_moved, self._shown = shares is not self._shown, shares
         speeds = self._balancer.speeds_of_last_steps()
-        is_known = bool((speeds > 0).all())
+        is_known = len(shares) > 1 and bool((speeds > 0).all())
         if has_moved and is_known and self._reports() and (self.params or {}).get("verbose"):
             print(f"\n{described(speeds, shares)}")
 

@@ -81,8 +81,10 @@ class _PresentExecutor(Executor):
 
     def __del__(self) -> None:
         """Waits for nothing: the executor itself stays."""
-        with contextlib.suppress(TypeError):  # the modules are gone when Python ends
+        try:
             _DELETE.get()(_HANDLE.of(self))
+        except (AttributeError, TypeError):
+            pass  # the modules are gone, as Python ends
 
 
 @functools.cache

@@ -56,7 +56,7 @@ class Forming:
         self._forming = threading.Lock()
 
     def on_change(self, watcher: Callable[[], None]) -> None:
-        """Calls `watcher` after each change of the group, and when all are at the same place."""
+        """Calls `watcher` after each change of the group."""
         self._watchers.append(watcher)
 
     def _stand_at(self, rank: int, size: int) -> None:

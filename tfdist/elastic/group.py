@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +43,7 @@ class Group(Forming):
         windows: the accumulated gradients that wait for an update.
         made: the variables of all models.
         residuals: what each rank keeps for itself.
+        steps: how many train steps have been completed, of all models.
         belongings: what ranks that join get besides variables.
     """
 
@@ -66,6 +67,8 @@ class Group(Forming):
         self._busy = False
         self._last: tuple[Any, Snapshot | None] = (None, None)
         self._entry: Entry | None = None  # of the same operation
+        self._settled: list[Callable[[], None]] = []
+        self.steps = 0
 
     def join(self) -> None:
         """Forms the first group with the others. Waits for them."""
@@ -81,6 +84,10 @@ class Group(Forming):
             self._stand_at(1, 1)  # it is no rank of the group, and not the first one
         elif formation.leaving:
             self._no_more = self.generation  # they leave before the first operation
+
+    def on_settled(self, watcher: Callable[[], None]) -> None:
+        """Calls `watcher` each time that all ranks of a new group are at the same place."""
+        self._settled.append(watcher)
 
     def check_made(self, numbers: Iterable[int]) -> None:
         """Raises CannotJoinError if this rank lacks variables that the others have."""
@@ -136,9 +143,9 @@ class Group(Forming):
     def _run(self, operation: Operation) -> Any:
         self.residuals.begin()
         result = operation.run()
-        if operation.takes_in and self.residuals.variables():
+        if operation.takes_in and self.residuals.were_noted:
             # Nobody completes the operation before all have what only they know after it.
-            self.residuals.keep()
+            self.residuals.note_own_part()
             self._connection.sum(tf.zeros([1]))
         return result
 
@@ -148,6 +155,7 @@ class Group(Forming):
 
     def _pass(self, operation: Operation, entry: Entry) -> Structure:
         """Gets past `operation` with what it has come to in the others."""
+        self.steps += operation.takes_in
         if operation.makes_variables:
             self._stand_at(1, 1)
             operation.make_variables()
@@ -192,6 +200,7 @@ class Group(Forming):
 
     def _note(self, operation: Operation, result: Structure, state: Snapshot | None) -> Structure:
         self._completed += 1
+        self.steps += operation.takes_in
         self.residuals.complete()
         self._last = (result, state)
         self._entry = None
@@ -214,14 +223,14 @@ class Group(Forming):
         Returns:
             Whether `operation` is completed: by others, whose state and result this rank has now.
         """
-        is_completed = False
+        before = self._completed
         for attempt in itertools.count(1):
-            takes_in = operation.takes_in and not is_completed
+            takes_in = operation.takes_in and self._completed == before
             formation = self._form(takes_in, functools.partial(self._save, operation))
             try:
-                is_completed = self._settle(operation, formation, is_completed)
+                self._settle(operation, formation)
                 if not formation.leaving:
-                    return is_completed
+                    return self._completed > before
                 self._link.say("settled", generation=self.generation)
                 if self._link.waits_for("settled", self.generation):
                     if self._own in formation.leaving:
@@ -230,7 +239,7 @@ class Group(Forming):
             except Exception as error:
                 if not self._is_loss(error) or attempt == _MOST_ATTEMPTS:
                     raise
-                if not is_completed:
+                if self._completed == before:
                     self._undo(operation)
         raise AssertionError  # the loop has no other end
 
@@ -253,7 +262,7 @@ class Group(Forming):
             self._link.say("left")  # so that nobody waits for the end of this process
             raise
 
-    def _settle(self, operation: Operation, formation: Formation, is_completed: bool) -> bool:
+    def _settle(self, operation: Operation, formation: Formation) -> None:
         """Gives ranks that have not completed an operation its results, if others have.
 
         No rank can be more than one operation ahead, because the next one needs all ranks. Ranks
@@ -262,10 +271,6 @@ class Group(Forming):
         Args:
             operation: the one that this process was about to do.
             formation: the group.
-            is_completed: whether it has been completed by now.
-
-        Returns:
-            Whether it is completed.
         """
         self._check()
         joining = [formation.rank_of(number) for number in formation.joining]
@@ -277,6 +282,7 @@ class Group(Forming):
             self._take_in(settlement)
         settlement.accumulate_again()
         if settlement.is_new:
+            operation.begin()  # from here on, it is undone to the state that the others have
             self._following = None
             self._link.say("joined")
         if settlement.some_are_behind:
@@ -288,9 +294,8 @@ class Group(Forming):
             if settlement.is_behind:
                 self.residuals.catch_up()
                 self._note(operation, result, operation.end())
-                is_completed = True
         self._write_down()
         settlement.pass_residuals_on(self.members, formation.leaving)
         self.residuals.note_lost(formation.lost, says=self.rank == 0)
-        self._announce()  # steps that were repeated here are no steps of the new group
-        return is_completed
+        for watcher in self._settled:
+            watcher()

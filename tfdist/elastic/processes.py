@@ -59,7 +59,12 @@ class GroupProcesses(Processes):
         """True."""
         return True
 
-    def set_apart(self, variable: tf.Variable, first: Callable[[], tf.Tensor]) -> None:
+    @property
+    def steps(self) -> int:
+        """How many train steps all have completed."""
+        return self._group.steps
+
+    def note_own(self, variable: tf.Variable, first: Callable[[], tf.Tensor]) -> None:
         """Notes a variable of which each process has a value of its own."""
         self._group.residuals.note(variable, first)
 

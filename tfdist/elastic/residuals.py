@@ -26,6 +26,8 @@ class Residuals:
     Attributes:
         inherited: the values that ranks have handed over, by the number of the rank.
         lost: how many ranks were lost so far that had no time to hand anything over.
+        were_noted: whether there have ever been such variables; the same in all ranks, which may
+            forget variables at different times.
     """
 
     def __init__(self, made: Made):
@@ -33,6 +35,7 @@ class Residuals:
         self.lost = 0
         self._made = made
         self._first: dict[int, Callable[[], tf.Tensor]] = {}
+        self.were_noted = False
         self._adds: list[int] = []  # the ranks whose values this rank adds to its own
         self._before: Snapshot | None = None
         self._after: Snapshot | None = None
@@ -44,8 +47,11 @@ class Residuals:
             variable: of this process, noted in `made`.
             first: makes the value that it has before training.
         """
-        (number,) = [n for n, known in self._made.alive().items() if known is variable]
+        alive = self._made.alive()
+        self._first = {n: known for n, known in self._first.items() if n in alive}
+        (number,) = [n for n, known in alive.items() if known is variable]
         self._first[number] = first
+        self.were_noted = True
 
     def variables(self) -> dict[int, tf.Variable]:
         """These variables, by number, as far as they are still used."""
@@ -70,13 +76,13 @@ class Residuals:
             self.say(f"what compression had left unsent in {lost - before} rank(s) is lost")
 
     def say(self, what: str) -> None:
-        """Tells the user what has come of these variables, if there are any."""
-        if self.variables():
+        """Tells the user what has come of these variables, if there have been any."""
+        if self.were_noted:
             tf.get_logger().warning("tfdist: %s.", what)
 
     # --- what others hand over ----------------------------------------------------------------
 
-    def own(self) -> Values:
+    def given(self) -> Values:
         """The values that this rank would hand over."""
         return {number: variable.numpy() for number, variable in self.variables().items()}
 
@@ -88,8 +94,8 @@ class Residuals:
         """
         return sorted(set(self.inherited) - set(members))
 
-    def decide(self, held: Sequence[Sequence[int]], rank: int) -> None:
-        """Decides who adds what to its own values in the next operation; called by all.
+    def choose_who_adds(self, held: Sequence[Sequence[int]], rank: int) -> None:
+        """Decides which rank adds what to its own values in the next operation; called by all.
 
         Args:
             held: what `pending` has returned in each rank.
@@ -115,7 +121,7 @@ class Residuals:
                 if place in variables:
                     variables[place].assign_add(value)
 
-    def keep(self) -> None:
+    def note_own_part(self) -> None:
         """Called once this rank has done its part: others may have completed the operation."""
         self._after = Snapshot(self.variables())
 

@@ -176,12 +176,12 @@ class Settlement:
         longest = int(self._table([len(pending)]).max())
         if longest:
             rows = self._table([*pending, *[-1] * (longest - len(pending))])
-            residuals.decide(
+            residuals.choose_who_adds(
                 [[n for n in row if n >= 0] for row in rows.tolist()], self._place.rank
             )
         for number in leaving:
             is_own = members[self._place.rank] == number
-            given = {number: residuals.own(), **residuals.inherited} if is_own else {}
+            given = {number: residuals.given(), **residuals.inherited} if is_own else {}
             received = {
                 giver: dict(transfer.values_of(self._carry, given.get(giver, {}), is_root=is_own))
                 for giver in transfer.object_of(self._carry, [*given], is_root=is_own)

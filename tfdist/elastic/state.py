@@ -72,7 +72,7 @@ class _Handle(NamedTuple):
         return isinstance(other, _Handle) and self.tensor is other.tensor
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)  # all variables, those of a window, those of each rank itself
 def _reader(handles: tuple[_Handle, ...]) -> Callable[[], list[tf.Tensor]]:
     """A function that reads variables in one call, many times faster than one by one."""
     if not handles:

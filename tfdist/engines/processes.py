@@ -53,7 +53,12 @@ class Processes(abc.ABC):
         """Whether processes may leave or join; what each one keeps is saved as a sum then."""
         return False
 
-    def set_apart(self, variable: tf.Variable, first: Callable[[], tf.Tensor]) -> None:
+    @property
+    def steps(self) -> int:
+        """How many train steps all have completed; known only where processes may change."""
+        return 0
+
+    def note_own(self, variable: tf.Variable, first: Callable[[], tf.Tensor]) -> None:
         """Notes a variable of which each process has a value of its own, for groups that change.
 
         Args:

@@ -199,7 +199,7 @@ class Group(JobGroup):
         """See `JobGroup`."""
         rank = self._ranks[number]
         rank.has_ended = True
-        was, rank.state = rank.state, "gone"
+        was = rank.go()
         how = how or f"{rank.member.name} {ending(status)}"
         rank.link.release()
         if rank.is_spare:

@@ -66,6 +66,12 @@ class GroupRank:
     has_left: bool = False
     has_ended: bool = False
 
+    def go(self) -> str:
+        """Notes that the process has ended. Returns the state that the rank was in."""
+        was, self.state = self.state, "gone"
+        self.has_left |= was == "done" or (was == "dissolved" and self.leaves)
+        return was
+
     @property
     def is_on_its_way(self) -> bool:
         """Whether it was started later and is not where the others are."""

@@ -163,7 +163,8 @@ class GradientAccumulator(ReplicaState):
         def of_replica(key: str, replica: int) -> np.ndarray:
             return _array(store[f"{key}.{replica}"])
 
-        if replicas == self._strategy.num_replicas_in_sync:
+        is_alike = replicas == self._strategy.num_replicas_in_sync
+        if is_alike and not self._processes.may_change:
             self.adopt(PER_REPLICA, of_replica)
         else:
             self.adopt(SUM, lambda key, _: total_of(of_replica(key, r) for r in range(replicas)))

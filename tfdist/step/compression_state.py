@@ -23,10 +23,10 @@ class CompressionState(ReplicaState):
 
     A saved model has every replica's state, separately for each variable, so that training goes on
     as if it had not been interrupted. If the model is read with another number of replicas, what
-    all replicas had left unsent is summed and divided equally among the replicas. Another
-    compressor can take over the state if its own has the same entries for the same variables, as
-    with error feedback. Otherwise the state is dropped, with a warning. (A `tf.train.Checkpoint`
-    always divides equally.)
+    all replicas had left unsent is summed and divided equally among the replicas. In an elastic job
+    the sum is saved, and always divided. Another compressor can take over the state if its own has
+    the same entries for the same variables, as with error feedback. Otherwise the state is dropped,
+    with a warning. (A `tf.train.Checkpoint` always divides equally.)
 
     Args:
         units: the compressors and the variables that they work on.
@@ -45,7 +45,7 @@ class CompressionState(ReplicaState):
         for part, unit in zip(self.parts, self._units):
             for name in part.keys() - unit[0].shared_state:
                 first = functools.partial(_first_value, *unit, name)
-                self._processes.set_apart(self._local(part[name])[0], first)
+                self._processes.note_own(self._local(part[name])[0], first)
 
     def _first(self, index: int) -> dict[str, tf.Tensor]:
         return first_state(*self._units[index])
@@ -70,6 +70,10 @@ class CompressionState(ReplicaState):
     def saved_as(self) -> str:
         """Per replica; as the sum where processes may leave or join."""
         return SUM if self._processes.may_change else PER_REPLICA
+
+    def end_training(self) -> None:
+        """Keeps no copy: later steps of other kinds would not be in it."""
+        self._forget()
 
     def entries(self) -> list[Entry]:
         """What compressors keep, by unit and name."""
@@ -107,8 +111,10 @@ class CompressionState(ReplicaState):
             self.adopt(NOTHING)
             return
         replicas = self._strategy.num_replicas_in_sync
-        may_change = self._processes.may_change
-        if not may_change and not saved.replicas - {replicas}:
+        if self._processes.may_change:
+            self.adopt(SUM, saved.sum)
+            return
+        if not saved.replicas - {replicas}:
             self.adopt(PER_REPLICA, saved.row)
             return
         tf.get_logger().warning(

@@ -102,7 +102,13 @@ class ReplicaValues(SaveableState, tf.Module):
         return self._strategy.experimental_local_results(variable)
 
     def _checksums(self) -> list[int]:
-        """The checksums of this process' state."""
+        """What tells whether this process' state has changed: its checksums.
+
+        Where processes may leave, one that leaves hands over its part to another one. This does not
+        change the sum, which is what is saved. Only train steps do.
+        """
+        if self._processes.may_change:
+            return [self._processes.steps]
         return [
             checksum(local) for entry in self.entries() for local in self._local(entry.variable)
         ]

@@ -109,14 +109,10 @@ class BalancedStrategy(KerasStrategy):
 def _balancer(options: Options, replicas: int) -> Balancer | None:
     if not options.balance or replicas == 1:
         return None
-    check_max_share(options.balance_max_share, replicas)
-    return Balancer(replicas, options.balance_max_share)
-
-
-def check_max_share(largest: float | None, replicas: int) -> None:
-    """Raises ValueError if the largest parts that are allowed do not make up a batch."""
+    largest = options.balance_max_share
     if largest is not None and largest < 1 / replicas:
         raise ValueError(
             "`balance_max_share` must be at least 1 / the number of replicas: smaller parts do not "
             f"make up a batch. Received: balance_max_share={largest} with {replicas} replicas"
         )
+    return Balancer(replicas, largest)

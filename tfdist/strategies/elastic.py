@@ -32,7 +32,6 @@ from tfdist.step import logs as step_logs
 from tfdist.step.replica import ReplicaStep
 from tfdist.strategies import wrapping
 from tfdist.strategies.accumulated import AccumulatedGradients, AtOnce
-from tfdist.strategies.balanced import check_max_share
 from tfdist.strategies.elastic_extended import ElasticExtended
 from tfdist.strategies.elastic_refusals import own_loop
 from tfdist.strategies.multi_process import MultiProcessStrategy
@@ -66,14 +65,13 @@ class ElasticStrategy(MultiProcessStrategy):
         take_place()
         group.on_change(take_place)
         group.on_change(self._balance_anew)
+        group.on_settled(self._balance_anew)  # steps that were repeated there do not count
         self._init_processes(options, engine, log_all_ranks)
         self.on_demand = AtOnce(engine.processes)
         # A rank may have to make a variable while others do not.
         extended.before_creating = lambda kwargs: (kwargs, True)
 
     def _init_balance(self, options: Options) -> None:
-        if not self.group.is_apart:
-            check_max_share(options.balance_max_share, self.num_replicas_in_sync)
         shares = self.num_replicas_in_sync, options.balance_max_share
         self.balancer = Balancer(*shares) if options.balance else None
 
@@ -223,7 +221,7 @@ class ElasticStrategy(MultiProcessStrategy):
         """
         *members, recoveries, lost = self.processes.membership
         logs: dict[str, float] = {"replicas": len(members), "recoveries": recoveries}
-        return logs | ({"lost_residuals": lost} if self.group.residuals.variables() else {})
+        return logs | ({"lost_residuals": lost} if self.group.residuals.were_noted else {})
 
     def reduce(
         self, reduce_op: tf.distribute.ReduceOp, value: Structure, axis: int | None = None
@@ -253,8 +251,8 @@ class ElasticStrategy(MultiProcessStrategy):
             return False
         while self._equal < made.count:
             count, chief = made.count, self.processes.source(0)
-            own_values = self.group.residuals.variables()
-            new = {n: v for n, v in made.alive().items() if self._equal <= n not in own_values}
+            alike = made.alive().keys() - self.group.residuals.variables().keys()
+            new = {n: v for n, v in made.alive().items() if n in alike and n >= self._equal}
             own = json.dumps({n: checksum(v) for n, v in new.items()})
             texts = [json.loads(text) for text in self.processes.all_gather_texts(own)]
             common = [n for n in texts[0] if all(n in text for text in texts)]
