@@ -16,18 +16,26 @@ from tfdist.balance.callback import Balance
 from tfdist.callbacks.checks import TrainingChecks
 from tfdist.data import batches, shards
 from tfdist.engines.contract import Engine
+from tfdist.engines.current import alone
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
+from tfdist.step.local_step import LocalStep
 from tfdist.strategies import wrapping
-from tfdist.strategies.balanced import BalancedStrategy
+from tfdist.strategies.apart import ApartStrategy
 from tfdist.structures import Structure
-from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
+from tfdist.validation import (
+    check_layers,
+    check_model_scope,
+    check_no_synchronized_layers,
+    check_not_empty,
+    check_not_legacy,
+)
 
 
-class SynchronousStrategy(BalancedStrategy):
+class SynchronousStrategy(ApartStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
     Attributes:
@@ -57,7 +65,8 @@ class SynchronousStrategy(BalancedStrategy):
 
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """The callback that moves the shares of the replicas, if they are balanced."""
-        return [Balance(self.balancer, lambda: self.is_chief)] if self.balancer else []
+        balance = [Balance(self.balancer, lambda: self.is_chief)] if self.balancer else []
+        return [*super().callbacks_of_runs(), *balance]
 
     def run(
         self,
@@ -76,6 +85,9 @@ class SynchronousStrategy(BalancedStrategy):
             TypeError: for a step of a legacy `tf_keras` model.
         """
         check_not_legacy(fn)
+        if isinstance(fn, LocalStep):
+            with self._training_apart(own_loop=True):
+                return self.run(fn.step, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
         keras_step = compat.keras_step(fn)
@@ -84,6 +96,9 @@ class SynchronousStrategy(BalancedStrategy):
         model, name = keras_step
         if name == "train_step":
             self._prepare(model)
+            if self._notes_local(model):
+                with self._training_apart(own_loop=False):
+                    return self._run_keras_step(fn, args, kwargs, options, model, name)
         return self._run_keras_step(fn, args, kwargs, options, model, name)
 
     def _run_keras_step(
@@ -107,7 +122,9 @@ class SynchronousStrategy(BalancedStrategy):
             layers = compat.flatten_layers(model)
             check_model_scope(model, layers, self)
             check_layers(layers, self.num_replicas_in_sync)
-            if self.num_replicas_in_sync > 1:
+            if self.local is not None:
+                check_no_synchronized_layers(layers, "With `local` replicas")
+            elif self.num_replicas_in_sync > 1:
                 keras_steps.warn_of_unsynchronized_layers(model)
             self._prepared.add(model)
         wrapping.wrap_optimizers(model)
@@ -133,14 +150,17 @@ class SynchronousStrategy(BalancedStrategy):
             global_size = weighting.batch_size(args)
             if global_size is not None:
                 args = batches.split(args, global_size, self)
-        share_of_local_replica = self._shares(args, global_size, keras_step)
+        apart = self._trains_apart
+        about_step = self._apart if apart else self._shares
+        of_local_replica = about_step(args, global_size, keras_step)
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(*args: Structure, **kwargs: Any) -> Any:
-            share = share_of_local_replica(static_id() % len(self.extended.worker_devices))
-            step = self._step_of_replica(share, args, keras_step)
+            known = of_local_replica(static_id() % len(self.extended.worker_devices))
+            step = self._step_of_replica(known, args, keras_step)
             with (
+                alone(apart),
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without(args),

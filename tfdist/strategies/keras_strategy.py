@@ -94,6 +94,13 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         """Callbacks that are added to those of every `fit`, `evaluate` and `predict`."""
         return []
 
+    def callbacks_before_others(self) -> list[keras.callbacks.Callback]:
+        """Callbacks of every run that come before those of the user."""
+        return []
+
+    def finish_rounds(self, model: keras.Model) -> None:
+        """Called before anything looks at the weights of `model`; by all processes."""
+
     def trace_anew(self, model: keras.Model) -> None:
         """Makes the next train step of `model` contain what callbacks have added to steps."""
         model.make_train_function(force=True)
