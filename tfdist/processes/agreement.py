@@ -167,7 +167,7 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
         if isinstance(state, LocalState):
             for owned in state.owned:
                 found.pop(id(owned), None)
-            found.update({id(counter): counter for counter in (state.rounds, state.updates)})
+            found.update({id(counter): counter for counter in state.counters})
     return [v for v in found.values() if v.dtype != tf.string]
 
 

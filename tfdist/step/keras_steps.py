@@ -29,10 +29,11 @@ def complete(
     def step(*args: Any, **kwargs: Any) -> Any:
         running = replica.current()
         if running is not None and running.apart is not None:
-            running.notes.statistics += moving_statistics.local_statistics(model)
+            moving_statistics.note(model, running)
         logs = fn(*args, **kwargs)
         if running is None:
             return logs
+        moving_statistics.keep_without_samples(running)
         end_of_data.note(model, name, running.notes.advances)
         if name == "predict_step":
             return logs

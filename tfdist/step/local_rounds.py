@@ -18,6 +18,7 @@ from tfdist import compat
 from tfdist.engines.replica_context import static_id
 from tfdist.local.choices import LocalSteps
 from tfdist.step import exchange
+from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import Averaging
 from tfdist.step.exchange import Packing, enough
 from tfdist.step.local_state import LocalState
@@ -36,6 +37,7 @@ class LocalRounds:
         update: updates the variables.
         variables: the trainable variables.
         averaging: sums differences over the replicas, compressed if asked for.
+        accumulator: the gradients that wait for an update; None without accumulation.
         bucket_bytes: upper bound of a bucket in bytes.
 
     Attributes:
@@ -50,6 +52,7 @@ class LocalRounds:
         update: Update,
         variables: Sequence[keras.Variable],
         averaging: Averaging,
+        accumulator: GradientAccumulator | None,
         bucket_bytes: int,
     ):
         _check_copies(variables)
@@ -58,6 +61,7 @@ class LocalRounds:
         self._update = update
         self._variables = list(variables)
         self._averaging = averaging
+        self._accumulator = accumulator
         self._bucket_bytes = bucket_bytes
         self._sends_differences = not local.averages or averaging.compressed is not None
         rates = {id(rate) for rate in learning_rates(optimizer)}
@@ -68,7 +72,7 @@ class LocalRounds:
             with_momentum=local.outer_decay > 0,
         )
         self.statistics: list[keras.Variable] = []
-        self._finish: Callable[[], None] | None = None
+        self._finishing: dict[bool, Callable[[], None]] = {}
 
     # --- in steps -----------------------------------------------------------------------------
 
@@ -110,31 +114,40 @@ class LocalRounds:
             updates = tf.convert_to_tensor(state.updates) + 1
             is_last = tf.greater_equal(updates, self._local.steps)
             state.updates.assign(updates)
+            state.begun.assign(tf.ones_like(updates))
         tf.cond(is_last, lambda: self._end(strategy), lambda: None)
 
     def _end(self, strategy: tf.distribute.Strategy) -> None:
         """Ends the round, after any number of updates; in cross-replica context."""
         strategy.extended.call_for_each_replica(self._meet)
+        strategy.extended.call_for_each_replica(self._average_statistics)
         self.state.updates.assign(0)
         self.state.rounds.assign(tf.convert_to_tensor(self.state.rounds) + 1)
 
     # --- between steps ------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Ends the round that is under way, if there is one; outside of functions, in all ranks."""
-        if int(self.state.updates.numpy()) == 0:
-            return
-        if self._finish is None:
-            self._finish = self._finishing()
-        self._finish()
+        """Ends the round that is under way, if there is one; outside of functions, in all ranks.
 
-    def _finishing(self) -> Callable[[], None]:
+        Micro-batches after the last update have changed nothing but statistics of layers.
+        """
+        has_updates = int(self.state.updates.numpy()) > 0
+        waits = self._accumulator is not None and int(self._accumulator.micro_step.numpy()) > 0
+        if has_updates or (waits and self.statistics):
+            if has_updates not in self._finishing:
+                self._finishing[has_updates] = self._function(has_updates)
+            self._finishing[has_updates]()
+
+    def _function(self, has_updates: bool) -> Callable[[], None]:
         strategy = self._strategy
 
         @tf.function(autograph=False)
         def finish_round() -> None:
             with strategy.scope():
-                self._end(strategy)
+                if has_updates:
+                    self._end(strategy)
+                else:
+                    strategy.extended.call_for_each_replica(self._average_statistics)
 
         return finish_round
 
@@ -144,13 +157,21 @@ class LocalRounds:
         """Gives every replica the same weights; in replica context."""
         samples = self.state.samples.read_value()
         (total,) = exchange.all_reduce([tf.identity(samples)])
-        kept = [*compat.moving_averages(self._update.optimizer), *self.statistics]
+        kept = compat.moving_averages(self._update.optimizer)
         if self._sends_differences:
             self._make_outer_step(tf.math.divide_no_nan(samples, total))
         else:
             kept = [*self._variables, *kept]
         self._average(kept, samples, total)
-        self.state.samples.assign(tf.zeros_like(samples))
+
+    def _average_statistics(self) -> None:
+        """Averages what layers gathered, also from micro-batches that wait; in replica context."""
+        state = self.state
+        samples = state.samples.read_value() + state.waiting.read_value()
+        state.samples.assign(tf.zeros_like(samples))
+        if self.statistics:
+            (total,) = exchange.all_reduce([tf.identity(samples)])
+            self._average(self.statistics, samples, total)
 
     def _average(
         self, variables: Sequence[keras.Variable], samples: tf.Tensor, total: tf.Tensor

@@ -32,8 +32,10 @@ class LocalState(ReplicaState):
     Attributes:
         rounds: how many rounds have ended; the same on all replicas.
         updates: the number of updates in the round that is under way; the same on all replicas.
+        begun: 1 once replicas have trained apart; the same on all replicas.
         samples: how many samples each replica has used in this round.
-        micro_batches: how many micro-batches each replica has used since its last update.
+        micro_batches: how many micro-batches wait for each replica's next update.
+        waiting: how many samples these micro-batches have.
         anchor: what the replicas began the round with; empty without.
         momentum: of the outer optimizer; empty without.
     """
@@ -49,10 +51,17 @@ class LocalState(ReplicaState):
         self._own = [variable.value for variable in own]
         self.rounds = _counter("rounds")
         self.updates = _counter("updates")
+        self.begun = _counter("begun")
         self.samples = _count_of_each("samples", tf.float32)
+        self.waiting = _count_of_each("waiting", tf.float32)
         self.micro_batches = _count_of_each("micro_batches", tf.int64)
         self.anchor = [_like(v, "anchor") for v in variables] if with_anchor else []
         self.momentum = [_like(v, "outer_momentum") for v in variables] if with_momentum else []
+
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """What all replicas count together."""
+        return [self.rounds, self.updates, self.begun]
 
     @property
     def owned(self) -> list[tf.Variable]:
@@ -61,7 +70,7 @@ class LocalState(ReplicaState):
 
     def entries(self) -> list[Entry]:
         """The optimizer's variables, what accumulation has counted, and the outer momentum."""
-        own = [*self._own, self.micro_batches]
+        own = [*self._own, self.micro_batches, self.waiting]
         return [
             *(Entry(v, [(f"own_{i}", ..., tuple(v.shape))]) for i, v in enumerate(own)),
             *(
@@ -72,7 +81,7 @@ class LocalState(ReplicaState):
 
     def has_rows(self) -> bool:
         """Whether replicas have trained apart; the same in all processes."""
-        return any(self.position())
+        return int(self.begun.numpy()) > 0
 
     def saved_as(self) -> str:
         """Each replica's own."""
@@ -85,8 +94,9 @@ class LocalState(ReplicaState):
     def start_anew(self) -> None:
         """Nothing is left of earlier rounds, except in the optimizer's own state."""
         self.rounds.assign(0)
+        self.begun.assign(0)
         self._begin_round()
-        for variable in [self.micro_batches, *self.momentum]:
+        for variable in [self.micro_batches, self.waiting, *self.momentum]:
             for local in self._local(variable):
                 local.assign(tf.zeros_like(local))
 
@@ -104,7 +114,7 @@ class LocalState(ReplicaState):
                 "loop of your own call `optimizer.finish_round()` in all ranks before. "
                 f"Received: a save after {updates} updates of a round"
             )
-        if rounds:
+        if self.has_rows():
             store["rounds"] = np.int64(rounds)
             super().save_own_variables(store)
 
@@ -116,6 +126,7 @@ class LocalState(ReplicaState):
         """
         names = set(store.keys())
         self.rounds.assign(int(store["rounds"][()]) if "rounds" in names else 0)
+        self.begun.assign(int(bool(names)))
         self._begin_round()
         if not names:
             self.adopt(SUM, self._first_of())

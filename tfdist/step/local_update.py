@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.step import moving_statistics
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.exchange import Packing
 from tfdist.step.local_rounds import LocalRounds, index_of_replica
@@ -62,6 +63,7 @@ class LocalUpdate:
         """
         assert step.apart is not None
         self._rounds.statistics = list(step.notes.statistics)
+        moving_statistics.keep_without_samples(step)
         nonempty = step.share.nonempty
         has_samples = None if nonempty is None else nonempty > 0
         finite = self._loss_scale.all_finite(packed)
@@ -75,7 +77,12 @@ class LocalUpdate:
                 one if used is None else tf.cast(used, tf.int64)
             )
             _where(has_samples, lambda: self._note_scale(finite, lambda: None))
-            meet(self._update_if_due, args=(packing, variables, chosen, ready))
+
+            def use(means: list, has_any: tf.Tensor) -> None:
+                gradients = chosen(packing.unpack(means))
+                _where(has_any, lambda: self._apply(gradients, variables))
+
+            meet(self._update_if_due, args=(use, ready))
             return
         if self._rounds.begins_with_anchor:
             meet(self._rounds.begin, args=(ready,))
@@ -94,7 +101,8 @@ class LocalUpdate:
         used = _both(has_samples, finite)
         if used is not None:
             samples = tf.where(used, samples, tf.zeros_like(samples))
-        self._rounds.state.samples.assign_add(samples)
+        state = self._rounds.state
+        (state.samples if self._accumulator is None else state.waiting).assign_add(samples)
         return tf.identity(samples)
 
     def _note_scale(self, finite: tf.Tensor | None, use: Callable[[], None]) -> None:
@@ -114,34 +122,31 @@ class LocalUpdate:
             self._update.apply(gradients, variables)
 
     def _update_if_due(
-        self,
-        strategy: tf.distribute.Strategy,
-        packing: Packing,
-        variables: list[keras.Variable],
-        chosen: Callable[[Sequence[Any]], list],
-        ready: Any,
+        self, strategy: tf.distribute.Strategy, use: Callable[[list, tf.Tensor], None], ready: Any
     ) -> None:
         """Counts the micro-batch, and updates at the k-th; in cross-replica context."""
         accumulator = self._accumulator
         assert accumulator is not None
-        micro_batches = self._rounds.state.micro_batches
+        state = self._rounds.state
 
-        def update() -> None:
-            number = micro_batches.read_value()
+        def update(use: Callable[[list, tf.Tensor], None]) -> None:
+            number, samples = state.micro_batches.read_value(), state.waiting.read_value()
             means = accumulator.take(tf.maximum(number, 1))
-            micro_batches.assign(tf.zeros_like(number))
-            gradients = chosen(packing.unpack(means))
-            _where(number > 0, lambda: self._apply(gradients, variables))
+            state.micro_batches.assign(tf.zeros_like(number))
+            state.samples.assign_add(samples)
+            state.waiting.assign(tf.zeros_like(samples))
+            use(means, number > 0)
 
         def update_all() -> None:
             if self._rounds.begins_with_anchor:
                 self._rounds.begin(strategy, ready)
-            strategy.extended.call_for_each_replica(update)
+            strategy.extended.call_for_each_replica(update, args=(use,))
             self._rounds.count(strategy, ready)
 
         parts = strategy.experimental_local_results(ready)
         with tf.control_dependencies([] if tf.executing_eagerly() else list(parts)):
-            due, _ = accumulator.count()
+            due, number = accumulator.count()
+            state.begun.assign(tf.ones_like(number))
         tf.cond(due, update_all, lambda: None)
 
 

@@ -67,7 +67,13 @@ class StepPath:
         self.rounds: LocalRounds | None = None
         if local is not None:
             self.rounds = LocalRounds(
-                local, optimizer, update, variables, self.averaging, options.bucket_bytes
+                local,
+                optimizer,
+                update,
+                variables,
+                self.averaging,
+                self.accumulator,
+                options.bucket_bytes,
             )
             self._apart = LocalUpdate(self.rounds, update, loss_scale, self.accumulator)
 

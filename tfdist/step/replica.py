@@ -37,6 +37,7 @@ class Notes:
         when_computed: functions that are called as soon as there are these gradients.
         statistics: variables that layers update from this replica's own batch; they are averaged
             where replicas that train apart meet.
+        before: the values of `statistics` before the step, if this replica may have no samples.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -50,6 +51,7 @@ class Notes:
     computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
     when_computed: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     statistics: list[keras.Variable] = dataclasses.field(default_factory=list)
+    before: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,12 +12,13 @@ import tensorflow as tf
 from tfdist.callbacks.rounds import Rounds
 from tfdist.data import batches
 from tfdist.local.choices import LocalSteps
-from tfdist.options import Options
 from tfdist.optimizer.distributed import DistributedOptimizer
+from tfdist.options import Options
 from tfdist.step import replica, weighting
 from tfdist.step.model_optimizers import optimizers_of
 from tfdist.strategies.balanced import BalancedStrategy
 from tfdist.structures import Structure
+
 
 class ApartStrategy(BalancedStrategy):
     """Mixed in below a synchronous strategy: its steps with the option `local`."""
