@@ -159,9 +159,7 @@ CASES = {
         sgd(use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2), dense, _local(3), rows=67
     ),
     "loss scale": Case(scaled, half, _local(3), rows=67, tolerance=1e-4),
-    "overflow on one replica": Case(
-        scaled, half, _local(3), rows=65, spike=30, tolerance=1e-4
-    ),
+    "overflow on one replica": Case(scaled, half, _local(3), rows=65, spike=30, tolerance=1e-4),
     "overflow, accumulation": Case(
         scaled,
         half,
@@ -206,14 +204,22 @@ class Replicas:
         self.samples = np.zeros(replicas)
         self.waiting: list[list] = [[] for _ in range(replicas)]
         self.seen = np.zeros(replicas)
-        self.batches = self.updates = 0
+        self.batches = self.updates = self._synchronous = 0
+        self.losses: list[float] = []  # of the global batches
         self.anchor = self.weights()
         self.momentum = [np.zeros_like(w) for w in self.anchor]
 
     def weights(self) -> list[np.ndarray]:
         return [v.numpy() for v in self.models[0].trainable_variables]
 
-    def train(self, epochs: int | None = None) -> Replicas:
+    def train(self, epochs: int | None = None, synchronous: int = 0) -> Replicas:
+        """Trains.
+
+        Args:
+            epochs: how many; None for those of the case.
+            synchronous: how many updates are synchronous before the first round.
+        """
+        self._synchronous = synchronous
         x, y = self.case.data()
         for _ in range(self.case.epochs if epochs is None else epochs):
             for start in range(0, len(x), self.case.batch):
@@ -235,16 +241,24 @@ class Replicas:
 
     def step(self, x: np.ndarray, y: np.ndarray) -> None:
         length = -(-len(x) // len(self.models))
+        is_synchronous = self.batches < self._synchronous
+        self.losses.append(0.0)
         accumulates = self.case.options.get("accumulation_steps", 1)
         for replica in range(len(self.models)):
             part = slice(replica * length, (replica + 1) * length)
             if len(x[part]):
-                self._gradients_of(replica, x[part], y[part])
+                value = self._gradients_of(replica, x[part], y[part])
+                self.losses[-1] += value * len(x[part]) / len(x)
         self.batches += 1
         if self.batches % accumulates:
             return
+        if is_synchronous:
+            self._share_gradients()
         for replica in range(len(self.models)):
             self._update(replica)
+        if is_synchronous:
+            self.samples[:] = 0
+            return
         self.updates += 1
         if self.updates == self.case.local[1]["steps"]:
             self.meet()
@@ -256,23 +270,31 @@ class Replicas:
         def gradients(x, y):
             with tf.GradientTape() as tape:
                 value = loss()(y, model(x, training=True))
-                value = optimizer.scale_loss(tf.add_n([value, *model.losses]))
-            return tape.gradient(value, model.trainable_variables)
+                scaled = optimizer.scale_loss(tf.add_n([value, *model.losses]))
+            return value, tape.gradient(scaled, model.trainable_variables)
 
         return gradients
 
-    def _gradients_of(self, replica: int, x: np.ndarray, y: np.ndarray) -> None:
+    def _gradients_of(self, replica: int, x: np.ndarray, y: np.ndarray) -> float:
         optimizer = self.optimizers[replica]
-        gradients = self._gradients[replica](tf.constant(x), tf.constant(y))
+        value, gradients = self._gradients[replica](tf.constant(x), tf.constant(y))
         scaler = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         if scaler and self.case.options:  # each micro-batch is checked, as each has its scale
             if not optimizer.check_finite(gradients):
                 optimizer._stateful_handle_non_finite_grads()
-                return
+                return float(value)
             gradients = [g / optimizer.dynamic_scale for g in gradients]
             self._count_finite(optimizer)
         self.waiting[replica].append(gradients)
         self.seen[replica] += len(x)
+        return float(value)
+
+    def _share_gradients(self) -> None:
+        """Gives all replicas the gradient of the global batch."""
+        share = self.seen / self.seen.sum()
+        parts = [[w * g for g in own[0]] for w, own in zip(share, self.waiting) if own]
+        mean = [tf.add_n([tf.convert_to_tensor(g) for g in same]) for same in zip(*parts)]
+        self.waiting = [[mean] for _ in self.models]
 
     @staticmethod
     def _count_finite(optimizer) -> None:

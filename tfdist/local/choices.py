@@ -105,7 +105,7 @@ class LocalSGD(LocalSteps):
     LocalSGD(steps=8, after=200)
     """
 
-    after: int = 0  # type: ignore[misc]
+    after: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

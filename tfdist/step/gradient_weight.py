@@ -22,7 +22,9 @@ def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tens
     weight: float | tf.Tensor | None = None
     step = replica.current()
     if step is not None:
-        scaled = step.own_loop or step.apart is not None or id(optimizer) in step.notes.scaled_losses
+        scaled = (
+            step.own_loop or step.apart is not None or id(optimizer) in step.notes.scaled_losses
+        )
         step.notes.weighted_gradients |= not scaled
         weight = step.share.nonempty if scaled else step.share.fraction
         weight = None if step.notes.empty_counts else weight

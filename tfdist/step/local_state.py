@@ -181,9 +181,7 @@ class LocalState(ReplicaState):
             local.assign(0.0)
 
 
-def _check_shapes(
-    store: dict, wanted: dict, parts: dict[str, list[str]], shared: set[str]
-) -> None:
+def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared: set[str]) -> None:
     """Raises ValueError unless a file has the state of the same optimizer and variables."""
     for key, shape in wanted.items():
         shapes = {tuple(store[name].shape) for name in parts[key]}

@@ -45,9 +45,12 @@ def note(model: keras.Model, step: ReplicaStep) -> None:
 def keep_without_samples(step: ReplicaStep) -> None:
     """Takes back what a replica without samples did to its statistics: means over nothing."""
     before, step.notes.before = step.notes.before, []
+    nonempty = step.share.nonempty
+    if nonempty is None:
+        return
     for variable, value in zip(step.notes.statistics, before):
         updated = tf.convert_to_tensor(variable.value)
-        variable.value.assign(tf.where(step.share.nonempty > 0, updated, value))
+        variable.value.assign(tf.where(nonempty > 0, updated, value))
 
 
 def average(variables: list[keras.Variable], share: Share) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -108,8 +109,8 @@ class ApartStrategy(BalancedStrategy):
                 "replicas have no common weights. With `local` use `fit`, or a loop of your own "
                 f"with `tfdist.local_step`. Received: train_on_batch with local={self.local}"
             )
-        sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
-        sizes = [1 if size is None else size for size in sizes]
+        found = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
+        sizes: list[Any] = [1 if size is None else size for size in found]
         are_known = all(isinstance(size, int) and size > 0 for size in sizes)
         replicas = self.num_replicas_in_sync
 

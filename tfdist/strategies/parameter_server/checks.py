@@ -33,8 +33,8 @@ def check(
         )
     if options.local is not None:
         raise ValueError(
-            "`local` is for replicas that have the weights. Workers of a parameter server fetch them "
-            "for each step: leave `local` out, or take another strategy. "
+            "`local` is for replicas that have the weights. Workers of a parameter server fetch "
+            "them for each step: leave `local` out, or take another strategy. "
             f"Received: local={options.local}"
         )
     check_choice("input", input, ("static", "dynamic"))
