@@ -68,8 +68,9 @@ class LocalSteps:
                 raise ValueError(
                     "With outer momentum training diverges if only some elements are sent: what "
                     "error feedback sends late, the momentum repeats (measured with 5 % of the "
-                    "elements, `steps=32` and momentum 0.9 on a character model). Take a compressor "
-                    "that sends every element, such as 'qsgd' or 'int8', or `outer_momentum=0`. "
+                    "elements, `steps=32` and momentum 0.9 on a character model). Take a "
+                    "compressor that sends every element, such as 'qsgd' or 'int8', or "
+                    "`outer_momentum=0`. "
                     f"Received: compression={compressor}, local={self}"
                 )
 

@@ -68,18 +68,12 @@ class LocalRounds:
         self.state = LocalState(
             [v for v in optimizer.variables if id(v) not in rates],
             variables,
-            with_anchor=self._sends_differences,
             with_momentum=local.outer_decay > 0,
         )
         self.statistics: list[keras.Variable] = []
         self._finishing: dict[bool, Callable[[], None]] = {}
 
     # --- in steps -----------------------------------------------------------------------------
-
-    @property
-    def begins_with_anchor(self) -> bool:
-        """Whether `begin` has anything to do."""
-        return self._sends_differences
 
     def begin(self, strategy: tf.distribute.Strategy, ready: Any) -> None:
         """Notes what the weights are where a round begins; in cross-replica context.
@@ -138,6 +132,18 @@ class LocalRounds:
                 self._finishing[has_updates] = self._function(has_updates)
             self._finishing[has_updates]()
 
+    def take_drift(self) -> float | None:
+        """The mean drift of the rounds since the last call; None if there were none.
+
+        The drift of a round is the root of the mean square of the replicas' distances to their mean
+        weights, for the norm of the difference between these and the weights before the round.
+        """
+        number = float(self.state.drifts_measured.numpy())
+        drift = float(self.state.drifts.numpy()) / number if number else None
+        for variable in (self.state.drifts, self.state.drifts_measured):
+            variable.assign(0.0)
+        return drift
+
     def _function(self, has_updates: bool) -> Callable[[], None]:
         strategy = self._strategy
 
@@ -156,13 +162,34 @@ class LocalRounds:
     def _meet(self) -> None:
         """Gives every replica the same weights; in replica context."""
         samples = self.state.samples.read_value()
-        (total,) = exchange.all_reduce([tf.identity(samples)])
+        own = [samples, samples * self._squared_move()]
+        total, squares = tf.unstack(exchange.all_reduce([tf.stack(own)])[0])
         kept = compat.moving_averages(self._update.optimizer)
         if self._sends_differences:
-            self._make_outer_step(tf.math.divide_no_nan(samples, total))
+            moved = self._make_outer_step(tf.math.divide_no_nan(samples, total))
+            self._average(kept, samples, total)
         else:
-            kept = [*self._variables, *kept]
-        self._average(kept, samples, total)
+            self._average([*self._variables, *kept], samples, total)
+            moved = self._squared_move()
+        self._note_drift(tf.math.divide_no_nan(squares, total), moved)
+
+    def _squared_move(self) -> tf.Tensor:
+        """The square of the norm of what this replica has moved in the round."""
+        moves = [
+            tf.cast(tf.convert_to_tensor(variable.value) - anchor, tf.float32)
+            for anchor, variable in zip(self.state.anchor, self._variables)
+        ]
+        return _squared_norm(moves)
+
+    def _note_drift(self, squares: tf.Tensor, moved: tf.Tensor) -> None:
+        """Notes how far the replicas had come apart, for the norm of what they moved together.
+
+        The mean square of the distances to the mean is the mean square less the square of the mean,
+        so nothing more has to travel.
+        """
+        apart = tf.sqrt(tf.maximum(squares - moved, 0.0))
+        self.state.drifts.assign_add(tf.math.divide_no_nan(apart, tf.sqrt(moved)))
+        self.state.drifts_measured.assign_add(tf.cast(moved > 0, tf.float32))
 
     def _average_statistics(self) -> None:
         """Averages what layers gathered, also from micro-batches that wait; in replica context."""
@@ -194,8 +221,15 @@ class LocalRounds:
             mean = tf.cast(weighted / tf.cast(total, weighted.dtype), value.dtype)
             variable.value.assign(tf.where(total > 0, mean, value))
 
-    def _make_outer_step(self, share: tf.Tensor) -> None:
-        """Douillard et al., algorithm 1, lines 12 to 14, with SGD and Nesterov's momentum."""
+    def _make_outer_step(self, share: tf.Tensor) -> tf.Tensor:
+        """Douillard et al., algorithm 1, lines 12 to 14, with SGD and Nesterov's momentum.
+
+        Args:
+            share: this replica's share of the samples of the round.
+
+        Returns:
+            The square of the norm of what the replicas have moved in the mean.
+        """
         local, anchors, momenta = self._local, self.state.anchor, self.state.momentum
         moved = [
             (anchor - tf.convert_to_tensor(variable.value)) * tf.cast(share, anchor.dtype)
@@ -212,11 +246,16 @@ class LocalRounds:
                 step = mean + local.outer_decay * velocity
             weights = anchor - local.outer_rate * step
             self._variables[index].value.assign(weights)
+        return _squared_norm([tf.cast(mean, tf.float32) for mean in means])
 
 
 def index_of_replica() -> int:
     """The number of the running replica among those of this process; in replica context."""
     return static_id() % len(tf.distribute.get_strategy().extended.worker_devices)
+
+
+def _squared_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors])
 
 
 def _widened(value: tf.Tensor) -> tf.Tensor:

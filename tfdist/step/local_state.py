@@ -26,7 +26,6 @@ class LocalState(ReplicaState):
     Args:
         own: the variables of the optimizer that become different on each replica.
         variables: the trainable variables.
-        with_anchor: whether replicas exchange the difference to what they began the round with.
         with_momentum: whether the outer optimizer has a momentum.
 
     Attributes:
@@ -36,7 +35,9 @@ class LocalState(ReplicaState):
         samples: how many samples each replica has used in this round.
         micro_batches: how many micro-batches wait for each replica's next update.
         waiting: how many samples these micro-batches have.
-        anchor: what the replicas began the round with; empty without.
+        anchor: what the replicas began the round with.
+        drifts: the sum of the drifts that were measured since they were last read.
+        drifts_measured: how many drifts are in this sum.
         momentum: of the outer optimizer; empty without.
     """
 
@@ -44,7 +45,6 @@ class LocalState(ReplicaState):
         self,
         own: Sequence[keras.Variable],
         variables: Sequence[keras.Variable],
-        with_anchor: bool,
         with_momentum: bool,
     ):
         super().__init__(name="local")
@@ -55,7 +55,10 @@ class LocalState(ReplicaState):
         self.samples = _count_of_each("samples", tf.float32)
         self.waiting = _count_of_each("waiting", tf.float32)
         self.micro_batches = _count_of_each("micro_batches", tf.int64)
-        self.anchor = [_like(v, "anchor") for v in variables] if with_anchor else []
+        self.anchor = [_like(v, "anchor") for v in variables]
+        self.drifts, self.drifts_measured = (
+            tf.Variable(0.0, trainable=False, name=name) for name in ("drifts", "drifts_measured")
+        )
         self.momentum = [_like(v, "outer_momentum") for v in variables] if with_momentum else []
 
     @property

@@ -84,8 +84,7 @@ class LocalUpdate:
 
             meet(self._update_if_due, args=(use, ready))
             return
-        if self._rounds.begins_with_anchor:
-            meet(self._rounds.begin, args=(ready,))
+        meet(self._rounds.begin, args=(ready,))
         gradients = chosen(packing.unpack(packed))
         _where(
             has_samples,
@@ -138,8 +137,7 @@ class LocalUpdate:
             use(means, number > 0)
 
         def update_all() -> None:
-            if self._rounds.begins_with_anchor:
-                self._rounds.begin(strategy, ready)
+            self._rounds.begin(strategy, ready)
             strategy.extended.call_for_each_replica(update, args=(use,))
             self._rounds.count(strategy, ready)
 

@@ -14,6 +14,7 @@ from tfdist import compat
 from tfdist.balance import whole_batches
 from tfdist.balance.callback import Balance
 from tfdist.callbacks.checks import TrainingChecks
+from tfdist.callbacks.drift import Drift
 from tfdist.data import batches, shards
 from tfdist.engines.contract import Engine
 from tfdist.engines.current import alone
@@ -60,8 +61,11 @@ class SynchronousStrategy(ApartStrategy):
         return self.processes.is_chief and not self.is_evaluator
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check that the model is in this scope and has data."""
-        return [TrainingChecks(self)]
+        """Callbacks for `model.fit`: they check that the model is in this scope and has data.
+
+        With `local` there is also `tfdist.callbacks.Drift`.
+        """
+        return [TrainingChecks(self), *([Drift()] if self.local is not None else [])]
 
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """The callback that moves the shares of the replicas, if they are balanced."""

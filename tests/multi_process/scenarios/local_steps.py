@@ -70,22 +70,23 @@ def by_hands(here):
 
 
 def _collectives(model, inside):
-    """The operations of the train step that other processes must join; in conditions, or outside."""
+    """The operations of the train step in which processes meet; in conditions, or outside."""
     function = next(iter(model.train_function._list_all_concrete_functions()), None)
-    found, todo, seen = [], [(function.graph.as_graph_def(), False)], set()
-    library = {f.signature.name: f for f in todo[0][0].library.function}
-    nodes = [(node, False) for node in todo[0][0].node]
+    graph = function.graph.as_graph_def()
+    library = {f.signature.name: f for f in graph.library.function}
+    nodes, seen = [(node, False) for node in graph.node], set()
+    found = set()
     while nodes:
         node, is_inside = nodes.pop()
         if node.op.startswith(_COLLECTIVES) and is_inside == inside:
-            found.append(node.op)
-        for key, value in node.attr.items():
+            found.add(node.op)
+        for value in node.attr.values():
             for function in [value.func, *value.list.func]:
                 within = is_inside or "If" in node.op or "Case" in node.op
                 if function.name in library and (function.name, within) not in seen:
                     seen.add((function.name, within))
                     nodes += [(n, within) for n in library[function.name].node_def]
-    return sorted(set(found))
+    return sorted(found)
 
 
 # Without `use_ema`, which at the end of `fit` puts the averages in the place of the weights.
