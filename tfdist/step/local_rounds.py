@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,6 +23,7 @@ from tfdist.step.exchange import Packing, enough
 from tfdist.step.local_state import LocalState
 from tfdist.step.model_optimizers import learning_rates
 from tfdist.step.update import Update
+from tfdist.structures import Structure
 
 
 class LocalRounds:
@@ -75,7 +75,7 @@ class LocalRounds:
 
     # --- in steps -----------------------------------------------------------------------------
 
-    def begin(self, strategy: tf.distribute.Strategy, ready: Any) -> None:
+    def begin(self, strategy: tf.distribute.Strategy, ready: Structure) -> None:
         """Notes what the weights are where a round begins; in cross-replica context.
 
         Noted at the beginning, not at the end of the round before, as callbacks may set weights.
@@ -96,7 +96,7 @@ class LocalRounds:
 
         tf.cond(is_first, note_everywhere, lambda: None)
 
-    def count(self, strategy: tf.distribute.Strategy, ready: Any) -> None:
+    def count(self, strategy: tf.distribute.Strategy, ready: Structure) -> None:
         """Counts an update, and ends the round at the last one; in cross-replica context.
 
         Args:
@@ -205,8 +205,8 @@ class LocalRounds:
     ) -> None:
         """Sets variables to their mean, weighted by samples.
 
-        The weighted sums and the sum of the weights travel at the same time, so the sums are divided
-        afterwards. Nothing changes if no replica had a sample that it could use.
+        The weighted sums and the sum of the weights travel at the same time, so the sums are
+        divided afterwards. Nothing changes if no replica had a sample that it could use.
         """
         if not variables:
             return
@@ -263,7 +263,7 @@ def _widened(value: tf.Tensor) -> tf.Tensor:
     return tf.cast(value, tf.float32) if value.dtype.size < 4 else value
 
 
-def _after(strategy: tf.distribute.Strategy, ready: Any) -> contextlib.AbstractContextManager:
+def _after(strategy: tf.distribute.Strategy, ready: Structure) -> contextlib.AbstractContextManager:
     """In this context operations run after what each replica has in `ready`."""
     if tf.executing_eagerly():
         return contextlib.nullcontext()

@@ -113,8 +113,8 @@ class LocalState(ReplicaState):
         if updates:
             raise RuntimeError(
                 "The replicas train apart, so there is no one model to save yet. Save with "
-                "`model.save` or `model.save_weights` in all ranks, or at the end of an epoch; in a "
-                "loop of your own call `optimizer.finish_round()` in all ranks before. "
+                "`model.save` or `model.save_weights` in all ranks, or at the end of an epoch; in "
+                "a loop of your own call `optimizer.finish_round()` in all ranks before. "
                 f"Received: a save after {updates} updates of a round"
             )
         if self.has_rows():

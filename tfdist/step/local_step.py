@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdist.arguments import check_callable
+from tfdist.structures import Structure
 
 
 class LocalStep:
@@ -20,7 +21,7 @@ class LocalStep:
         self.step = step
         functools.update_wrapper(self, step)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Structure, **kwargs: Structure) -> Any:
         """Calls the function itself."""
         return self.step(*args, **kwargs)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,6 +15,7 @@ from tfdist.step.local_rounds import LocalRounds, index_of_replica
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.replica import Apart, ReplicaStep
 from tfdist.step.update import Update
+from tfdist.structures import Structure
 
 
 class LocalUpdate:
@@ -50,7 +50,7 @@ class LocalUpdate:
         packing: Packing,
         packed: list,
         variables: list[keras.Variable],
-        chosen: Callable[[Sequence[Any]], list],
+        chosen: Callable[[Sequence[Structure]], list],
     ) -> None:
         """One step of this replica; in replica context.
 
@@ -121,7 +121,10 @@ class LocalUpdate:
             self._update.apply(gradients, variables)
 
     def _update_if_due(
-        self, strategy: tf.distribute.Strategy, use: Callable[[list, tf.Tensor], None], ready: Any
+        self,
+        strategy: tf.distribute.Strategy,
+        use: Callable[[list, tf.Tensor], None],
+        ready: Structure,
     ) -> None:
         """Counts the micro-batch, and updates at the k-th; in cross-replica context."""
         accumulator = self._accumulator
