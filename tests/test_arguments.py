@@ -68,6 +68,7 @@ TAKES = {
     "policies": {"list"},
     "environ": {"dict", "other dict"},
     "snapshot_dir": {"text"},
+    "step": {"class"},
     "timeout": {"half", "too small for float32", "tensor"},
 }
 # Those that are for anything: a custom loop's loss; what becomes a name; what a probe has found;
