@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
 
 from tfdist.arguments import check_callable
 from tfdist.structures import Structure
 
-
-class LocalStep:
-    """A function for `strategy.run` that is a training step.
-
-    Args:
-        step: the function.
-    """
-
-    def __init__(self, step: Callable):
-        self.step = step
-        functools.update_wrapper(self, step)
-
-    def __call__(self, *args: Structure, **kwargs: Structure) -> Any:
-        """Calls the function itself."""
-        return self.step(*args, **kwargs)
+_MARK = "tfdist_local_step"
 
 
-def local_step(step: Callable) -> LocalStep:
+def marked(function: Callable) -> Callable | None:
+    """The training step that `local_step` has marked as such; None for any other function."""
+    return getattr(function, _MARK, None)
+
+
+def local_step(step: Callable) -> Callable:
     """Says that a function is a training step: `strategy.run(tfdist.local_step(step), args=...)`.
 
     With the option `local` of a strategy, each replica trains apart in such a step, and averages
@@ -67,4 +56,9 @@ def local_step(step: Callable) -> LocalStep:
     2
     """
     check_callable("step", step)
-    return LocalStep(step)
+
+    def training_step(*args: Structure, **kwargs: Structure) -> Structure:
+        return step(*args, **kwargs)
+
+    setattr(training_step, _MARK, step)
+    return training_step

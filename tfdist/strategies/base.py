@@ -21,9 +21,8 @@ from tfdist.engines.current import alone
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
-from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
+from tfdist.step import end_of_data, keras_steps, local_step, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
-from tfdist.step.local_step import LocalStep
 from tfdist.strategies import wrapping
 from tfdist.strategies.apart import ApartStrategy
 from tfdist.structures import Structure
@@ -89,9 +88,10 @@ class SynchronousStrategy(ApartStrategy):
             TypeError: for a step of a legacy `tf_keras` model.
         """
         check_not_legacy(fn)
-        if isinstance(fn, LocalStep):
+        step = local_step.marked(fn)
+        if step is not None:
             with self._training_apart(own_loop=True):
-                return self.run(fn.step, args, kwargs, options)
+                return self.run(step, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
         keras_step = compat.keras_step(fn)
