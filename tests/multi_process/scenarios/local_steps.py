@@ -63,30 +63,32 @@ def by_hands(here):
             "weights": copies(strategy, model.weights),
             "own": own_state(model),
             "history": history.history,
-            "outside": _collectives(model, inside=False),
-            "inside": _collectives(model, inside=True),
+            **_collectives(case, model),
         }
     return found
 
 
-def _collectives(model, inside):
-    """The operations of the train step in which processes meet; in conditions, or outside."""
-    function = next(iter(model.train_function._list_all_concrete_functions()), None)
-    graph = function.graph.as_graph_def()
+def _collectives(case, model):
+    """The operations of a train step in which processes meet: in conditions, and outside."""
+    strategy = model.distribute_strategy
+    data = tf.data.Dataset.from_tensor_slices(case.data()).batch(case.batch)
+    spec = strategy.experimental_distribute_dataset(data).element_spec
+    step = tf.function(lambda *batch: strategy.run(model.train_step, args=(batch,)))
+    graph = step.get_concrete_function(*spec).graph.as_graph_def()
     library = {f.signature.name: f for f in graph.library.function}
-    nodes, seen = [(node, False) for node in graph.node], set()
-    found = set()
+    nodes, seen = [(node, "outside") for node in graph.node], set()
+    found = {"outside": set(), "inside": set()}
     while nodes:
-        node, is_inside = nodes.pop()
-        if node.op.startswith(_COLLECTIVES) and is_inside == inside:
-            found.add(node.op)
+        node, place = nodes.pop()
+        if node.op.startswith(_COLLECTIVES):
+            found[place].add(node.op)
+        within = "inside" if "If" in node.op or "Case" in node.op else place
         for value in node.attr.values():
             for function in [value.func, *value.list.func]:
-                within = is_inside or "If" in node.op or "Case" in node.op
                 if function.name in library and (function.name, within) not in seen:
                     seen.add((function.name, within))
                     nodes += [(n, within) for n in library[function.name].node_def]
-    return sorted(found)
+    return {place: sorted(operations) for place, operations in found.items()}
 
 
 # Without `use_ema`, which at the end of `fit` puts the averages in the place of the weights.
