@@ -33,8 +33,7 @@ class Drift(keras.callbacks.Callback):
     saves_alone = False
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Adds the drift, if a round has ended in this epoch."""
+        """Adds the drift; NaN if no round has ended in this epoch."""
         rounds = getattr(self.model.optimizer, "rounds", None)
-        drift = rounds.take_drift() if rounds is not None else None
-        if drift is not None and logs is not None:
-            logs["drift"] = drift
+        if rounds is not None and logs is not None:
+            logs["drift"] = rounds.take_drift()

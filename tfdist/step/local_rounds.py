@@ -17,7 +17,7 @@ from tfdist import compat
 from tfdist.engines.replica_context import static_id
 from tfdist.local.choices import LocalSteps
 from tfdist.step import exchange
-from tfdist.step.accumulation import GradientAccumulator
+from tfdist.step.accumulation import GradientAccumulator, warn_of_dropping
 from tfdist.step.averaging import Averaging
 from tfdist.step.exchange import Packing, enough
 from tfdist.step.local_state import LocalState
@@ -71,7 +71,7 @@ class LocalRounds:
             with_momentum=local.outer_decay > 0,
         )
         self.statistics: list[keras.Variable] = []
-        self._finishing: dict[bool, Callable[[], None]] = {}
+        self._finishing: dict[tuple[bool, int], Callable[[], None]] = {}
 
     # --- in steps -----------------------------------------------------------------------------
 
@@ -128,18 +128,29 @@ class LocalRounds:
         has_updates = int(self.state.updates.numpy()) > 0
         waits = self._accumulator is not None and int(self._accumulator.micro_step.numpy()) > 0
         if has_updates or (waits and self.statistics):
-            if has_updates not in self._finishing:
-                self._finishing[has_updates] = self._function(has_updates)
-            self._finishing[has_updates]()
+            compressed = self._averaging.compressed
+            key = has_updates, id(compressed.monitor if compressed is not None else None)
+            if key not in self._finishing:
+                self._finishing[key] = self._function(has_updates)
+            self._finishing[key]()
 
-    def take_drift(self) -> float | None:
-        """The mean drift of the rounds since the last call; None if there were none.
+    def drop_synchronous(self) -> None:
+        """Drops what compressors and accumulation have left from synchronous updates."""
+        if self._averaging.compressed is not None:
+            self._averaging.compressed.state.start_anew()
+        accumulator = self._accumulator
+        if accumulator is not None and accumulator.has_rows():
+            warn_of_dropping(int(accumulator.micro_step.numpy()))
+            accumulator.start_anew()
+
+    def take_drift(self) -> float:
+        """The mean drift of the rounds since the last call; NaN if there were none.
 
         The drift of a round is the root of the mean square of the replicas' distances to their mean
         weights, for the norm of the difference between these and the weights before the round.
         """
         number = float(self.state.drifts_measured.numpy())
-        drift = float(self.state.drifts.numpy()) / number if number else None
+        drift = float(self.state.drifts.numpy()) / number if number else float("nan")
         for variable in (self.state.drifts, self.state.drifts_measured):
             variable.assign(0.0)
         return drift

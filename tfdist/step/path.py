@@ -61,7 +61,8 @@ class StepPath:
                 exchange.plan_buckets(self._specs, options.bucket_bytes),
                 len(variables),
                 lambda: int(update.number().numpy()),
-                options.compression is not None or local is not None,
+                options.compression is not None,
+                local is not None,
             )
         self.averaging = averaging_of(options, self._specs, [v.path for v in variables])
         self.rounds: LocalRounds | None = None

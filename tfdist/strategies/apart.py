@@ -60,16 +60,16 @@ class ApartStrategy(BalancedStrategy):
     def choose_step(self, model: keras.Model, is_local: bool) -> None:
         """Makes the train step of `model` anew if it was traced as the other kind of step.
 
-        What compressors have kept of gradients does not belong to differences of weights, so it is
-        dropped before the first round.
+        Before the first round, what is left of synchronous training is dropped: what compressors
+        have kept of gradients does not belong to differences of weights, and gradients that wait
+        for an update are weighted by the replicas' shares.
         """
         if self._traced.get(model, is_local) != is_local:
             self.trace_anew(model)
         for optimizer in optimizers_of(model).values() if is_local else ():
-            kept = getattr(optimizer, "compression_state", None)
             rounds = getattr(optimizer, "rounds", None)
-            if kept is not None and rounds is not None and not rounds.state.has_rows():
-                kept.start_anew()
+            if rounds is not None and not rounds.state.has_rows():
+                rounds.drop_synchronous()
 
     @contextlib.contextmanager
     def _training_apart(self, own_loop: bool) -> Iterator[None]:
