@@ -82,6 +82,8 @@ class DistributedOptimizer(OptimizerWrapper):
     _own = frozenset({"options", "_loss_scale", "_update"})
     gradient_monitor: Any = None
     accumulator: GradientAccumulator | None = None
+    compression_state: Any = None
+    local_state: Any = None
     _path: StepPath | None = None
 
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -261,8 +263,7 @@ class DistributedOptimizer(OptimizerWrapper):
         """With `local`: ends the round that is under way, so that all replicas have one model.
 
         `fit`, `evaluate`, `predict` and saving do so by themselves. A loop of your own calls it
-        before it looks at the weights, outside of functions and in all processes. Without a round
-        under way nothing happens.
+        before it looks at the weights, outside of functions and in all processes.
         """
         if self.rounds is not None:
             self.rounds.finish()
