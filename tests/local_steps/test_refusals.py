@@ -9,7 +9,8 @@ import tests.devices  # noqa: F401
 import tfdist
 from tests.local_steps import by_hand
 from tfdist.options import Options
-from tfdist.strategies import elastic_refusals
+from tfdist.strategies.horovod.elastic import ElasticHorovodStrategy
+from tfdist.strategies.multi_worker.elastic import ElasticMultiWorkerStrategy
 from tfdist.strategies.parameter_server import checks
 
 LOCAL = tfdist.LocalSGD(steps=4)
@@ -61,9 +62,10 @@ def test_something_else_than_a_choice():
         Options(local=8)
 
 
-def test_elastic_jobs():
-    with pytest.raises(ValueError, match="local"):
-        elastic_refusals.check_options(Options(local=LOCAL))
+@pytest.mark.parametrize("kind", [ElasticMultiWorkerStrategy, ElasticHorovodStrategy])
+def test_elastic_jobs(kind):
+    with pytest.raises(ValueError, match="lost with the rank. Start the job without --min"):
+        kind(local=LOCAL)
 
 
 def test_parameter_servers():
