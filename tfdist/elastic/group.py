@@ -64,11 +64,10 @@ class Group(Forming):
         self._backup_dir = backup_dir
         self._restored: backup.State | None = None  # what this rank gets when it has come to it
         self._following: Following | None = None
-        self._busy = False
+        self._busy, self.steps = False, 0
         self._last: tuple[Any, Snapshot | None] = (None, None)
         self._entry: Entry | None = None  # of the same operation
         self._settled: list[Callable[[], None]] = []
-        self.steps = 0
 
     def join(self) -> None:
         """Forms the first group with the others. Waits for them."""
