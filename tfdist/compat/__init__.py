@@ -27,6 +27,7 @@ from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
 from tfdist.compat.call_variables import CallVariable
 from tfdist.compat.collectives import install_collectives, separate_collectives
 from tfdist.compat.compilation import (
+    are_captured_by,
     compile_where_possible,
     exchanges,
     hook_functions,
@@ -118,6 +119,7 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
 __all__ = [
+    "are_captured_by",
     "CHIEF",
     "CallVariable",
     "Coordinator",

@@ -76,5 +76,16 @@ def is_refused_meeting(error: RuntimeError) -> bool:
 
 
 def exchanges(graph: tf.Graph) -> bool:
-    """Whether operations of `graph` send something to other replicas."""
-    return any(operation.type.startswith(_EXCHANGES) for operation in graph.get_operations())
+    """Whether operations of `graph`, or of functions in it, send something to other replicas."""
+    definition = graph.as_graph_def()
+    functions = (node for function in definition.library.function for node in function.node_def)
+    return any(node.op.startswith(_EXCHANGES) for node in (*definition.node, *functions))
+
+
+def are_captured_by(
+    operations: Iterable[tf.Operation], graph: tf.Graph, tensors: Iterable[tf.Tensor]
+) -> bool:
+    """Whether any of `operations`, of a function's graph, uses one of `tensors` from outside."""
+    wanted = {id(tensor) for tensor in tensors}
+    inner = {id(inside) for outside, inside in graph.captures if id(outside) in wanted}
+    return any(id(tensor) in inner for operation in operations for tensor in operation.inputs)

@@ -55,11 +55,12 @@ class ExchangeRefusedError(RuntimeError):
 @contextlib.contextmanager
 def refusing_exchanges() -> Iterator[None]:
     """In this context and thread, `current` raises ExchangeRefusedError."""
+    before = getattr(_thread, "refuses", False)
     _thread.refuses = True
     try:
         yield
     finally:
-        _thread.refuses = False
+        _thread.refuses = before
 
 
 def current() -> Engine:

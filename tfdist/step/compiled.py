@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,23 +38,23 @@ def compiled(fn: Callable, model: keras.Model, name: str) -> Callable:
         name: "train_step", "test_step" or "predict_step".
     """
 
-    def step(*args: Structure) -> Structure:
+    def step(*args: Structure, **kwargs: Structure) -> Structure:
         running = replica.current()
         if running is None or tf.executing_eagerly():
-            return fn(*args)
+            return fn(*args, **kwargs)
         synchronized = (getattr(x, "synchronized", False) for x in compat.flatten_layers(model))
         if name == "train_step" and any(synchronized):
-            return _between_exchanges(fn, args)
+            return _between_exchanges(fn, args, kwargs)
         notes = vars(running.notes)
         before = {key: copy.copy(value) for key, value in notes.items()}
         try:
-            return _as_a_whole(fn, args, name, running)
+            return _as_a_whole(functools.partial(fn, **kwargs), args, name, running)
         except RuntimeError as error:
             refused = isinstance(error, ExchangeRefusedError)
             if not refused and not compat.is_refused_meeting(error):
                 raise
         notes.update(before)
-        return _between_exchanges(fn, args)
+        return _between_exchanges(fn, args, kwargs)
 
     return step
 
@@ -63,20 +64,48 @@ class _Postponed(collection.Collected):
     """The updates that the step asks for, which are made after the compiled function.
 
     Attributes:
+        graph: of the compiled function.
         updates: each optimizer with its gradients and their variables.
-        changes: the ids of the variables that these updates change.
+        changes: the variables that these updates change, by their ids.
+        begin: where the operations of the graph begin that follow the first update.
     """
 
+    graph: tf.Graph | None = None
+    begin: int | None = None
     updates: list[tuple[Any, list, list[keras.Variable]]] = dataclasses.field(default_factory=list)
-    changes: set[int] = dataclasses.field(default_factory=set)
+    changes: dict[int, keras.Variable] = dataclasses.field(default_factory=dict)
 
     def takes(self, optimizer: Optimizer, gradients: list, variables: list) -> bool:
         """Keeps an update for later."""
+        self.check_graph("an optimizer is applied")
+        if self.begin is None and self.graph is not None:
+            self.begin = len(self.graph.get_operations())
         self.updates.append((optimizer, gradients, variables))
         given = [v for v, gradient in zip(variables, gradients) if gradient is not None]
         state = [v for v in optimizer.variables if v.name != "learning_rate"]
-        self.changes |= {id(variable) for variable in (*given, *state)}
+        self.changes |= {id(variable): variable for variable in (*given, *state)}
         return True
+
+    def check_graph(self, what: str) -> None:
+        """Raises ValueError if `what` happens in a function or a branch within the step.
+
+        It might happen or not, or several times, and TensorFlow keeps such functions.
+        """
+        if tf.compat.v1.get_default_graph() is not self.graph:
+            raise ValueError(
+                "With `jit_compile=True` and several replicas, variables may only change in the "
+                "`train_step` itself. Leave out the `@tf.function`, or compile the model with "
+                f"`jit_compile=False`. Received: {what} in a function, a condition or a loop of "
+                "TensorFlow within the step"
+            )
+
+    def are_used_later(self) -> bool:
+        """Whether operations after the first update use variables that the updates change."""
+        if self.graph is None or self.begin is None:
+            return False
+        handles = [variable.value.handle for variable in self.changes.values()]
+        later = self.graph.get_operations()[self.begin :]
+        return compat.are_captured_by(later, self.graph, handles)
 
 
 class _Parts(collection.Collected):
@@ -121,12 +150,14 @@ class _Unchanged(keras.StatelessScope):
         super().__init__(collect_losses=True)
         self._postponed = postponed
         self.changed: dict[int, keras.Variable] = {}
+        self.is_done = False
 
     def get_current_value(self, variable: keras.Variable) -> Any:
         """The value in the step; until the step assigns one, the variable's own."""
         self._check_not_updated(variable)
         found = super().get_current_value(variable)
         if found is not None:
+            self._check_own(variable)
             return found
         with compat.outside_stateless_scope():
             return variable.value
@@ -139,8 +170,18 @@ class _Unchanged(keras.StatelessScope):
             if variable.value.synchronization == tf.VariableSynchronization.ON_READ:
                 variable.assign(value)
                 return
+        self._postponed.check_graph(f"{variable.path} is assigned to")
+        if variable.trainable or self._postponed.updates:
+            raise ExchangeRefusedError(f"the step sets {variable.path}")
         self.changed[id(variable)] = variable
         super().add_update(update)
+
+    def _check_own(self, variable: keras.Variable) -> None:
+        """Raises ExchangeRefusedError if a new value is not yet that of all replicas."""
+        with compat.outside_stateless_scope():
+            aggregation = variable.value.aggregation
+        if not self.is_done and aggregation != tf.VariableAggregation.NONE:
+            raise ExchangeRefusedError(f"the step reads {variable.path} after it has set it")
 
     def _check_not_updated(self, variable: keras.Variable) -> None:
         if id(variable) in self._postponed.changes:
@@ -157,12 +198,16 @@ def _as_a_whole(fn: Callable, args: tuple, name: str, running: replica.ReplicaSt
     scope = _Unchanged(postponed)
 
     def computed(*args: Structure) -> tuple[Structure, list, list]:
+        postponed.graph = tf.compat.v1.get_default_graph()
         with collection.collect(postponed), scope, refusing_exchanges():
-            results = fn(*args)
+            results = tf.nest.map_structure(_value, fn(*args))
             if name != "predict_step":
                 results = _numbers(results, lambda log: loss_sums.as_mean(running, log))
-        if compat.exchanges(tf.compat.v1.get_default_graph()):
+        if compat.exchanges(postponed.graph):
             raise ExchangeRefusedError("the step exchanges values with other replicas")
+        if postponed.are_used_later():
+            raise ExchangeRefusedError("the step uses variables after their update")
+        scope.is_done = True
         values = [scope.get_current_value(variable) for variable in scope.changed.values()]
         return results, values, [gradients for _, gradients, _ in postponed.updates]
 
@@ -178,16 +223,21 @@ def _as_a_whole(fn: Callable, args: tuple, name: str, running: replica.ReplicaSt
     return _numbers(results, lambda log: loss_tags.tag(log, loss_tags.LOSS))
 
 
+def _value(leaf: Any) -> Any:
+    """A variable's value in the step; anything else as it is."""
+    return tf.convert_to_tensor(leaf) if isinstance(leaf, keras.Variable) else leaf
+
+
 def _numbers(logs: Structure, change: Callable[[tf.Tensor], tf.Tensor]) -> Structure:
     return tf.nest.map_structure(lambda log: change(log) if is_number(log) else log, logs)
 
 
-def _between_exchanges(fn: Callable, args: tuple) -> Structure:
+def _between_exchanges(fn: Callable, args: tuple, kwargs: dict) -> Structure:
     """The results of the step, of which XLA compiles the parts that it can."""
     graph = tf.compat.v1.get_default_graph()
     parts = _Parts(graph)
     parts.begin()
     with collection.collect(parts):
-        results = fn(*args)
+        results = fn(*args, **kwargs)
     parts.end()
     return results
