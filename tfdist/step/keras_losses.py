@@ -71,6 +71,6 @@ def counted(values: Structure) -> Any:
     elif is_mean:
         values = loss_sums.as_mean(step, values)
     if is_mean and step.share.nonempty is not None:
-        weight = tf.cast(step.reported_share.fraction * step.replicas, values.dtype)
+        weight = tf.cast(step.share.fraction * step.replicas, values.dtype)
         values = tf.math.multiply_no_nan(values, weight)
     return values

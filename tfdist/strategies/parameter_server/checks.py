@@ -31,12 +31,6 @@ def check(
             'batch when they are ready: leave `balance` out, and take `input="dynamic"` where '
             "slow workers should get fewer batches. Received: balance=True"
         )
-    if options.local is not None:
-        raise ValueError(
-            "`local` is for replicas that have the weights. Workers of a parameter server fetch "
-            "them for each step: leave `local` out, or take another strategy. "
-            f"Received: local={options.local}"
-        )
     check_choice("input", input, ("static", "dynamic"))
     check_seconds("worker_timeout", worker_timeout)
     if max_pending is not None:
