@@ -48,13 +48,25 @@ def _leave_on_sigterm(link: Link) -> None:
         else:  # a process that was forked a moment ago
             os.kill(os.getpid(), signal.SIGTERM)
 
+    thread = threading.local()
+
+    def hold_sigterm() -> None:
+        # Python forgets a signal that a forked process gets before it has its own handler.
+        thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def take_sigterm() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, thread.mask)
+
     def die_on_sigterm() -> None:
         if signal.getsignal(signal.SIGTERM) is leave:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        take_sigterm()
 
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, leave)
-        os.register_at_fork(after_in_child=die_on_sigterm)
+        os.register_at_fork(
+            before=hold_sigterm, after_in_parent=take_sigterm, after_in_child=die_on_sigterm
+        )
 
 
 def _note_exceptions(failed: threading.Event) -> None:
