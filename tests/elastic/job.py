@@ -103,6 +103,17 @@ def main() -> None:
             reached("trace")  # while Python traces the step
             return super().train_step(data)
 
+    class Tracked(keras.layers.Layer):
+        """Counts one number for each batch, as train steps of users' own do with their losses."""
+
+        def __init__(self):
+            super().__init__()
+            self.size = keras.metrics.Mean(name="size")
+
+        def call(self, x):
+            self.size.update_state(keras.ops.mean(keras.ops.square(x)))
+            return x
+
     times = []  # no attribute of a callback: others would get that
 
     class Moments(keras.callbacks.Callback):
@@ -134,6 +145,7 @@ def main() -> None:
         layers = [
             keras.layers.Dense(16, activation="tanh"),
             keras.layers.BatchNormalization(synchronized=True),
+            Tracked(),
             keras.layers.Dense(3),
         ]
         model = Model([keras.Input((6,)), *layers])

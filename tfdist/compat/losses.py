@@ -167,8 +167,12 @@ _MEAN = touch(
 )
 
 
-def hook_mean_metric(hook: Callable[[Any], Any]) -> None:
-    """Makes a `keras.metrics.Mean` without a `sample_weight` count `hook(values)`."""
+def hook_mean_metric(hook: Callable[[Any], tuple[Any, Any]]) -> None:
+    """Makes a `keras.metrics.Mean` without a `sample_weight` count `hook(values)`.
+
+    Args:
+        hook: returns values, and their `sample_weight`.
+    """
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
@@ -176,7 +180,7 @@ def hook_mean_metric(hook: Callable[[Any], Any]) -> None:
             self: keras.metrics.Metric, values: Structure, sample_weight: Structure = None
         ) -> Any:
             if sample_weight is None:
-                values = hook(values)
+                values, sample_weight = hook(values)
             return original(self, values, sample_weight)
 
         return update_state

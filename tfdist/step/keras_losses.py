@@ -55,22 +55,27 @@ def reduced(
     return loss_tags.tag(loss, loss_tags.LOSS)
 
 
-def counted(values: Structure) -> Any:
-    """What a `Mean` counts without a `sample_weight`: scalars are weighted by the replica's share.
+def counted(values: Structure) -> tuple[Any, Any]:
+    """What a `Mean` counts without a `sample_weight`, and the weight: a scalar has that of its part.
 
     Such a scalar is a mean over the replica's part of the batch. Users' train steps track their
-    loss in this way, and Keras tracks the losses of several outputs.
+    loss in this way, and Keras tracks the losses of several outputs. The weights of all replicas
+    add up to 1, so each step counts equally, whatever the number of replicas in it.
+
+    Returns:
+        The values, and their weight; None for values that count as they are.
     """
     step = replica.current()
     if step is None:
-        return values
+        return values, None
     values = tf.convert_to_tensor(values)
-    is_mean = values.shape.rank == 0 and values.dtype.is_floating
-    if is_mean and step.own_loop:
-        is_mean = not own_loops.is_part_of_sum(step, values)
-    elif is_mean:
+    if values.shape.rank != 0 or not values.dtype.is_floating:
+        return values, None
+    if step.own_loop:
+        if own_loops.is_part_of_sum(step, values):
+            return values, None
+    else:
         values = loss_sums.as_mean(step, values)
-    if is_mean and step.share.nonempty is not None:
-        weight = tf.cast(step.share.fraction * step.replicas, values.dtype)
-        values = tf.math.multiply_no_nan(values, weight)
-    return values
+    if step.share.nonempty is not None:
+        values = tf.math.multiply_no_nan(values, tf.cast(step.share.nonempty, values.dtype))
+    return values, step.share.fraction
