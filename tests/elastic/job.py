@@ -9,7 +9,8 @@ A signal may be for the rank's launcher, as in "2:launcher SIGTERM:step 3".
 
 A moment is "start", "strategy", "trace", "step N", "micro N", "evaluate", "epoch N", "form N" (the
 group changes), "end", or "after S", the seconds since the rank has its strategy; N counts from 1.
-Without a launcher, it trains on one device.
+Without a launcher, it trains on one device. With STEP=function, the step of the model is a
+`tf.function`; with STEP="eager function", Keras calls it eagerly.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ SAMPLES, BATCH, ACCUMULATED = 101, 24, 2
 SEED = int(os.environ.get("SEED", "0"))  # of the data
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
+STEP = os.environ.get("STEP", "")
 _SOON = 0.004  # seconds: somewhere in the next operation
 
 _plans: dict[str, tuple[bool, str]] = {}
@@ -95,6 +97,7 @@ def main() -> None:
 
     import keras
     import numpy as np
+    import tensorflow as tf
 
     import tfdist
 
@@ -102,6 +105,9 @@ def main() -> None:
         def train_step(self, data):
             reached("trace")  # while Python traces the step
             return super().train_step(data)
+
+        if STEP:
+            train_step = tf.function(train_step, autograph=False)
 
     class Tracked(keras.layers.Layer):
         """Counts one number for each batch, as train steps of users' own do with their losses."""
@@ -150,7 +156,8 @@ def main() -> None:
         ]
         model = Model([keras.Input((6,)), *layers])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer(), loss, metrics=["accuracy"])
+        eagerly = STEP == "eager function"
+        model.compile(optimizer(), loss, metrics=["accuracy"], run_eagerly=eagerly)
         return model
 
     def optimizer():

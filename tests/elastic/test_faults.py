@@ -139,6 +139,16 @@ def test_the_result_is_that_of_one_device(name, engine, tmp_path, one_device):
     check(tmp_path, left, one_device())
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "step", ["function", pytest.param("eager function", marks=pytest.mark.full)]
+)
+def test_a_step_that_is_a_function_is_traced_for_each_group(step, engine, tmp_path, one_device):
+    done = train(tmp_path, engine, "1:SIGKILL:step 3", STEP=step)
+    assert done.returncode == 0, done.stderr
+    check(tmp_path, [0, 2], one_device())
+
+
 def _replacements():
     for engine, marks in NEEDS.items():
         for name in REPLACED:

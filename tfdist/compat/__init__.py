@@ -103,6 +103,7 @@ from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, 
 from tfdist.compat.servers import servers_see_each_other
 from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
+from tfdist.compat.traces import custom_gradients, forget_custom_gradients, hook_traces
 from tfdist.compat.trainer import (
     hook_callbacks,
     hook_compile,
@@ -142,8 +143,10 @@ __all__ = [
     "connect_again",
     "connect_when",
     "counted_by_keras",
+    "custom_gradients",
     "exchanges",
     "flatten_layers",
+    "forget_custom_gradients",
     "form_group",
     "function_graph",
     "gradients_by_value",
@@ -169,6 +172,7 @@ __all__ = [
     "hook_seeds",
     "hook_single_batches",
     "hook_symbolic_build",
+    "hook_traces",
     "hook_variables",
     "in_jacobian",
     "initial_epoch",

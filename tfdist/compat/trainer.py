@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.compat.registry import KERAS, READ, REPLACED, WRITTEN, touch
+from tfdist.compat.registry import KERAS, READ, REPLACED, TENSORFLOW, WRITTEN, touch
 from tfdist.structures import Structure
 
 _TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
@@ -48,6 +48,12 @@ _STEP: dict[str, str] = {
 }
 _CLASS = touch("keras.src.trainers.trainer", "Trainer", READ, **_STEP)
 _PREDICT = touch(_TRAINER, "make_predict_function", READ, "self", **_STEP)
+_METHOD = touch(
+    *("tensorflow.python.eager.polymorphic_function.tf_method_target", "TfMethodTarget", READ),
+    why="a step may be a `tf.function`, which is bound to one of these instead of the model",
+    versions=TENSORFLOW,
+    instead=_STEP["instead"],
+)
 _PREDICT_STEP = "one_step_on_data"  # what `make_predict_function` hands to `Strategy.run`
 
 
@@ -65,6 +71,8 @@ def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
     fn = _unwrapped(fn)
     trainer = _CLASS.get()
     model = getattr(fn, "__self__", None)
+    if isinstance(model, _METHOD.get()):  # the step is a `tf.function`
+        model = model.target
     if isinstance(model, trainer):
         return (model, fn.__name__) if fn.__name__ in ("train_step", "test_step") else None
     if getattr(fn, "__name__", "") == _PREDICT_STEP:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.data.batches import as_tensors
+from tfdist.elastic import traces
 from tfdist.elastic.group import Group
 from tfdist.elastic.operations import Step
 from tfdist.elastic.windows import Window
@@ -61,22 +62,28 @@ class ElasticFunction:
     def step(self, batch: Structure) -> Structure:
         """The results of a step with `batch`, the same in all ranks; a part of an operation."""
         if self._model.run_eagerly:
-            return self._step(batch)
+            return self._step_of_group(batch)
         generation, function = self._traced
         if generation != self._group.generation:
-            # TensorFlow warns when one and the same Python function is traced again and again.
-            step = functools.partial(self._step)
-            function = tf.function(step, reduce_retracing=True, autograph=False)
+            function = self._new_function()
             self._traced = (self._group.generation, function)
         return function(batch)
 
     def trace(self, batch: Structure) -> None:
         """Makes the variables that a step with `batch` makes; in this process alone."""
         if self._model.run_eagerly:
-            self._step(batch)
+            self._step_of_group(batch)
         else:
-            step = functools.partial(self._step)
-            tf.function(step, autograph=False).get_concrete_function(batch)
+            self._new_function().get_concrete_function(batch)
+
+    def _new_function(self) -> tf.types.experimental.PolymorphicFunction:
+        # TensorFlow warns when one and the same Python function is traced again and again.
+        step = functools.partial(self._step_of_group)
+        return tf.function(step, reduce_retracing=True, autograph=False)
+
+    def _step_of_group(self, batch: Structure) -> Structure:
+        with traces.of_generation(self._group.generation):
+            return self._step(batch)
 
     def forget_trace(self) -> None:
         """Makes the next step be traced anew."""

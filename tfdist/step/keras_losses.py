@@ -56,7 +56,7 @@ def reduced(
 
 
 def counted(values: Structure) -> tuple[Any, Any]:
-    """What a `Mean` counts without a `sample_weight`, and the weight: a scalar has that of its part.
+    """What a `Mean` counts without a `sample_weight`, and the weight: a scalar has its part's.
 
     Such a scalar is a mean over the replica's part of the batch. Users' train steps track their
     loss in this way, and Keras tracks the losses of several outputs. The weights of all replicas
