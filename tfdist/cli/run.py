@@ -258,8 +258,6 @@ def run(
         if directory is not None and log_dir is None and not logs:
             shutil.rmtree(directory, ignore_errors=True)
         raise
-    for log in logs:
-        log.close()
     keep = log_dir is not None or verbose or (outcome.message and logs)
     if directory is not None and not keep:
         shutil.rmtree(directory, ignore_errors=True)

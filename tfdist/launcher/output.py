@@ -10,7 +10,6 @@ import select
 import struct
 import termios
 import time
-from typing import BinaryIO
 
 from tfdist.launcher.banners import Banners
 
@@ -77,13 +76,17 @@ class Log:
         self.path = path
         self.traceback_at: float | None = None
         self.lost_a_peer = False
-        self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115
         self._last: collections.deque[bytes] = collections.deque(maxlen=_LAST_LINES)
+        with open(path, "wb"):
+            pass
 
     def write(self, data: bytes) -> None:
-        """Keeps `data` as it is."""
-        with contextlib.suppress(OSError):  # a full disk must not end the job
-            self._file.write(data)
+        """Keeps `data` as it is. No file stays open: an elastic job has ever more ranks."""
+        with (
+            contextlib.suppress(OSError),  # a full disk must not end the job
+            open(self.path, "ab", buffering=0) as file,
+        ):
+            file.write(data)
 
     def remember(self, line: bytes) -> None:
         """Keeps `line` as the last line."""
@@ -103,10 +106,6 @@ class Log:
     def last_lines(self) -> list[bytes]:
         """The last lines that are not empty, 15 at most."""
         return list(self._last)
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
 
 
 class Stream:
