@@ -10,6 +10,7 @@ import tfdist
 from tfdist import compat
 from tfdist.compat import registry
 from tfdist.compat.registry import OVERRIDDEN, REPLACED, TOUCHES
+from tfdist.elastic import traces
 
 FOLDER = Path(compat.__file__).parent
 REPLACEMENTS = [touch for touch in TOUCHES if touch.kind == REPLACED]
@@ -30,6 +31,7 @@ def test_what_is_declared_as_replaced_is(touch):
     assert tfdist.MirroredStrategy  # whose import installs all of it
     compat.install_collectives()
     compat.leave_executors_at_once()
+    assert traces.of_generation  # the same
     found = touch.get()
     found = found.fget if isinstance(found, property) else found
     assert Path(inspect.unwrap(found, stop=is_ours).__code__.co_filename).parent == FOLDER

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from tfdist.compat.registry import READ, REPLACED, TENSORFLOW, touch
 
@@ -54,9 +53,11 @@ def hook_traces(state: Callable[[], object]) -> None:
 
     def make(original: Callable) -> Callable:
         @functools.wraps(original)
-        def make_function_context(scope_type: Any = None) -> Any:
+        def make_function_context(scope_type: object = None) -> object:
             found, now = original(scope_type), state()
-            return found if now is None else found._replace(context=(found.context, now))
+            if now is None:
+                return found
+            return type(found)(context=(found.context, now), scope_type=found.scope_type)
 
         return make_function_context
 

@@ -12,6 +12,8 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.parameter_server.chief.scheduler import WorkersLostError
 
+_PLACE = r"/job:ps/replica:0/task:(\d+)"
+
 
 def log_change(workers: Sequence[str], worker: int, error: Exception | None) -> None:
     """Logs that a worker is lost; with None instead of an error, that the worker is back."""
@@ -75,8 +77,8 @@ def explained(
             f"Received: worker_timeout={timeout:g}"
         )
     if compat.is_lost_ps(error):
-        found = _lost_ps(str(error))
-        names = ", ".join(f"ps {n} ({addresses['ps'][n]})" for n in found) or "a parameter server"
+        names = ", ".join(f"ps {n} ({addresses['ps'][n]})" for n in sorted(_lost_ps(error)))
+        names = names or "a parameter server"
         return lost_servers(
             names,
             " Training goes back to a snapshot in `fit` only, not with `record` or "
@@ -106,9 +108,16 @@ def _add_note(error: Exception, note: str) -> None:
         tf.get_logger().error("tfdist: %s", note)
 
 
-def _lost_ps(text: str) -> list[int]:
-    """The indices of the parameter servers that an error is about."""
-    place = r"/job:ps/replica:0/task:(\d+)"
+def servers_that_did_not_answer(error: Exception) -> set[int]:
+    """The numbers of the parameter servers that an error of TensorFlow says are lost."""
+    return _indices(rf"remote target {_PLACE}", str(error)) if compat.is_lost_ps(error) else set()
+
+
+def _lost_ps(error: Exception) -> set[int]:
+    """The numbers of the parameter servers that an error is about."""
     # First look for servers that did not answer: an operation's device may name a healthy one.
-    named = re.findall(f"remote target {place}", text) or re.findall(place, text)
-    return sorted({int(index) for index in named})
+    return servers_that_did_not_answer(error) or _indices(_PLACE, str(error))
+
+
+def _indices(pattern: str, text: str) -> set[int]:
+    return {int(index) for index in re.findall(pattern, text)}

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.cluster.reaching import unreachable
+from tfdist.parameter_server.chief import errors
 
 # Seconds between two attempts to read from a server that is back: gRPC, which has found that nobody
 # answers, tries again after a while.
@@ -50,6 +51,10 @@ class Servers:
     def lost(self) -> list[int]:
         """The numbers of the servers that do not answer, or were started again."""
         return [number for number, mark in self._marks.items() if not _answers(mark)]
+
+    def lost_by(self, error: Exception) -> set[int]:
+        """Those that are lost now, and those that did not answer: work may have been lost there."""
+        return {*self.lost(), *errors.servers_that_did_not_answer(error)}
 
     def names(self, numbers: Collection[int]) -> str:
         """Servers and their addresses, for messages."""

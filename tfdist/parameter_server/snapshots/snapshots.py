@@ -216,7 +216,7 @@ class Snapshots:
             ConnectionError: when a server does not come back, or has not all that it needs.
         """
         saved = self._last
-        lost = set(self._servers.lost()) if saved is not None else set()
+        lost = self._servers.lost_by(error) if saved is not None else set()
         if saved is None or not lost:
             raise error
         strategy = self._strategy
@@ -235,8 +235,8 @@ class Snapshots:
         self.restores += 1
         self._reader.forget()
         tf.get_logger().warning(
-            "tfdist: %s died after update %d and is back; training goes on from the snapshot of "
-            "update %d; %d updates are lost.",
+            "tfdist: %s was lost after update %d and is back; training goes on from the snapshot "
+            "of update %d; %d updates are lost.",
             self._servers.names(sorted(lost)),
             died,
             saved.version,
