@@ -72,6 +72,12 @@ def test_updates_of_the_snapshot_that_the_chief_did_not_know_of_are_counted(tmp_
     assert facts["facts"]["updates"] == facts["facts"]["iterations"] == ALL - facts["lost"]
 
 
+@pytest.mark.full
+def test_a_server_that_answers_again_when_the_chief_looks_was_lost(tmp_path):
+    facts, _ = run(tmp_path, "answers_again", ps=1)
+    assert [lost for _, lost, *_ in facts["restored"]] == [[0], [0]]
+
+
 def test_a_worker_that_is_lost_too_is_left_out(tmp_path):
     facts, said = run(tmp_path, "with_a_worker", ps=1)
     assert "rank 1 was killed by SIGKILL" in said and "training goes on without it" in said
