@@ -1,5 +1,6 @@
 """Ranks die, stop and leave at named moments: the others end with the weights of one device."""
 
+import concurrent.futures
 import csv
 import os
 import pathlib
@@ -147,6 +148,18 @@ def test_a_step_that_is_a_function_is_traced_for_each_group(step, engine, tmp_pa
     done = train(tmp_path, engine, "1:SIGKILL:step 3", STEP=step)
     assert done.returncode == 0, done.stderr
     check(tmp_path, [0, 2], one_device())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_jobs_at_the_same_time_do_not_disturb_each_other(engine, tmp_path, one_device):
+    faults = {"first": "0:SIGKILL:step 3", "second": "1:SIGTERM:step 6"}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        jobs = {n: pool.submit(train, tmp_path / n, engine, fault) for n, fault in faults.items()}
+    for name, left in {"first": [1, 2], "second": [0, 2]}.items():
+        done = jobs[name].result()
+        assert done.returncode == 0, done.stderr
+        check(tmp_path / name, left, one_device())
 
 
 def _replacements():
