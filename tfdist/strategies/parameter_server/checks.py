@@ -29,7 +29,8 @@ def check(
         raise ValueError(
             "`balance` moves the parts of a synchronous step. Workers of a parameter server take a "
             'batch when they are ready: leave `balance` out, and take `input="dynamic"` where '
-            "slow workers should get fewer batches. Received: balance=True"
+            "slow workers should get fewer batches, or with `Synchronous()` fewer parts: "
+            "`Synchronous(parts_per_worker=2, backup=True)`. Received: balance=True"
         )
     check_choice("input", input, ("static", "dynamic"))
     check_seconds("worker_timeout", worker_timeout)
