@@ -12,13 +12,8 @@ from collections.abc import Iterator
 
 from tfdist import compat
 
-# The graphs of so many groups may wait for Python's collector, which comes rarely where there are
-# as many objects as TensorFlow has, and takes a part of a second.
-_GARBAGE = 8
-
 _under_way: list[int] = []  # the generations for which something is traced, or run eagerly
 _gradients: dict[int, set[str]] = {}  # what the traces of a generation have registered
-_forgotten: list[int] = []  # the generations whose graphs may wait
 
 
 @contextlib.contextmanager
@@ -27,12 +22,11 @@ def of_generation(generation: int) -> Iterator[None]:
 
     What older ones have left is forgotten.
     """
-    for older in [number for number in _gradients if number < generation]:
-        compat.forget_custom_gradients(_gradients.pop(older))
-        _forgotten.append(older)
-    if len(_forgotten) >= _GARBAGE:
-        gc.collect()
-        _forgotten.clear()
+    older = [number for number in _gradients if number < generation]
+    for number in older:
+        compat.forget_custom_gradients(_gradients.pop(number))
+    if older:
+        gc.collect()  # by itself it comes rarely, where there are as many objects as TensorFlow has
     before = compat.custom_gradients()
     _under_way.append(generation)
     try:
