@@ -17,6 +17,7 @@ from tfdist.compat import (
     initial_rows,
     operations,
     optimizers,
+    own_copies,
     random_numbers,
     servers,
     stored_rows,
@@ -81,6 +82,7 @@ from tfdist.compat.optimizers import (
     scaled_learning_rate,
     variables_to_build,
 )
+from tfdist.compat.own_copies import moving_averages, updating_own_copy
 from tfdist.compat.partitions import (
     ParameterServerExtended,
     PartitionedVariable,
@@ -191,6 +193,7 @@ __all__ = [
     "masked_weights",
     "model_strategy",
     "move_to",
+    "moving_averages",
     "not_restored",
     "number_of_batches",
     "outside_stateless_scope",
@@ -213,6 +216,7 @@ __all__ = [
     "traced_function",
     "unbuilt_parts",
     "unrecorded",
+    "updating_own_copy",
     "variables_to_build",
     "writes_rows",
 ]
@@ -222,6 +226,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, gradients, initial_rows, operations, optimizers, random_numbers)
-    for topic in (*topics, servers, stored_rows, variables):
+    topics = (data, gradients, initial_rows, operations, optimizers, own_copies)
+    for topic in (*topics, random_numbers, servers, stored_rows, variables):
         topic.install()

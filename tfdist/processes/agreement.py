@@ -13,6 +13,7 @@ from tfdist import compat
 from tfdist.checksum import checksum
 from tfdist.processes.contracts import Coordinated
 from tfdist.step.accumulation import GradientAccumulator
+from tfdist.step.local_state import LocalState
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
 
@@ -162,6 +163,11 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
             found.setdefault(id(variable.value), variable.value)
     for accumulator in accumulators(model):
         found.setdefault(id(accumulator.micro_step), accumulator.micro_step)
+    for state in replica_states(model):
+        if isinstance(state, LocalState):
+            for owned in state.owned:
+                found.pop(id(owned), None)
+            found.update({id(counter): counter for counter in state.counters})
     return [v for v in found.values() if v.dtype != tf.string]
 
 
@@ -172,11 +178,11 @@ def rates(model: keras.Model) -> list[tf.Variable]:
 
 
 def replica_states(model: keras.Model) -> list[ReplicaState]:
-    """The state that each replica owns: accumulated gradients, and what compressors keep."""
+    """The state that each replica owns: of accumulation, of compressors, and of local steps."""
     found = [
         getattr(optimizer, name, None)
         for optimizer in optimizers_of(model).values()
-        for name in ("accumulator", "compression_state")
+        for name in ("accumulator", "compression_state", "local_state")
     ]
     return [state for state in found if state is not None]
 

@@ -26,6 +26,9 @@ class KerasRunner(Protocol):
 
     callback_files: list[CallbackFiles]
 
+    def finish_rounds(self, model: keras.Model) -> None:
+        """Ends rounds of local steps, so that the replicas have one model; called by all."""
+
     @property
     def is_chief(self) -> bool:
         """Whether this process writes files and progress."""

@@ -21,21 +21,25 @@ def complete(
 ) -> Callable:
     """Returns `fn`, completed by what must follow in the same replica.
 
-    After a training step, the statistics that layers took from their local batch are averaged. The
+    After a training step, the statistics that layers took from their local batch are averaged;
+    if replicas train apart, they are averaged where the replicas meet. The
     logs of training and evaluation go through `finish_logs`.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
-        logs = fn(*args, **kwargs)
         running = replica.current()
+        if running is not None and running.apart is not None:
+            moving_statistics.note(model, running)
+        logs = fn(*args, **kwargs)
         if running is None:
             return logs
+        moving_statistics.keep_without_samples(running)
         end_of_data.note(model, name, running.notes.advances)
         if name == "predict_step":
             return logs
         if name == "train_step":
             statistics = moving_statistics.local_statistics(model)
-            if statistics:
+            if statistics and running.apart is None:
                 moving_statistics.average(statistics, running.share)
             if running.notes.weighted_gradients and running.share.nonempty is not None:
                 _warn_of_gradients_across_replicas(model)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.step.weighting import Share
@@ -34,6 +35,9 @@ class Notes:
         drawn: for each random number that was drawn, the state of its generator.
         computed: the gradients of the first update of this step, before they are exchanged.
         when_computed: functions that are called as soon as there are these gradients.
+        statistics: variables that layers update from this replica's own batch; they are averaged
+            where replicas that train apart meet.
+        before: the values of `statistics` before the step, if this replica may have no samples.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -46,6 +50,26 @@ class Notes:
     drawn: list[tf.Variable] = dataclasses.field(default_factory=list)
     computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
     when_computed: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    statistics: list[keras.Variable] = dataclasses.field(default_factory=list)
+    before: list[tf.Tensor] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """What a replica knows about a step that it trains apart from the others.
+
+    Attributes:
+        reported: the replica's share in what is reported of the step.
+        samples: the number of its samples, an int64 scalar.
+    """
+
+    reported: Share
+    samples: tf.Tensor
+
+    @property
+    def share(self) -> Share:
+        """The share by which gradients are weighted: the whole of the replica's own batch."""
+        return Share(1.0, self.reported.nonempty)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +86,8 @@ class ReplicaStep:
         exchanges: whether the replicas of a step can exchange values while it runs.
         samples: how many samples this replica has; None where that is not static.
         is_eager: whether the strategy's `run` was called eagerly.
+        apart: what a replica that trains apart knows of this step; None in all other steps. The
+            share of such a replica is 1: it is a device of its own.
         notes: what the step finds out.
     """
 
@@ -72,7 +98,13 @@ class ReplicaStep:
     exchanges: bool = True
     samples: int | None = None
     is_eager: bool = False
+    apart: Apart | None = None
     notes: Notes = dataclasses.field(default_factory=Notes)
+
+    @property
+    def reported_share(self) -> Share:
+        """The share by which losses and metrics that are reported count."""
+        return self.share if self.apart is None else self.apart.reported
 
 
 _running = threading.local()
