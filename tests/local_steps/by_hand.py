@@ -204,6 +204,7 @@ class Replicas:
         self.samples = np.zeros(replicas)
         self.waiting: list[list] = [[] for _ in range(replicas)]
         self.seen = np.zeros(replicas)
+        self.unsettled = np.zeros(replicas)  # samples since the statistics were averaged
         self.batches = self.updates = self._synchronous = 0
         self.losses: list[float] = []  # of the global batches
         self.anchor = self.weights()
@@ -229,7 +230,7 @@ class Replicas:
                 optimizer.iterations.assign_add(1)  # Keras counts where it finds the end of data
             if self.updates:
                 self.meet()
-            elif self.seen.any():
+            elif self.unsettled.any():
                 self.meet_statistics()
         return self
 
@@ -257,7 +258,7 @@ class Replicas:
         for replica in range(len(self.models)):
             self._update(replica)
         if is_synchronous:
-            self.samples[:] = 0
+            self.samples[:] = self.unsettled[:] = 0
             return
         self.updates += 1
         if self.updates == self.case.local[1]["steps"]:
@@ -287,6 +288,7 @@ class Replicas:
             self._count_finite(optimizer)
         self.waiting[replica].append(gradients)
         self.seen[replica] += len(x)
+        self.unsettled[replica] += len(x)
         return float(value)
 
     def _share_gradients(self) -> None:
@@ -335,18 +337,23 @@ class Replicas:
         averages = [self._averages(optimizer) for optimizer in self.optimizers]
         self._set(averages, self._mean(averages, share))
         self._set(trained, new)
+        for variables in trained:
+            for variable in variables:
+                if variable.constraint is not None:
+                    variable.assign(variable.constraint(variable.value))
         self.meet_statistics()
-        self.anchor = new
+        self.anchor = self.weights()
         self.samples[:] = 0
         self.updates = 0
 
     def meet_statistics(self) -> None:
-        seen = self.samples + self.seen
+        share = self.unsettled / self.unsettled.sum()
+        self.unsettled[:] = 0
         statistics = [
             [v for v in model.non_trainable_variables if "float" in v.dtype]
             for model in self.models
         ]
-        self._set(statistics, self._mean(statistics, seen / seen.sum()))
+        self._set(statistics, self._mean(statistics, share))
 
     @staticmethod
     def _set(variables: list[list], values: list) -> None:

@@ -10,8 +10,11 @@ import keras
 class TrainsApart(Protocol):
     """A strategy whose replicas train apart."""
 
-    def finish_rounds(self, model: keras.Model) -> None:
+    def finish_rounds(self) -> None:
         """Ends the rounds that are under way."""
+
+    def make_logs_equal(self, model: keras.Model, logs: dict) -> None:
+        """Gives all processes the same logs."""
 
     def trains_locally(self, model: keras.Model) -> bool:
         """Whether the next step is a local one."""
@@ -50,5 +53,7 @@ class Rounds(keras.callbacks.Callback):
             self._strategy.choose_step(self.model, self._is_local)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Ends the round, before other callbacks save or evaluate the model."""
-        self._strategy.finish_rounds(self.model)
+        """Ends the round, before other callbacks save the model, or decide by the logs."""
+        self._strategy.finish_rounds()
+        if logs is not None:
+            self._strategy.make_logs_equal(self.model, logs)

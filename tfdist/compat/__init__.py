@@ -57,9 +57,11 @@ from tfdist.compat.graphs import (
     captured_from,
     captured_tensor,
     function_graph,
+    operations_so_far,
     resource_of,
     run_after,
     traced_function,
+    written_since,
 )
 from tfdist.compat.groups import abort_group, form_group
 from tfdist.compat.initial_rows import CHIEF
@@ -120,7 +122,6 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
 __all__ = [
-    "are_captured_by",
     "CHIEF",
     "CallVariable",
     "Coordinator",
@@ -138,6 +139,7 @@ __all__ = [
     "allow_functions_of_coordinator",
     "apply_weight_decay",
     "applying_reduced_gradients",
+    "are_captured_by",
     "as_worker",
     "captured_from",
     "captured_tensor",
@@ -196,6 +198,7 @@ __all__ = [
     "moving_averages",
     "not_restored",
     "number_of_batches",
+    "operations_so_far",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",
@@ -219,6 +222,7 @@ __all__ = [
     "updating_own_copy",
     "variables_to_build",
     "writes_rows",
+    "written_since",
 ]
 
 

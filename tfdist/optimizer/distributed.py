@@ -262,11 +262,13 @@ class DistributedOptimizer(OptimizerWrapper):
     def finish_round(self) -> None:
         """With `local`: ends the round that is under way, so that all replicas have one model.
 
+        The rounds of the strategy's other optimizers end too, as models may share layers.
+
         `fit`, `evaluate`, `predict` and saving do so by themselves. A loop of your own calls it
         before it looks at the weights, outside of functions and in all processes.
         """
         if self.rounds is not None:
-            self.rounds.finish()
+            self._distribution_strategy.finish_rounds()
 
     def _build_in_scope(self, strategy: tf.distribute.Strategy, variables: list) -> None:
         with tf.init_scope(), strategy.scope():

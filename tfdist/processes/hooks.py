@@ -40,7 +40,7 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is None:
             return contextlib.nullcontext()
-        strategy.finish_rounds(model)
+        strategy.finish_rounds()
         if not strategy.is_multi_process:
             return restored(strategy)
         strategy.prepare_run(model)
@@ -62,7 +62,7 @@ def install(strategy_class: type) -> None:
         if strategy is None:
             return write(path)
         if not strategy.is_multi_process:
-            strategy.finish_rounds(model)
+            strategy.finish_rounds()
 
         def write_whole() -> Any:
             # An archive of large variables is made from a temporary file of the same size.
@@ -77,7 +77,7 @@ def install(strategy_class: type) -> None:
         if strategy is not None and strategy.is_multi_process:
             _load(strategy, model, read)
         elif strategy is not None:
-            strategy.finish_rounds(model)
+            strategy.finish_rounds()
             with compat.reading_rows(strategy):
                 read()
         else:
@@ -87,7 +87,7 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is None:
             return
-        strategy.finish_rounds(model)
+        strategy.finish_rounds()
         if not strategy.is_multi_process:
             return
         strategy.prepare_run(model)
@@ -147,7 +147,7 @@ def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -
     """Writes in the chief; the other processes send it the state that only they have."""
     states = [state for state in replica_states(model) if state.has_rows()]
     if not all(state.is_held for state in states):
-        strategy.finish_rounds(model)
+        strategy.finish_rounds()
         return write_together(strategy.processes, states, write)
     return write() if strategy.is_chief else None
 
@@ -164,7 +164,7 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
         if strategy.is_chief:
             read()
         return
-    strategy.finish_rounds(model)
+    strategy.finish_rounds()
     while not _loaded(strategy, model, read):
         pass
 

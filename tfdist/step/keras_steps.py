@@ -21,19 +21,16 @@ def complete(
 ) -> Callable:
     """Returns `fn`, completed by what must follow in the same replica.
 
-    After a training step, the statistics that layers took from their local batch are averaged;
-    if replicas train apart, they are averaged where the replicas meet. The
-    logs of training and evaluation go through `finish_logs`.
+    After a training step, the statistics that layers took from their local batch are averaged; if
+    replicas train apart, `step/local_end.py` averages them where the replicas meet. The logs of
+    training and evaluation go through `finish_logs`.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
-        running = replica.current()
-        if running is not None and running.apart is not None:
-            moving_statistics.note(model, running)
         logs = fn(*args, **kwargs)
+        running = replica.current()
         if running is None:
             return logs
-        moving_statistics.keep_without_samples(running)
         end_of_data.note(model, name, running.notes.advances)
         if name == "predict_step":
             return logs

@@ -32,7 +32,11 @@ class LocalState(ReplicaState):
         rounds: how many rounds have ended; the same on all replicas.
         updates: the number of updates in the round that is under way; the same on all replicas.
         begun: 1 once replicas have trained apart; the same on all replicas.
+        unsettled: how many steps may have set something besides the weights that is not equal yet;
+            the same on all replicas.
         samples: how many samples each replica has used in this round.
+        seen: how many samples each replica had in the `unsettled` steps.
+        last: how many samples each replica had in the last step.
         micro_batches: how many micro-batches wait for each replica's next update.
         waiting: how many samples these micro-batches have.
         anchor: what the replicas began the round with.
@@ -52,7 +56,10 @@ class LocalState(ReplicaState):
         self.rounds = _counter("rounds")
         self.updates = _counter("updates")
         self.begun = _counter("begun")
+        self.unsettled = _counter("unsettled")
         self.samples = _count_of_each("samples", tf.float32)
+        self.seen = _count_of_each("seen", tf.float32)
+        self.last = _count_of_each("last", tf.float32)
         self.waiting = _count_of_each("waiting", tf.float32)
         self.micro_batches = _count_of_each("micro_batches", tf.int64)
         self.anchor = [_like(v, "anchor") for v in variables]
@@ -61,10 +68,15 @@ class LocalState(ReplicaState):
         )
         self.momentum = [_like(v, "outer_momentum") for v in variables] if with_momentum else []
 
+    def count_samples(self, samples: tf.Tensor) -> None:
+        """Counts the samples that a replica had in a step; in replica context."""
+        self.seen.assign_add(samples)
+        self.last.assign(samples)
+
     @property
     def counters(self) -> list[tf.Variable]:
         """What all replicas count together."""
-        return [self.rounds, self.updates, self.begun]
+        return [self.rounds, self.updates, self.begun, self.unsettled]
 
     @property
     def owned(self) -> list[tf.Variable]:
@@ -180,7 +192,8 @@ class LocalState(ReplicaState):
 
     def _begin_round(self) -> None:
         self.updates.assign(0)
-        for local in self._local(self.samples):
+        self.unsettled.assign(0)
+        for local in [*self._local(self.samples), *self._local(self.seen)]:
             local.assign(0.0)
 
 

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
-from tfdist.arguments import check_callable
+import keras
+
+from tfdist.arguments import check_callable, check_instance
 from tfdist.structures import Structure
 
 _MARK = "tfdist_local_step"
 
 
-def marked(function: Callable) -> Callable | None:
-    """The training step that `local_step` has marked as such; None for any other function."""
+@dataclasses.dataclass(frozen=True)
+class LocalStep:
+    """A training step of a user's own loop.
+
+    Attributes:
+        step: the function that `strategy.run` calls on each replica.
+        model: the model whose variables the step may set; None for none besides the weights.
+    """
+
+    step: Callable
+    model: keras.Model | None
+
+
+def marked(function: Callable) -> LocalStep | None:
+    """What `local_step` has marked as a training step; None for any other function."""
     return getattr(function, _MARK, None)
 
 
-def local_step(step: Callable) -> Callable:
+def local_step(step: Callable, model: keras.Model | None = None) -> Callable:
     """Says that a function is a training step: `strategy.run(tfdist.local_step(step), args=...)`.
 
     With the option `local` of a strategy, each replica trains apart in such a step, and averages
@@ -29,9 +45,13 @@ def local_step(step: Callable) -> Callable:
     Args:
         step: the function that `strategy.run` calls on each replica. It applies a
             `tfdist.DistributedOptimizer`.
+        model: the model whose variables the step sets besides the weights that it trains, such as
+            the moving statistics of BatchNormalization, or a teacher's weights. They become equal
+            where the replicas meet. A step that sets floating-point variables of no such model
+            raises ValueError.
 
     Raises:
-        TypeError: when `step` is no function.
+        TypeError: when `step` is no function, or `model` no `keras.Model`.
 
     Example:
 
@@ -56,9 +76,11 @@ def local_step(step: Callable) -> Callable:
     2
     """
     check_callable("step", step)
+    if model is not None:
+        check_instance("model", model, keras.Model, "a keras.Model, or None")
 
     def training_step(*args: Structure, **kwargs: Structure) -> Structure:
         return step(*args, **kwargs)
 
-    setattr(training_step, _MARK, step)
+    setattr(training_step, _MARK, LocalStep(step, model))
     return training_step

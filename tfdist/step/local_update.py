@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step import moving_statistics
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.exchange import Packing
 from tfdist.step.local_rounds import LocalRounds, index_of_replica
@@ -59,11 +58,11 @@ class LocalUpdate:
             packing: the layout of the gradients.
             packed: the packed gradients.
             variables: the variables to update.
-            chosen: picks the gradients of `variables` from the unpacked ones.
+            chosen: picks the gradients of `variables` from the unpacked ones; None for none.
         """
         assert step.apart is not None
-        self._rounds.statistics = list(step.notes.statistics)
-        moving_statistics.keep_without_samples(step)
+        if self._rounds not in step.notes.rounds:
+            step.notes.rounds.append(self._rounds)
         nonempty = step.share.nonempty
         has_samples = None if nonempty is None else nonempty > 0
         finite = self._loss_scale.all_finite(packed)
@@ -80,12 +79,14 @@ class LocalUpdate:
 
             def use(means: list, has_any: tf.Tensor) -> None:
                 gradients = chosen(packing.unpack(means))
+                self._rounds.note_trained(gradients, variables)
                 _where(has_any, lambda: self._apply(gradients, variables))
 
             meet(self._update_if_due, args=(use, ready))
             return
         meet(self._rounds.begin, args=(ready,))
         gradients = chosen(packing.unpack(packed))
+        self._rounds.note_trained(gradients, variables)
         _where(
             has_samples,
             lambda: self._note_scale(finite, lambda: self._apply(gradients, variables)),

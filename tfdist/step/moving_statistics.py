@@ -13,7 +13,6 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.options import DEFAULT_BUCKET_BYTES
 from tfdist.step import exchange
-from tfdist.step.replica import ReplicaStep
 from tfdist.step.weighting import Share, weigh
 
 
@@ -33,24 +32,6 @@ def local_statistics(model: keras.Model) -> list[keras.Variable]:
             if tf.as_dtype(variable.dtype).is_floating:
                 found[id(variable)] = variable
     return list(found.values())
-
-
-def note(model: keras.Model, step: ReplicaStep) -> None:
-    """Notes the statistics of `model` before a step of a replica that trains apart."""
-    step.notes.statistics += local_statistics(model)
-    if step.share.nonempty is not None:
-        step.notes.before += [tf.convert_to_tensor(v.value) for v in step.notes.statistics]
-
-
-def keep_without_samples(step: ReplicaStep) -> None:
-    """Takes back what a replica without samples did to its statistics: means over nothing."""
-    before, step.notes.before = step.notes.before, []
-    nonempty = step.share.nonempty
-    if nonempty is None:
-        return
-    for variable, value in zip(step.notes.statistics, before):
-        updated = tf.convert_to_tensor(variable.value)
-        variable.value.assign(tf.where(nonempty > 0, updated, value))
 
 
 def average(variables: list[keras.Variable], share: Share) -> None:

@@ -21,6 +21,7 @@ from tfdist.step.loss_scale import LossScale
 from tfdist.step.replica_state import ReplicaState
 from tfdist.step.update import Update
 from tfdist.step.weighting import weigh
+from tfdist.structures import Structure
 
 
 class StepPath:
@@ -76,6 +77,7 @@ class StepPath:
                 self.accumulator,
                 options.bucket_bytes,
             )
+            tf.distribute.get_strategy().all_rounds.add(self.rounds)
             self._apart = LocalUpdate(self.rounds, update, loss_scale, self.accumulator)
 
     def states(self) -> dict[str, ReplicaState | None]:
@@ -136,9 +138,11 @@ class StepPath:
                 act()
 
         if running is not None and apart:
-            self._apart.run(
-                running, packing, packed, variables, lambda found: [found[i] for i in places]
-            )
+            def chosen(found: Sequence[Structure]) -> list:
+                # With accumulation there are zeros where there is no gradient.
+                return [None if gradients[i] is None else found[i] for i in places]
+
+            self._apart.run(running, packing, packed, variables, chosen)
             return
         if self.rounds is not None and running is not None and running.own_loop:
             raise ValueError(

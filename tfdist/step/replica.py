@@ -10,12 +10,14 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tfdist.step.weighting import Share
+
+if TYPE_CHECKING:
+    from tfdist.step.local_rounds import LocalRounds
 
 
 @dataclasses.dataclass
@@ -35,9 +37,7 @@ class Notes:
         drawn: for each random number that was drawn, the state of its generator.
         computed: the gradients of the first update of this step, before they are exchanged.
         when_computed: functions that are called as soon as there are these gradients.
-        statistics: variables that layers update from this replica's own batch; they are averaged
-            where replicas that train apart meet.
-        before: the values of `statistics` before the step, if this replica may have no samples.
+        rounds: the rounds of the optimizers that a replica that trains apart has applied.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -50,8 +50,7 @@ class Notes:
     drawn: list[tf.Variable] = dataclasses.field(default_factory=list)
     computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
     when_computed: list[Callable[[], None]] = dataclasses.field(default_factory=list)
-    statistics: list[keras.Variable] = dataclasses.field(default_factory=list)
-    before: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    rounds: list[LocalRounds] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

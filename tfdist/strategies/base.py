@@ -100,10 +100,9 @@ class SynchronousStrategy(ApartStrategy):
                 "the function that calls `run`; in `fit`, `model.compile(..., jit_compile=True)` "
                 "compiles what each replica computes. Received: a call of run in such a function"
             )
-        step = local_step.marked(fn)
-        if step is not None:
-            with self._training_apart(own_loop=True):
-                return self.run(step, args, kwargs, options)
+        marked = local_step.marked(fn)
+        if marked is not None:
+            return self._run_marked(marked, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
         keras_step = compat.keras_step(fn)
@@ -114,6 +113,7 @@ class SynchronousStrategy(ApartStrategy):
             self._prepare(model)
             if self._notes_local(model):
                 with self._training_apart(own_loop=False):
+                    fn = self._ending(fn, model, own_loop=False)
                     return self._run_keras_step(fn, args, kwargs, options, model, name)
         if self.compiles_replicas and model.jit_compile:
             fn = compiled(fn, model, name)

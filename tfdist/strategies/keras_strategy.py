@@ -109,8 +109,8 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         """Callbacks of every run that come before those of the user."""
         return []
 
-    def finish_rounds(self, model: keras.Model) -> None:
-        """Called before anything looks at the weights of `model`; by all processes."""
+    def finish_rounds(self) -> None:
+        """Called before anything looks at the weights of a model; by all processes."""
 
     def trace_anew(self, model: keras.Model) -> None:
         """Makes the next train step of `model` contain what callbacks have added to steps."""

@@ -1,0 +1,201 @@
+"""The end of a step of replicas that train apart: rounds end here, with all that steps have set.
+
+A step may set more than the weights that its optimizers train: moving statistics, a teacher's
+weights that follow the student's, counters. All of it must be one model's where a round ends. So a
+round ends after the whole step, not inside the optimizer: a step may go on after an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.step import replica
+from tfdist.step.all_rounds import AllRounds
+from tfdist.step.local_rounds import LocalRounds, after
+from tfdist.structures import Structure
+
+
+class StepEnd:
+    """Completes one trace of a step.
+
+    Args:
+        owned: returns the variables that the step may set besides those that it trains.
+        made: returns the variables of the strategy.
+        all_rounds: the rounds of all optimizers of the strategy.
+        advice: what to do about a variable that the step sets and that is not one of `owned`.
+    """
+
+    def __init__(
+        self,
+        owned: Callable[[], Sequence[keras.Variable]],
+        made: Callable[[], Sequence[tf.Variable]],
+        all_rounds: AllRounds,
+        advice: str,
+    ):
+        self._owned = owned
+        self._made = made
+        self._all_rounds = all_rounds
+        self._advice = advice
+        self._start: int | None = None
+        self._candidates: list[keras.Variable] = []
+        self._changed: list[keras.Variable] = []
+
+    def completing(self, step: Callable) -> Callable:
+        """Returns `step` with what follows it; it runs in each replica.
+
+        A replica without samples takes back what the step has set: it makes no step.
+        """
+
+        def completed(*args: Structure, **kwargs: Structure) -> Structure:
+            running = replica.current()
+            assert running is not None and running.apart is not None
+            if self._start is None:  # in the first replica, which all others follow
+                self._start = compat.operations_so_far()
+                self._candidates = [v for v in self._owned() if _may_differ(v)]
+            nonempty, before = running.share.nonempty, []
+            if nonempty is not None:
+                before = [tf.convert_to_tensor(v.value) for v in self._candidates]
+            result = step(*args, **kwargs)
+            rounds = list(running.notes.rounds)
+            if rounds:
+                samples = tf.cast(running.apart.samples, tf.float32)
+                tf.distribute.get_replica_context().merge_call(
+                    lambda strategy, *parts: self._end(strategy, rounds, *parts),
+                    args=(samples, nonempty, before),
+                )
+            return result
+
+        return completed
+
+    @tf.autograph.experimental.do_not_convert
+    def _end(
+        self,
+        strategy: tf.distribute.Strategy,
+        rounds: list[LocalRounds],
+        samples: tf.Tensor,
+        nonempty: tf.Tensor | None,
+        before: list,
+    ) -> None:
+        """Ends the rounds that have had their updates; in cross-replica context."""
+        _check_shared(rounds)
+        self._changed = self._find_changed(strategy, rounds)
+        for own in rounds:
+            own.note_changed(self._changed)
+            self._all_rounds.hold(own)
+        with after(strategy, samples):
+            for own in rounds:
+                own.count_step()
+            strategy.extended.call_for_each_replica(
+                self._end_of_replica, args=(rounds, samples, nonempty, before)
+            )
+            due = [own.is_due() for own in rounds]
+        for own, is_due in zip(rounds, due):
+            tf.cond(is_due, lambda own=own: own.meet(strategy), lambda: None)
+        tf.cond(tf.reduce_any(due), lambda: rounds[0].settle(strategy, rounds), lambda: None)
+
+    def _end_of_replica(
+        self, rounds: list[LocalRounds], samples: tf.Tensor, nonempty: tf.Tensor, before: list
+    ) -> None:
+        for variable, value in zip(self._candidates, before):
+            if is_float(variable.value) and any(variable is v for v in self._changed):
+                updated = tf.convert_to_tensor(variable.value)
+                variable.value.assign(tf.where(nonempty > 0, updated, value))
+        for own in rounds:
+            own.state.count_samples(samples)
+
+    def _find_changed(
+        self, strategy: tf.distribute.Strategy, rounds: list[LocalRounds]
+    ) -> list[keras.Variable]:
+        """The variables that this step sets, besides those that its optimizers train.
+
+        Without a graph all variables that it may set: the mean of equal values is this value.
+
+        Raises:
+            ValueError: for a variable that cannot be made equal.
+        """
+        trained = set().union(*(own.trained for own in rounds))
+        candidates = [v for v in self._candidates if id(v) not in trained]
+        if tf.executing_eagerly():
+            self._check_eager()
+            return [v for v in candidates if id(v) not in self._all_rounds.trained()]
+        written = compat.written_since(self._start or 0)
+        handles = {id(handle) for handle in written}
+
+        def is_written(variable: tf.Variable) -> bool:
+            copies = strategy.experimental_local_results(variable)
+            return any(id(compat.resource_of(copy)) in handles for copy in copies)
+
+        known = {id(v.value) for v in self._candidates}
+        known |= {id(v) for own in rounds for v in own.handled()}
+        foreign = [
+            v.name
+            for v in self._made()
+            if id(v) not in known and is_float(v) and not _is_sum(v) and is_written(v)
+        ]
+        if foreign:
+            raise ValueError(
+                "With `local`, what a step sets must become equal where the replicas meet. "
+                f"{self._advice} Received: a step that sets {foreign}"
+            )
+        changed = [v for v in candidates if is_written(v.value)]
+        joint = [v.path for v in changed if is_float(v.value) and _is_joint(v.value)]
+        if joint:
+            raise ValueError(
+                "With `local` each replica sets its own copy of a variable. Make these variables "
+                f'without `aggregation`, or with `aggregation="none"`. Received: {joint}'
+            )
+        return changed
+
+    def _check_eager(self) -> None:
+        if not self._owned():
+            raise ValueError(
+                "Without a `tf.function` it cannot be told what a step sets besides the weights. "
+                "Put a `tf.function` around `strategy.run`, or say whose step it is: "
+                "`tfdist.local_step(step, model)`. Received: an eager local step without a model"
+            )
+
+
+def is_float(variable: tf.Variable) -> bool:
+    """Whether a variable has values that are averaged."""
+    return variable.dtype.is_floating
+
+
+def _is_sum(variable: tf.Variable) -> bool:
+    """Whether a variable is a part of a sum on each replica, such as a metric's state."""
+    return variable.synchronization == tf.VariableSynchronization.ON_READ
+
+
+def _is_joint(variable: tf.Variable) -> bool:
+    return variable.aggregation != tf.VariableAggregation.NONE
+
+
+def _may_differ(variable: keras.Variable) -> bool:
+    """Whether replicas may set a variable each for itself; seeds move on alike everywhere."""
+    value = variable.value
+    if _is_sum(value):
+        return False
+    if not (is_float(value) or value.dtype.is_integer or value.dtype.is_bool):
+        return False
+    if not is_float(value) and _is_joint(value):
+        return False
+    return variable.name != "seed_generator_state"
+
+
+def _check_shared(rounds: list[LocalRounds]) -> None:
+    """Raises ValueError if two optimizers of a step make outer steps with the same weights."""
+    if not any(own.sends_differences for own in rounds):
+        return
+    seen: set[int] = set()
+    for own in rounds:
+        shared = [v.path for v in own.variables if id(v) in seen & own.trained]
+        if shared:
+            raise ValueError(
+                "Two optimizers of one step train the same weights, so it is not clear which of "
+                "them has moved the weights in a round. Give each weight to one optimizer, or use "
+                f"`LocalSGD` without compression. Received: {shared}"
+            )
+        seen |= own.trained
