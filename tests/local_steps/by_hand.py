@@ -31,7 +31,7 @@ class Case:
         batch: the size of the global batch.
         options: other options of the strategy.
         compiled: more arguments of `compile`.
-        spike: the row whose features are so large that its gradient overflows; None for none.
+        spike: the rows whose features are so large that their gradients overflow.
         unknown: whether the number of batches is unknown.
         tolerance: of the weights. Half precision turns the smallest difference into one of 5e-4 of
             a number.
@@ -45,14 +45,13 @@ class Case:
     epochs: int = 3
     options: dict = dataclasses.field(default_factory=dict)
     compiled: dict = dataclasses.field(default_factory=dict)
-    spike: int | None = None
+    spike: tuple[int, ...] = ()
     unknown: bool = False
     tolerance: float = 1e-6
 
     def data(self):
         x, y = _data(self.rows)
-        if self.spike is not None:
-            x[self.spike] = 6e4
+        x[[*self.spike]] = 6e4
         return x, y
 
     def model(self) -> keras.Model:
@@ -76,6 +75,13 @@ def normalized() -> list:
 def constrained() -> list:
     limit = keras.constraints.MaxNorm(0.9)
     return [keras.layers.Dense(16, "tanh", kernel_constraint=limit, kernel_regularizer="l2")]
+
+
+def projected() -> list:
+    """Constraints that neither a mean nor an outer step obeys by itself."""
+    unit, positive = keras.constraints.UnitNorm(), keras.constraints.NonNeg()
+    first = keras.layers.Dense(16, "tanh", kernel_constraint=unit)
+    return [first, keras.layers.Dense(8, "tanh", kernel_constraint=positive)]
 
 
 def embedded() -> list:
@@ -152,22 +158,30 @@ CASES = {
     "BatchNormalization, accumulation": Case(
         sgd(), normalized, _local(2), rows=64, batch=8, options={"accumulation_steps": 2}
     ),
+    "BatchNormalization, waiting": Case(
+        sgd(), normalized, _local(2), rows=67, batch=8, options={"accumulation_steps": 2}
+    ),
     "constraint and regularizer": Case(sgd(), constrained, _local(3), rows=67),
+    "constraints, mean": Case(sgd(), projected, _local(3), rows=67),
+    "constraints, outer step": Case(sgd(), projected, _local(3, **_OUTER), rows=67),
     "embedding": Case(sgd(), embedded, _local(3), rows=67),
     "ema": Case(sgd(use_ema=True, ema_momentum=0.8), dense, _local(3), **_EMPTY),
     "ema, overwritten": Case(
         sgd(use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2), dense, _local(3), rows=67
     ),
     "loss scale": Case(scaled, half, _local(3), rows=67, tolerance=1e-4),
-    "overflow on one replica": Case(scaled, half, _local(3), rows=65, spike=30, tolerance=1e-4),
+    "overflow on one replica": Case(scaled, half, _local(3), rows=65, spike=(30,), tolerance=1e-4),
     "overflow, accumulation": Case(
         scaled,
         half,
         _local(2),
         batch=8,
-        spike=30,
+        spike=(30,),
         options={"accumulation_steps": 3},
         tolerance=1e-4,
+    ),
+    "overflow on all replicas": Case(
+        scaled, half, _local(1, **_OUTER), rows=67, epochs=2, spike=(18, 30), tolerance=1e-4
     ),
     "outer momentum": Case(of("Adam"), dense, _local(3, **_OUTER), **_EMPTY),
     "outer rate": Case(
@@ -322,6 +336,14 @@ class Replicas:
         self.seen[replica] = 0
 
     def meet(self) -> None:
+        self.updates = 0
+        if self.samples.any():
+            self._meet_weights()
+        self.meet_statistics()
+        self.anchor = self.weights()
+        self.samples[:] = 0
+
+    def _meet_weights(self) -> None:
         share = self.samples / self.samples.sum()
         choice, arguments = self.case.local
         trained = [model.trainable_variables for model in self.models]
@@ -341,10 +363,6 @@ class Replicas:
             for variable in variables:
                 if variable.constraint is not None:
                     variable.assign(variable.constraint(variable.value))
-        self.meet_statistics()
-        self.anchor = self.weights()
-        self.samples[:] = 0
-        self.updates = 0
 
     def meet_statistics(self) -> None:
         share = self.unsettled / self.unsettled.sum()

@@ -1,8 +1,10 @@
 """What tests assert of local steps, of several processes or of the devices of one."""
 
+import dataclasses
+
 import numpy as np
 
-from tests.local_steps import by_hand
+from tests.local_steps import by_hand, own_steps
 from tests.local_steps.by_hand import CASES
 
 
@@ -110,3 +112,49 @@ def compressed(found):
         assert len({bits for rank in found for bits in rank[name][0]}) == 1, name
         losses = found[0][name][1]
         assert losses[-1] < 0.9 * losses[0]
+
+
+def all_that_steps_set(found):
+    """Everything equals the same by hand, and is the same on all replicas."""
+    for name, case in (("mean", own_steps.MEAN), ("outer", own_steps.OUTER)):
+        weights = [rank[name] for rank in found]
+        equal_copies(weights, name)
+        replicas = sum(len(rank[0]) for rank in weights)
+        expected = own_steps.trained(case, replicas).models[0].weights
+        for (copy, *_), variable in zip(weights[0], expected, strict=True):
+            if "float" in variable.dtype:
+                error = np.abs(copy - variable.numpy()).max()
+                assert error <= case.tolerance, (name, variable.path)
+
+
+def after_loading(found):
+    """Rounds go on, as without an interruption."""
+    iterations = [int(copy) for rank in found for copy in rank["iterations"]]
+    assert iterations[0] >= 14 > iterations[-1]  # by its own counter each would do another thing
+    weights = [rank["weights"] for rank in found]
+    equal_copies(weights, "after loading")
+    expected = by_hand.Replicas(own_steps.UNEVEN, len(iterations)).train(epochs=5, synchronous=2)
+    for (copy, *_), variable in zip(weights[0], expected.models[0].weights, strict=True):
+        assert np.abs(copy - variable.numpy()).max() <= own_steps.UNEVEN.tolerance
+
+
+def interrupted(found):
+    """`compile` ends the round, and so does another model that shares layers."""
+    first, *_, last = [copy for rank in found for copy in rank["apart"][0]]
+    assert (first != last).any()
+    for name in ("compiled", "trained", "shared"):
+        equal_copies([rank[name] for rank in found], name)
+
+
+def logs(found):
+    """All ranks report the mean over the samples of the last batch, and decide by it."""
+    for rank in found:
+        assert rank == found[0]
+    for rows, rank in found[0].items():
+        case = dataclasses.replace(CASES["sgd"], rows=rows)
+        own = rank["history"]["own"]
+        losses = by_hand.Replicas(case, len(found)).train(epochs=len(own) + 1).losses
+        last = losses[4:-5:5]
+        np.testing.assert_allclose(own, last, rtol=1e-4)
+        np.testing.assert_allclose(rank["best"], min(last), rtol=1e-4)
+        np.testing.assert_allclose(rank["batches"], losses[-5:], rtol=1e-4)

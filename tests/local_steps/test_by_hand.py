@@ -35,9 +35,13 @@ _USUAL = (
     "several steps per execution",
     "eager",
     "BatchNormalization, accumulation",
+    "BatchNormalization, waiting",
+    "constraints, mean",
+    "constraints, outer step",
     "embedding",
     "ema, overwritten",
     "overflow, accumulation",
+    "overflow on all replicas",
     "outer momentum, everything",
 )
 

@@ -36,3 +36,31 @@ def test_synchronous_updates_come_first(found):
 @scenario(local_steps.compressed)
 def test_differences_are_coded(found):
     checks.compressed(found)
+
+
+@scenario(local_steps.all_that_steps_set)
+def test_all_that_steps_set_equals_the_same_by_hand(found):
+    checks.all_that_steps_set(found)
+
+
+@scenario(local_steps.after_loading)
+def test_no_synchronous_update_follows_a_round(found):
+    checks.after_loading(found)
+
+
+@scenario(local_steps.interrupted)
+def test_an_interrupted_round_ends(found):
+    checks.interrupted(found)
+
+
+@scenario(local_steps.different_steps)
+def test_ranks_at_different_steps_are_told(found):
+    for rank in found:
+        for error in rank.values():
+            assert "not at the same step of a round" in error
+            assert "updates and steps[0][0]: 1 in rank 0, 2 in rank 1" in error
+
+
+@scenario(local_steps.logs)
+def test_ranks_have_the_same_logs(found):
+    checks.logs(found)

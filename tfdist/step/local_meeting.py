@@ -50,7 +50,7 @@ class Meeting:
         self.sends_differences = not local.averages or averaging.compressed is not None
 
     def measure(self, left_out: set[int]) -> tf.Tensor:
-        """The samples of the round, and these times the squares of the norms of the replicas' moves.
+        """The samples of the round, and the squares of the norms of what replicas moved times these.
 
         Args:
             left_out: ids of the trainable variables that the optimizer does not train.
@@ -146,7 +146,7 @@ class Meeting:
             self._variables[index].value.assign(anchor - local.outer_rate * step)
         return [tf.cast(mean, tf.float32) for mean in means if mean is not None]
 
-    def settle(self, variables: Sequence[keras.Variable]) -> None:
+    def settle(self, variables: Sequence[keras.Variable], least: tf.DType) -> None:
         """Makes equal what steps have set besides the weights.
 
         Floats become the mean, weighted by the samples of the steps since the last time. Whole
@@ -154,15 +154,13 @@ class Meeting:
 
         Args:
             variables: what steps have set; the same variables in the same order everywhere.
+            least: see `average`.
         """
         seen = self._state.seen.read_value()
         floats = [v for v in variables if v.value.dtype.is_floating]
         if floats:
             (total,) = exchange.all_reduce([tf.identity(seen)])
-            # Without a graph there may be weights in between that nothing has set. In float64 the
-            # mean of equal numbers is this number, to the bit.
-            wide = tf.float64 if tf.executing_eagerly() else tf.float32
-            self.average(floats, seen, total, wide)
+            self.average(floats, seen, total, least)
         for variable in variables:
             if not variable.value.dtype.is_floating:
                 value = tf.convert_to_tensor(variable.value)
@@ -206,5 +204,3 @@ class Meeting:
 
 def _squared_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors])
-
-

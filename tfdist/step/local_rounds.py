@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.engines.replica_context import static_id
 from tfdist.local.choices import LocalSteps
 from tfdist.step.accumulation import GradientAccumulator, warn_of_dropping
@@ -65,6 +64,7 @@ class LocalRounds:
         self.variables = list(variables)
         self.trained: set[int] = set()
         self._changed: list[keras.Variable] = []
+        self._least = tf.float32
         rates = {id(rate) for rate in learning_rates(optimizer)}
         self.state = LocalState(
             [v for v in optimizer.variables if id(v) not in rates],
@@ -83,6 +83,10 @@ class LocalRounds:
 
     def note_changed(self, variables: list[keras.Variable]) -> None:
         """Notes what steps set besides the weights that they train."""
+        if tf.executing_eagerly():
+            # Without a graph there may be variables among these that no step sets. In float64 the
+            # mean of equal numbers is this number, to the bit.
+            self._least = tf.float64
         known = {id(variable) for variable in self._changed}
         self._changed += [variable for variable in variables if id(variable) not in known]
 
@@ -166,7 +170,7 @@ class LocalRounds:
         """
 
         def settle() -> None:
-            self._meeting.settle(self._changed)
+            self._meeting.settle(self._changed, self._least)
             for own in together:
                 own.state.seen.assign(tf.zeros([]))
 

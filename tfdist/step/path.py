@@ -138,6 +138,7 @@ class StepPath:
                 act()
 
         if running is not None and apart:
+
             def chosen(found: Sequence[Structure]) -> list:
                 # With accumulation there are zeros where there is no gradient.
                 return [None if gradients[i] is None else found[i] for i in places]

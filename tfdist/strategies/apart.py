@@ -27,7 +27,6 @@ from tfdist.step.model_optimizers import optimizers_of
 from tfdist.strategies.balanced import BalancedStrategy
 from tfdist.structures import Structure
 
-
 _FIT = "Make it a weight of the model (`keras.Variable`, `add_weight`, or a layer's)."
 _LOOP = "Say whose variables a step may set: `tfdist.local_step(step, model)`."
 _APART = (

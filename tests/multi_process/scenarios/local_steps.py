@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tests.local_steps import by_hand
+from tests.local_steps import by_hand, own_steps
 from tests.local_steps.by_hand import CASES
 from tests.multi_process.scenarios.common import error_of
 
@@ -244,4 +244,103 @@ def compressed(here):
         )
         model, history = by_hand.fit(case, strategy, epochs=6)
         found[name] = (bits(strategy, model.weights), history.history["loss"])
+    return found
+
+
+def all_that_steps_set(here):
+    """The weights of models whose steps set more than weights."""
+    found = {}
+    for name, case in (("mean", own_steps.MEAN), ("outer", own_steps.OUTER)):
+        strategy = make(here, case)
+        model, _ = by_hand.fit(case, strategy)
+        found[name] = copies(strategy, model.weights)
+    return found
+
+
+def after_loading(here):
+    """A training that is saved in its rounds, and goes on with a larger `after`."""
+    model, _ = by_hand.fit(own_steps.UNEVEN, here.make(local=tfdist.LocalSGD(3, after=2)), epochs=3)
+    model.save(here.folder / "model.keras")
+    here.meet()
+    strategy = here.make(local=tfdist.LocalSGD(3, after=14))
+    with strategy.scope():
+        model = keras.models.load_model(here.folder / "model.keras")
+    (iterations,) = copies(strategy, [model.optimizer.iterations])
+    by_hand.fit_on(own_steps.UNEVEN, model, initial_epoch=3, epochs=5)
+    return {"iterations": iterations, "weights": copies(strategy, model.weights)}
+
+
+def interrupted(here):
+    """Weights after an interruption in a round, and `compile`; then after training."""
+    case = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
+    strategy = make(here, case)
+    found = {}
+    with strategy.scope():
+        model = case.model()
+        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
+    own_steps.interrupted(case, model, 2)
+    found["apart"] = copies(strategy, model.weights)
+    with strategy.scope():
+        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
+    found["compiled"] = copies(strategy, model.weights)
+    by_hand.fit_on(case, model, epochs=1)
+    found["trained"] = copies(strategy, model.weights)
+    first, second = own_steps.two_models(strategy)
+    own_steps.interrupted(case, first, 2)
+    second.predict(case.data()[0], verbose=0)
+    found["shared"] = copies(strategy, first.weights)
+    return found
+
+
+def different_steps(here):
+    """The error where the ranks have made different numbers of steps, and what they have then."""
+    case = CASES["momentum"]
+    strategy = here.make(local=tfdist.LocalSGD(100))
+    with strategy.scope():
+        model = case.model()
+        optimizer = tfdist.DistributedOptimizer(case.optimizer())
+        optimizer.build(model.trainable_variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = by_hand.loss()(y, model(x, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(value, variables), variables)
+
+    @tf.function
+    def train_step(x, y):
+        strategy.run(tfdist.local_step(step), args=(x, y))
+
+    data = tf.data.Dataset.from_tensor_slices(case.data()).batch(case.batch)
+    x, y = next(iter(strategy.experimental_distribute_dataset(data)))
+    for _ in range(1 + here.rank):
+        train_step(x, y)
+    found = {"finish": error_of(optimizer.finish_round)}
+    x, y = case.data()
+    found["predict"] = error_of(lambda: model.predict(x, verbose=0))
+    return found
+
+
+def logs(here):
+    """What the ranks' logs say, and how long they train by these."""
+    found = {}
+    for rows in (65, 67):
+        case = dataclasses.replace(CASES["sgd"], rows=rows)
+        strategy = make(here, case)
+        with strategy.scope():
+            model = own_steps.Reports([keras.Input((by_hand.FEATURES,)), *case.model().layers])
+            model.compile(case.optimizer(), by_hand.loss())
+        file = here.folder / f"best-{rows}.weights.h5"
+        best = keras.callbacks.ModelCheckpoint(
+            file, monitor="own", mode="min", save_best_only=True, save_weights_only=True
+        )
+        stops = keras.callbacks.EarlyStopping("own", mode="min", patience=0, min_delta=0.02)
+        history = by_hand.fit_on(case, model, epochs=4, callbacks=[best, stops])
+        found[rows] = {"history": history.history, "best": float(best.best)}
+        in_batches = []
+        looks = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: in_batches.append(float(logs["own"]))
+        )
+        by_hand.fit_on(case, model, epochs=1, callbacks=[looks])
+        found[rows]["batches"] = in_batches
     return found

@@ -1,0 +1,200 @@
+"""What a step sets besides its weights is one model's where replicas meet; interruptions."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tests.devices  # noqa: F401
+import tfdist
+from tests.local_steps import by_hand, own_steps
+from tests.local_steps.by_hand import CASES
+from tests.local_steps.test_by_hand import check_equal_copies, copies_of, mirrored
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("case", [own_steps.MEAN, own_steps.OUTER], ids=["mean", "outer"])
+def test_all_that_a_step_sets_equals_the_same_by_hand(case, eager):
+    """Moving statistics after a second pass, a frozen teacher, and a weight set by hand."""
+    case = dataclasses.replace(case, compiled={"run_eagerly": eager})
+    expected = own_steps.trained(case, 2)
+    model, _ = by_hand.fit(case, mirrored(case, 2))
+    for actual, variable in zip(model.weights, expected.models[0].weights, strict=True):
+        if "float" in variable.dtype:
+            assert np.abs(actual.numpy() - variable.numpy()).max() <= case.tolerance, actual.path
+    check_equal_copies(model.weights)
+    np.testing.assert_array_equal(model.frozen.numpy(), expected.models[0].frozen.numpy())
+    assert int(model.steps.numpy()) == case.epochs * 5
+
+
+def test_a_step_that_sets_something_unknown_is_refused():
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.LocalSGD(2))
+    with strategy.scope():
+        outside = keras.Variable(0.0, name="outside")
+
+        class Model(keras.Sequential):
+            def train_step(self, data):
+                outside.assign(tf.reduce_mean(data[0]))
+                return super().train_step(data)
+
+        model = Model([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"Make it a weight of the model .* \['outside"):
+        model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
+
+
+def _loop(strategy, model_of_step, graph=True):
+    """A loop of the user's own with BatchNormalization."""
+    case = dataclasses.replace(CASES["BatchNormalization"], local=("LocalSGD", {"steps": 3}))
+    with strategy.scope():
+        model = case.model()
+        optimizer = tfdist.DistributedOptimizer(case.optimizer())
+        optimizer.build(model.trainable_variables)
+        loss = by_hand.loss()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(value, variables), variables)
+
+    def train_step(x, y):
+        strategy.run(tfdist.local_step(step, model if model_of_step else None), args=(x, y))
+
+    train_step = tf.function(train_step) if graph else train_step
+    data = tf.data.Dataset.from_tensor_slices(case.data()).batch(case.batch)
+    for _ in range(case.epochs):
+        for x, y in strategy.experimental_distribute_dataset(data):
+            train_step(x, y)
+        optimizer.finish_round()
+    expected = by_hand.trained(case, 2)
+    check_equal_copies(model.weights)
+    for actual, variable in zip(model.weights, expected.models[0].weights, strict=True):
+        assert np.abs(actual.numpy() - variable.numpy()).max() <= case.tolerance, actual.path
+
+
+def test_a_loop_says_whose_variables_a_step_sets():
+    local = tfdist.LocalSGD(3)
+    _loop(tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local), True)
+    with pytest.raises(ValueError, match=r"local_step\(step, model\)"):
+        _loop(tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local), False)
+    with pytest.raises(ValueError, match="an eager local step without a model"):
+        _loop(tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local), False, graph=False)
+
+
+def test_with_accumulation_weights_without_a_gradient_stay():
+    case = own_steps.UNUSED
+    model, _ = by_hand.fit(case, mirrored(case, 2))
+    for copy in copies_of([model.layers[0].beside])[0]:
+        np.testing.assert_array_equal(copy, np.ones(4))
+    assert np.abs(model.layers[1].kernel.numpy() - case.model().layers[1].kernel).max() > 0.01
+
+
+def test_an_interrupted_round_ends_before_compile():
+    case = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
+    strategy = mirrored(case, 2)
+    with strategy.scope():
+        model = case.model()
+        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
+    own_steps.interrupted(case, model, 2)
+    first, second = copies_of([model.layers[0].kernel])[0]
+    assert (first != second).any()
+    with strategy.scope():
+        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
+    check_equal_copies(model.weights)
+    expected = by_hand.Replicas(case, 2)
+    x, y = case.data()
+    for start in range(0, 48, 16):
+        expected.step(x[start : start + 16], y[start : start + 16])
+    expected.meet()
+    assert own_steps.largest_difference(model.get_weights(), expected.weights()) <= 1e-6
+    by_hand.fit_on(case, model)
+    check_equal_copies(model.weights)
+
+
+def test_a_round_ends_though_its_optimizer_is_gone():
+    case = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
+    strategy = mirrored(case, 2)
+    with strategy.scope():
+        model = case.model()
+        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
+    own_steps.interrupted(case, model, 2)
+    model.optimizer = None
+    model.predict(case.data()[0], verbose=0)
+    check_equal_copies(model.weights)
+
+
+def test_models_that_share_layers_end_each_others_round():
+    case = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
+    first, second = own_steps.two_models(mirrored(case, 2))
+    own_steps.interrupted(case, first, 2)
+    second.predict(case.data()[0], verbose=0)
+    check_equal_copies(first.weights)
+    own_steps.interrupted(case, first, 2)
+    by_hand.fit_on(case, second, epochs=1)
+    check_equal_copies([*first.weights, *second.weights])
+
+
+@pytest.mark.parametrize(
+    "local", [tfdist.LocalSGD(100), tfdist.DiLoCo(100, outer_learning_rate=1.0)]
+)
+def test_drift_with_compression_is_that_from_the_weights_that_all_take(local):
+    case = dataclasses.replace(CASES["sgd"], epochs=1, local=("LocalSGD", {"steps": 100}))
+    compression = tfdist.compression.TopK(0.2, min_bytes=0)
+    if isinstance(local, tfdist.DiLoCo):
+        compression = tfdist.compression.Int8(min_bytes=0)
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local, compression=compression)
+    model, history = by_hand.fit(case, strategy, callbacks=strategy.callbacks())
+    expected = by_hand.Replicas(case, 2)
+    x, y = case.data()
+    for start in range(0, len(x), case.batch):
+        expected.step(x[start : start + case.batch], y[start : start + case.batch])
+
+    def flat(variables):
+        return np.concatenate([np.asarray(v).ravel() for v in variables])
+
+    share = expected.samples / expected.samples.sum()
+    own = [flat([v.numpy() for v in m.trainable_variables]) for m in expected.models]
+    anchor = flat(expected.anchor)
+    moved = flat(model.get_weights()) - anchor
+    if isinstance(local, tfdist.DiLoCo):
+        moved = moved / 1.9  # Nesterov's first step with momentum 0.9
+    squares = sum(p * np.sum((w - anchor - moved) ** 2) for p, w in zip(share, own))
+    drift = np.sqrt(squares) / np.linalg.norm(moved)
+    np.testing.assert_allclose(history.history["drift"], [drift], rtol=1e-3)
+
+
+def test_synchronous_updates_end_with_an_execution():
+    """`after` is reached in the middle of an execution of three steps."""
+    case = dataclasses.replace(CASES["momentum"], compiled={"steps_per_execution": 3})
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.LocalSGD(3, after=7))
+    model, _ = by_hand.fit(case, strategy)
+    expected = by_hand.Replicas(case, 2).train(synchronous=8)  # executions of 3, 2, 3, 2, ...
+    assert own_steps.largest_difference(model.get_weights(), expected.weights()) <= 1e-6
+
+
+def test_an_outer_step_needs_one_owner_of_a_weight():
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.DiLoCo(2))
+    with strategy.scope():
+        model = CASES["sgd"].model()
+        optimizers = [tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1)) for _ in range(2)]
+        for optimizer in optimizers:
+            optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train_step(x, y):
+        def step(x, y):
+            for optimizer in optimizers:
+                with tf.GradientTape() as tape:
+                    value = by_hand.loss()(y, model(x, training=True))
+                variables = model.trainable_variables
+                optimizer.apply(tape.gradient(value, variables), variables)
+
+        strategy.run(tfdist.local_step(step), args=(x, y))
+
+    x, y = CASES["sgd"].data()
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+    with pytest.raises(ValueError, match="Two optimizers of one step train the same weights"):
+        train_step(*next(iter(strategy.experimental_distribute_dataset(data))))
