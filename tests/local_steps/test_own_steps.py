@@ -1,6 +1,7 @@
 """What a step sets besides its weights is one model's where replicas meet; interruptions."""
 
 import dataclasses
+import gc
 
 import keras
 import numpy as np
@@ -45,7 +46,7 @@ def test_a_step_that_sets_something_unknown_is_refused():
         model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
 
 
-def _loop(strategy, model_of_step, graph=True):
+def _loop(strategy, model_of_step, graph=True, inside=False):
     """A loop of the user's own with BatchNormalization."""
     case = dataclasses.replace(CASES["BatchNormalization"], local=("LocalSGD", {"steps": 3}))
     with strategy.scope():
@@ -60,8 +61,12 @@ def _loop(strategy, model_of_step, graph=True):
         variables = model.trainable_variables
         optimizer.apply(tape.gradient(value, variables), variables)
 
+    if inside:
+        step = tf.function(step)
+    marked = tfdist.local_step(step, model if model_of_step else None)
+
     def train_step(x, y):
-        strategy.run(tfdist.local_step(step, model if model_of_step else None), args=(x, y))
+        strategy.run(marked, args=(x, y))
 
     train_step = tf.function(train_step) if graph else train_step
     data = tf.data.Dataset.from_tensor_slices(case.data()).batch(case.batch)
@@ -78,6 +83,7 @@ def _loop(strategy, model_of_step, graph=True):
 def test_a_loop_says_whose_variables_a_step_sets():
     local = tfdist.LocalSGD(3)
     _loop(tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local), True)
+    _loop(tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local), True, False, inside=True)
     with pytest.raises(ValueError, match=r"local_step\(step, model\)"):
         _loop(tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local), False)
     with pytest.raises(ValueError, match="an eager local step without a model"):
@@ -92,17 +98,13 @@ def test_with_accumulation_weights_without_a_gradient_stay():
     assert np.abs(model.layers[1].kernel.numpy() - case.model().layers[1].kernel).max() > 0.01
 
 
-def test_an_interrupted_round_ends_before_compile():
+def test_an_interrupted_round_ends():
     case = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
     strategy = mirrored(case, 2)
     with strategy.scope():
         model = case.model()
         model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
     own_steps.interrupted(case, model, 2)
-    first, second = copies_of([model.layers[0].kernel])[0]
-    assert (first != second).any()
-    with strategy.scope():
-        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
     check_equal_copies(model.weights)
     expected = by_hand.Replicas(case, 2)
     x, y = case.data()
@@ -114,27 +116,77 @@ def test_an_interrupted_round_ends_before_compile():
     check_equal_copies(model.weights)
 
 
-def test_a_round_ends_though_its_optimizer_is_gone():
-    case = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
-    strategy = mirrored(case, 2)
+LONG = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
+
+
+class _InMidRound(keras.callbacks.Callback):
+    """Acts in the middle of a round, and notes whether replicas are equal before and after."""
+
+    def __init__(self, act):
+        super().__init__()
+        self._act, self.equal = act, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            self._note()
+            self._act()
+            self._note()
+
+    def _note(self):
+        first, second = copies_of([self.model.layers[0].kernel])[0]
+        self.equal.append(bool((first == second).all()))
+
+
+@pytest.mark.parametrize("act", ["compile", "predict", "lose"])
+def test_a_round_ends_though_its_optimizer_is_gone(act):
+    strategy = mirrored(LONG, 2)
     with strategy.scope():
-        model = case.model()
-        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
-    own_steps.interrupted(case, model, 2)
-    model.optimizer = None
-    model.predict(case.data()[0], verbose=0)
-    check_equal_copies(model.weights)
+        model = LONG.model()
+        model.compile(LONG.optimizer(), by_hand.loss(), metrics=["accuracy"])
+
+    def go_on():
+        if act == "compile":
+            with strategy.scope():
+                model.compile(LONG.optimizer(), by_hand.loss(), metrics=["accuracy"])
+            return
+        if act == "lose":
+            model.optimizer, model.train_function = None, None
+            gc.collect()
+        model.predict(LONG.data()[0], verbose=0)
+
+    callback = _InMidRound(go_on)
+    with pytest.raises(KeyboardInterrupt):
+        by_hand.fit_on(LONG, model, epochs=1, callbacks=[callback, own_steps.Stops(2)])
+    assert callback.equal == [False, True]
 
 
-def test_models_that_share_layers_end_each_others_round():
-    case = dataclasses.replace(CASES["adam"], local=("LocalSGD", {"steps": 100}))
-    first, second = own_steps.two_models(mirrored(case, 2))
-    own_steps.interrupted(case, first, 2)
-    second.predict(case.data()[0], verbose=0)
-    check_equal_copies(first.weights)
-    own_steps.interrupted(case, first, 2)
-    by_hand.fit_on(case, second, epochs=1)
+@pytest.mark.parametrize("trains", [False, True])
+def test_models_that_share_layers_end_each_others_round(trains):
+    first, second = own_steps.two_models(mirrored(LONG, 2))
+
+    def use_second():
+        if trains:
+            by_hand.fit_on(LONG, second, epochs=1)
+        else:
+            second.predict(LONG.data()[0], verbose=0)
+
+    callback = _InMidRound(use_second)
+    by_hand.fit_on(LONG, first, epochs=1, callbacks=[callback])
+    assert callback.equal == [False, True]
     check_equal_copies([*first.weights, *second.weights])
+
+
+def test_a_step_without_an_update_that_sets_something_is_refused():
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            self(data[0], training=True)
+            return {}
+
+    with tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.LocalSGD(2)).scope():
+        model = Model([keras.Input((2,)), keras.layers.BatchNormalization()])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="applies no optimizer cannot set variables"):
+        model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tfdist.processes.agreement import (
 )
 from tfdist.processes.callbacks import coordinate
 from tfdist.processes.contracts import Coordinated
-from tfdist.processes.files import protect, restored
+from tfdist.processes.files import protect
 from tfdist.processes.saving import write_together
 from tfdist.processes.whole_files import whole_file
 
@@ -42,7 +42,7 @@ def install(strategy_class: type) -> None:
             return contextlib.nullcontext()
         strategy.finish_rounds()
         if not strategy.is_multi_process:
-            return restored(strategy)
+            return runs.alone(strategy)
         strategy.prepare_run(model)
         return runs.coordinated(strategy, functools.partial(agree, model, name, arguments))
 

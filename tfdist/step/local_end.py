@@ -61,12 +61,11 @@ class StepEnd:
                 before = [tf.convert_to_tensor(v.value) for v in self._candidates]
             result = step(*args, **kwargs)
             rounds = list(running.notes.rounds)
-            if rounds:
-                samples = tf.cast(running.apart.samples, tf.float32)
-                tf.distribute.get_replica_context().merge_call(
-                    lambda strategy, *parts: self._end(strategy, rounds, *parts),
-                    args=(samples, nonempty, before),
-                )
+            samples = tf.cast(running.apart.samples, tf.float32)
+            tf.distribute.get_replica_context().merge_call(
+                lambda strategy, *parts: self._end(strategy, rounds, *parts),
+                args=(samples, nonempty, before),
+            )
             return result
 
         return completed
@@ -83,6 +82,9 @@ class StepEnd:
         """Ends the rounds that have had their updates; in cross-replica context."""
         _check_shared(rounds)
         self._changed = self._find_changed(strategy, rounds)
+        if not rounds:
+            self._check_changes_nothing()
+            return
         for own in rounds:
             own.note_changed(self._changed)
             self._all_rounds.hold(own)
@@ -117,7 +119,7 @@ class StepEnd:
         Raises:
             ValueError: for a variable that cannot be made equal.
         """
-        trained = set().union(*(own.trained for own in rounds))
+        trained: set[int] = set().union(*(own.trained for own in rounds))
         candidates = [v for v in self._candidates if id(v) not in trained]
         if tf.executing_eagerly():
             self._check_eager()
@@ -149,6 +151,16 @@ class StepEnd:
                 f'without `aggregation`, or with `aggregation="none"`. Received: {joint}'
             )
         return changed
+
+    def _check_changes_nothing(self) -> None:
+        """Raises ValueError if a step without an update sets variables."""
+        if self._changed:
+            raise ValueError(
+                "With `local` a round has a number of updates, and what steps set becomes equal at "
+                "its end. So a step that applies no optimizer cannot set variables. Let the step "
+                "apply one, or leave out `local`. Received: a step without an update that sets "
+                f"{[variable.path for variable in self._changed]}"
+            )
 
     def _check_eager(self) -> None:
         if not self._owned():

@@ -50,13 +50,14 @@ class Meeting:
         self.sends_differences = not local.averages or averaging.compressed is not None
 
     def measure(self, left_out: set[int]) -> tf.Tensor:
-        """The samples of the round, and the squares of the norms of what replicas moved times these.
+        """What this round comes to: samples, and how far the replicas have moved.
 
         Args:
             left_out: ids of the trainable variables that the optimizer does not train.
 
         Returns:
-            A float32 vector of two elements, summed over the replicas.
+            A float32 vector: the replicas' samples, and the sum of the squares of the norms of what
+            they moved, times their samples.
         """
         samples = self._state.samples.read_value()
         squares = tf.math.multiply_no_nan(_squared_norm(self._moves(left_out)), samples)

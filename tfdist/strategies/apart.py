@@ -50,6 +50,7 @@ class ApartStrategy(BalancedStrategy):
         super()._init_options(options)
         self.all_rounds = AllRounds()
         self._traced: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._marked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._made: dict[int, weakref.ref[tf.Variable]] = {}  # scopes may be nested
 
     @property
@@ -161,12 +162,17 @@ class ApartStrategy(BalancedStrategy):
         options: tf.distribute.RunOptions | None,
     ) -> Any:
         """Runs a training step of a user's own loop."""
+        step, model = marked.step, marked.model
+        if isinstance(step, tf.types.experimental.PolymorphicFunction):
+            if step not in self._marked:  # one function is traced around all replicas
+                inside = LocalStep(step.python_function, model)
+                self._marked[step] = tf.function(
+                    lambda args, kwargs: self._run_marked(inside, args, kwargs, options)
+                )
+            return self._marked[step](args, kwargs or {})
         with self._training_apart(own_loop=True):
-            step = marked.step
-            if isinstance(step, tf.types.experimental.PolymorphicFunction):
-                step = step.python_function
             if self.local is not None:
-                step = self._ending(step, marked.model, own_loop=True)
+                step = self._ending(step, model, own_loop=True)
             return self.run(step, args, kwargs, options)
 
     def _ending(self, step: Callable, model: keras.Model | None, own_loop: bool) -> Callable:

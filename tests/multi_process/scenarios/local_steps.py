@@ -321,6 +321,17 @@ def different_steps(here):
     return found
 
 
+class _NotesBatches(keras.callbacks.Callback):
+    """Looks into batches, so the ranks agree after each."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.found.append(float(logs["own"]))
+
+
 def logs(here):
     """What the ranks' logs say, and how long they train by these."""
     found = {}
@@ -337,10 +348,7 @@ def logs(here):
         stops = keras.callbacks.EarlyStopping("own", mode="min", patience=0, min_delta=0.02)
         history = by_hand.fit_on(case, model, epochs=4, callbacks=[best, stops])
         found[rows] = {"history": history.history, "best": float(best.best)}
-        in_batches = []
-        looks = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: in_batches.append(float(logs["own"]))
-        )
+        looks = _NotesBatches()
         by_hand.fit_on(case, model, epochs=1, callbacks=[looks])
-        found[rows]["batches"] = in_batches
+        found[rows]["batches"] = looks.found
     return found
