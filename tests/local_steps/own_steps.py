@@ -20,6 +20,7 @@ class GoesOn(keras.Model):
         follower: has the weights of the last step; trainable, but no gradient moves it.
         frozen: is never set.
         steps: how many steps there were.
+        rows: how many samples.
     """
 
     def __init__(self, layers):
@@ -34,6 +35,7 @@ class GoesOn(keras.Model):
             np.arange(3) / 7, dtype="float32", trainable=False, name="frozen"
         )
         self.steps = keras.Variable(0, trainable=False, dtype="int32", name="steps")
+        self.rows = keras.Variable(0, trainable=False, dtype="int64", name="rows")
 
     def call(self, x, training=False):
         return self.net(x, training=training)
@@ -51,6 +53,7 @@ class GoesOn(keras.Model):
         self.teacher.assign(0.9 * self.teacher + 0.1 * kernel)
         self.follower.assign(kernel * tf.reduce_mean(x))
         self.steps.assign_add(1)
+        self.rows.assign_add(tf.shape(x, tf.int64)[0])
 
 
 def of(case: Case) -> Case:

@@ -137,8 +137,39 @@ class _InMidRound(keras.callbacks.Callback):
         self.equal.append(bool((first == second).all()))
 
 
-@pytest.mark.parametrize("act", ["compile", "predict", "lose"])
-def test_a_round_ends_though_its_optimizer_is_gone(act):
+def test_a_round_ends_though_its_optimizer_is_gone():
+    strategy = mirrored(LONG, 2)
+    with strategy.scope():
+        model = LONG.model()
+
+    def train():
+        with strategy.scope():
+            optimizer = tfdist.DistributedOptimizer(LONG.optimizer())
+            optimizer.build(model.trainable_variables)
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                value = by_hand.loss()(y, model(x, training=True))
+            variables = model.trainable_variables
+            optimizer.apply(tape.gradient(value, variables), variables)
+
+        train_step = tf.function(
+            lambda x, y: strategy.run(tfdist.local_step(step, model), args=(x, y))
+        )
+        data = tf.data.Dataset.from_tensor_slices(LONG.data()).batch(LONG.batch)
+        for x, y in strategy.experimental_distribute_dataset(data):
+            train_step(x, y)
+
+    train()
+    gc.collect()
+    first, second = copies_of([model.layers[0].kernel])[0]
+    assert (first != second).any()
+    model.predict(LONG.data()[0], verbose=0)
+    check_equal_copies(model.weights)
+
+
+@pytest.mark.parametrize("act", ["compile", "predict"])
+def test_a_round_ends_where_the_model_is_compiled_or_used(act):
     strategy = mirrored(LONG, 2)
     with strategy.scope():
         model = LONG.model()
@@ -149,9 +180,6 @@ def test_a_round_ends_though_its_optimizer_is_gone(act):
             with strategy.scope():
                 model.compile(LONG.optimizer(), by_hand.loss(), metrics=["accuracy"])
             return
-        if act == "lose":
-            model.optimizer, model.train_function = None, None
-            gc.collect()
         model.predict(LONG.data()[0], verbose=0)
 
     callback = _InMidRound(go_on)
@@ -250,3 +278,25 @@ def test_an_outer_step_needs_one_owner_of_a_weight():
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
     with pytest.raises(ValueError, match="Two optimizers of one step train the same weights"):
         train_step(*next(iter(strategy.experimental_distribute_dataset(data))))
+
+
+def test_what_a_replica_without_samples_has_does_not_count():
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.LocalSGD(2))
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build(model.trainable_variables)
+        (bias,) = [v for v in model.variables if v.name == "bias"]
+
+    @tf.function
+    def average():
+        def of_replica():
+            first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
+            bias.value.assign(tf.where(first, [2.0], [np.nan]))
+            samples = tf.where(first, 3.0, 0.0)
+            optimizer.rounds.meeting.average([bias], samples, tf.constant(3.0))
+
+        strategy.run(of_replica)
+
+    average()
+    assert [float(copy[0]) for copy in copies_of([bias])[0]] == [2.0, 2.0]

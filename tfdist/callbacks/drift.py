@@ -8,13 +8,15 @@ import keras
 class Drift(keras.callbacks.Callback):
     """Adds `drift` to the logs of each epoch: how far the replicas came apart within rounds.
 
-    The drift of a round is the root of the mean square of the replicas' distances to their mean
-    weights, divided by the norm of what the mean has moved in the round. It is 0 where all replicas
-    take the same steps, and about √(R - 1) for R replicas whose steps have nothing in common. If it
-    grows from epoch to epoch, take fewer `steps`. The logs have the mean over the epoch's rounds.
+    The drift of a round is the root of the mean square of the replicas' distances to the mean
+    weights that all take, divided by the norm of what this mean has moved in the round. It is 0
+    where all replicas take the same steps, and about √(R - 1) for R replicas whose steps have
+    nothing in common. If it grows from epoch to epoch, take fewer `steps`. The logs have the mean
+    over the epoch's rounds.
 
     `strategy.callbacks()` contains this callback if the strategy has the option `local`. Measuring
-    takes no message of its own.
+    takes no message of its own; with compression one number in each round, and then the mean is
+    what the coded differences come to.
 
     Example:
 

@@ -199,7 +199,7 @@ def _may_differ(variable: keras.Variable) -> bool:
 
 def _check_shared(rounds: list[LocalRounds]) -> None:
     """Raises ValueError if two optimizers of a step make outer steps with the same weights."""
-    if not any(own.sends_differences for own in rounds):
+    if not any(own.meeting.sends_differences for own in rounds):
         return
     seen: set[int] = set()
     for own in rounds:

@@ -42,7 +42,7 @@ class LocalRounds:
         state: what replicas have for themselves, and the momentum of the outer optimizer.
         variables: the trainable variables.
         trained: ids of those that have had a gradient in a step; noted at tracing.
-        sends_differences: whether differences to the anchor travel, not weights.
+        meeting: what the replicas exchange at the end of a round.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class LocalRounds:
             variables,
             with_momentum=local.outer_decay > 0,
         )
-        self._meeting = Meeting(local, update, variables, averaging, self.state, bucket_bytes)
-        self.sends_differences = self._meeting.sends_differences
+        self.meeting = Meeting(local, update, variables, averaging, self.state, bucket_bytes)
         self._finishing: dict[tuple, Callable[[], None]] = {}
 
     # --- at tracing ---------------------------------------------------------------------------
@@ -150,11 +149,11 @@ class LocalRounds:
         """
         run, state = strategy.extended.call_for_each_replica, self.state
         left_out, trained = self._set_by_hand, set(self.trained)
-        measured = run(self._meeting.measure, args=(left_out,))
+        measured = run(self.meeting.measure, args=(left_out,))
         total = strategy.experimental_local_results(measured)[0][0]
 
         def meet(measured: tf.Tensor) -> None:
-            self._meeting.meet(measured, left_out, trained)
+            self.meeting.meet(measured, left_out, trained)
 
         tf.cond(total > 0, lambda: run(meet, args=(measured,)), lambda: None)
         run(lambda: state.samples.assign(tf.zeros([])))
@@ -170,7 +169,7 @@ class LocalRounds:
         """
 
         def settle() -> None:
-            self._meeting.settle(self._changed, self._least)
+            self.meeting.settle(self._changed, self._least)
             for own in together:
                 own.state.seen.assign(tf.zeros([]))
 

@@ -140,9 +140,11 @@ class ApartStrategy(BalancedStrategy):
             logs: what the last step returned, and what validation has added; changed in place.
         """
         rounds = rounds_of(model)
+        if self.processes.size == 1 or not rounds:
+            return
         results = model.get_metrics_result()
         own = {name for name in logs if not name.startswith("val_")}
-        if self.processes.size == 1 or not rounds or own <= set(results):
+        if own <= set(results):
             return
         logs.update(step_logs.with_results(dict(logs), results, model, "train_step"))
         names = [n for n in sorted(own) if isinstance(logs[n], (int, float))]
