@@ -128,20 +128,20 @@ def operations_so_far() -> int:
     return 0 if eagerly else len(tf.compat.v1.get_default_graph().get_operations())
 
 
-def written_since(start: int) -> list[Any]:
+def written_since(start: int) -> list[tf.Tensor]:
     """The resources that new operations of the graph that is being traced may change.
 
     Args:
         start: a result of `operations_so_far`: operations from this one on are new.
     """
-    found: dict[int, Any] = {}
+    found: dict[int, tf.Tensor] = {}
     for operation in tf.compat.v1.get_default_graph().get_operations()[start:]:
         if any(tensor.dtype == tf.resource for tensor in operation.inputs):
             found.update({id(handle): handle for handle in _WRITES.get()(operation)[1]})
     return [_outermost(handle) for handle in found.values()]
 
 
-def _outermost(handle: tf.Tensor) -> Any:
+def _outermost(handle: tf.Tensor) -> tf.Tensor:
     """What is captured as `handle`, from outside of all functions."""
     while tf.is_symbolic_tensor(handle):
         outside = captured_tensor(handle)

@@ -260,9 +260,7 @@ class DistributedOptimizer(OptimizerWrapper):
             step.notes.advances += [partial(end_of_data.count, c) for c in self.counters()]
 
     def finish_round(self) -> None:
-        """With `local`: ends the round that is under way, so that all replicas have one model.
-
-        The rounds of the strategy's other optimizers end too, as models may share layers.
+        """With `local`: ends the rounds under way in this strategy, so that there is one model.
 
         `fit`, `evaluate`, `predict` and saving do so by themselves. A loop of your own calls it
         before it looks at the weights, outside of functions and in all processes.

@@ -68,7 +68,7 @@ class ApartStrategy(BalancedStrategy):
             with tf.variable_creator_scope(self._noting):
                 yield scope
 
-    def _noting(self, create: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
+    def _noting(self, create: Callable[..., tf.Variable], **arguments: object) -> tf.Variable:
         variable = create(**arguments)
         self._made[id(variable)] = weakref.ref(variable)
         return variable
