@@ -68,7 +68,7 @@ TAKES = {
     "policies": {"list"},
     "environ": {"dict", "other dict"},
     "snapshot_dir": {"text"},
-    "step": {"class"},
+    "step": {"class", "function"},
     "timeout": {"half", "too small for float32", "tensor"},
 }
 # Those that are for anything: a custom loop's loss; what becomes a name; what a probe has found;
@@ -93,6 +93,7 @@ GIVEN = {
     "Strategy": {"name": "mirrored"},
     "DistributedOptimizer": {"inner_optimizer": "sgd"},
     "LearningRateWarmup": {"initial_lr": 0.1},
+    "local_step": {"step": _model},
     "LocalSGD": {"steps": 1},
     "DiLoCo": {"steps": 1},
     "StalenessMonitor": {"strategy": type("Strategy", (), {"staleness_report": dict})()},

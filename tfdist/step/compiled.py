@@ -223,7 +223,7 @@ def _as_a_whole(fn: Callable, args: tuple, name: str, running: replica.ReplicaSt
     return _numbers(results, lambda log: loss_tags.tag(log, loss_tags.LOSS))
 
 
-def _value(leaf: Any) -> Any:
+def _value(leaf: Structure) -> Structure:
     """A variable's value in the step; anything else as it is."""
     return tf.convert_to_tensor(leaf) if isinstance(leaf, keras.Variable) else leaf
 
