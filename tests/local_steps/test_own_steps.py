@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import weakref
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ import tfdist
 from tests.local_steps import by_hand, own_steps
 from tests.local_steps.by_hand import CASES
 from tests.local_steps.test_by_hand import check_equal_copies, copies_of, mirrored
+from tfdist.step.all_rounds import AllRounds
 
 
 @pytest.mark.parametrize("eager", [False, True])
@@ -167,6 +169,28 @@ def test_a_round_ends_though_its_optimizer_is_gone():
     assert (first != second).any()
     model.predict(LONG.data()[0], verbose=0)
     check_equal_copies(model.weights)
+
+
+class _Rounds:
+    """Stands for the rounds of an optimizer."""
+
+    under_way = (1, 0)
+
+    def finish(self):
+        self.under_way = (0, 0)
+
+
+def test_rounds_are_kept_until_they_have_ended():
+    all_rounds, rounds = AllRounds(), _Rounds()
+    all_rounds.add(rounds)
+    all_rounds.hold(rounds)
+    reference = weakref.ref(rounds)
+    del rounds
+    gc.collect()
+    assert len(all_rounds.under_way()) == 1
+    all_rounds.finish()
+    gc.collect()
+    assert reference() is None
 
 
 @pytest.mark.parametrize("act", ["compile", "predict"])
