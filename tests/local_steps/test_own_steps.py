@@ -325,3 +325,27 @@ def test_what_a_replica_without_samples_has_does_not_count():
 
     average()
     assert [float(copy[0]) for copy in copies_of([bias])[0]] == [2.0, 2.0]
+
+
+def test_all_steps_of_an_optimizer_set_the_same():
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.LocalSGD(2))
+    with strategy.scope():
+        model = CASES["BatchNormalization"].model()
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train_step(x, y, training):
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                value = by_hand.loss()(y, model(x, training=training))
+            variables = model.trainable_variables
+            optimizer.apply(tape.gradient(value, variables), variables)
+
+        strategy.run(tfdist.local_step(step, model), args=(x, y))
+
+    data = tf.data.Dataset.from_tensor_slices(CASES["sgd"].data()).batch(16)
+    x, y = next(iter(strategy.experimental_distribute_dataset(data)))
+    train_step(x, y, True)
+    with pytest.raises(ValueError, match="must set the same variables besides the weights"):
+        train_step(x, y, False)

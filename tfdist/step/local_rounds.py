@@ -63,7 +63,7 @@ class LocalRounds:
         self._accumulator = accumulator
         self.variables = list(variables)
         self.trained: set[int] = set()
-        self._changed: list[keras.Variable] = []
+        self._changed: list[keras.Variable] | None = None
         self._least = tf.float32
         rates = {id(rate) for rate in learning_rates(optimizer)}
         self.state = LocalState(
@@ -81,13 +81,24 @@ class LocalRounds:
         self.trained |= {id(v) for v, g in zip(variables, gradients) if g is not None}
 
     def note_changed(self, variables: list[keras.Variable]) -> None:
-        """Notes what steps set besides the weights that they train."""
+        """Notes what a step sets besides the weights that it trains.
+
+        Raises:
+            ValueError: if another step of this optimizer sets something else.
+        """
         if tf.executing_eagerly():
             # Without a graph there may be variables among these that no step sets. In float64 the
             # mean of equal numbers is this number, to the bit.
             self._least = tf.float64
-        known = {id(variable) for variable in self._changed}
-        self._changed += [variable for variable in variables if id(variable) not in known]
+        before = variables if self._changed is None else self._changed
+        if {id(variable) for variable in before} != {id(variable) for variable in variables}:
+            raise ValueError(
+                "With `local`, all steps of an optimizer must set the same variables besides the "
+                "weights, as a round may end with each of them. Let all steps set these variables, "
+                "or use an optimizer for each kind of step. Received: steps that set "
+                f"{[v.path for v in before]} and {[v.path for v in variables]}"
+            )
+        self._changed = list(variables)
 
     def handled(self) -> list[tf.Variable]:
         """All variables that meet, or that each replica has for itself."""
@@ -97,7 +108,7 @@ class LocalRounds:
     @property
     def _set_by_hand(self) -> set[int]:
         """Ids of trainable variables that steps set, and no gradient moves."""
-        return {id(variable) for variable in self._changed} - self.trained
+        return {id(variable) for variable in self._changed or ()} - self.trained
 
     # --- in steps -----------------------------------------------------------------------------
 
@@ -169,7 +180,7 @@ class LocalRounds:
         """
 
         def settle() -> None:
-            self.meeting.settle(self._changed, self._least)
+            self.meeting.settle(self._changed or (), self._least)
             for own in together:
                 own.state.seen.assign(tf.zeros([]))
 
@@ -191,7 +202,7 @@ class LocalRounds:
         if has_updates or is_unsettled:
             compressed = self._averaging.compressed
             monitor = id(compressed.monitor if compressed is not None else None)
-            key = has_updates, is_unsettled, monitor, len(self._changed), len(self.trained)
+            key = has_updates, is_unsettled, monitor, len(self.trained)
             if key not in self._finishing:
                 self._finishing[key] = self._function(has_updates, is_unsettled)
             self._finishing[key]()
