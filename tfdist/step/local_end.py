@@ -141,7 +141,8 @@ class StepEnd:
         if foreign:
             raise ValueError(
                 "With `local`, what a step sets must become equal where the replicas meet. "
-                f"{self._advice} Received: a step that sets {foreign}"
+                f"{self._advice} If it is a sum over the replicas, make it with `synchronization="
+                f"tf.VariableSynchronization.ON_READ`. Received: a step that sets {foreign}"
             )
         changed = [v for v in candidates if is_written(v.value)]
         joint = [v.path for v in changed if is_float(v.value) and _is_joint(v.value)]
