@@ -174,10 +174,10 @@ def test_a_round_ends_though_its_optimizer_is_gone():
 class _Rounds:
     """Stands for the rounds of an optimizer."""
 
-    under_way = (1, 0)
+    under_way = (1, 1, 0)
 
     def finish(self):
-        self.under_way = (0, 0)
+        self.under_way = (0, 0, 0)
 
 
 def test_rounds_are_kept_until_they_have_ended():

@@ -128,14 +128,15 @@ def operations_so_far() -> int:
     return 0 if eagerly else len(tf.compat.v1.get_default_graph().get_operations())
 
 
-def written_since(start: int) -> list[tf.Tensor]:
+def written_since(start: int, end: int | None = None) -> list[tf.Tensor]:
     """The resources that new operations of the graph that is being traced may change.
 
     Args:
         start: a result of `operations_so_far`: operations from this one on are new.
+        end: another one: operations from this one on do not count. None to count all.
     """
     found: dict[int, tf.Tensor] = {}
-    for operation in tf.compat.v1.get_default_graph().get_operations()[start:]:
+    for operation in tf.compat.v1.get_default_graph().get_operations()[start:end]:
         if any(tensor.dtype == tf.resource for tensor in operation.inputs):
             found.update({id(handle): handle for handle in _WRITES.get()(operation)[1]})
     return [_outermost(handle) for handle in found.values()]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
+
+import keras
 
 from tfdist.step.local_rounds import LocalRounds
 
@@ -27,6 +30,15 @@ class AllRounds:
         """Keeps `rounds`, in which replicas now train."""
         if not any(held is rounds for held in self._held):
             self._held.append(rounds)
+
+    def of(self, variables: Sequence[keras.Variable] | None) -> list[LocalRounds]:
+        """The rounds of the optimizers that were built for any of `variables`; None for all."""
+        ids = {id(variable) for variable in variables or ()}
+        return [
+            rounds
+            for rounds in self._existing()
+            if variables is None or any(id(v) in ids for v in rounds.variables)
+        ]
 
     def trained(self) -> set[int]:
         """Ids of the variables that an optimizer trains."""

@@ -41,8 +41,10 @@ class StepEnd:
         self._all_rounds = all_rounds
         self._advice = advice
         self._start: int | None = None
+        self._begun: list[LocalRounds] = []
         self._candidates: list[keras.Variable] = []
         self._changed: list[keras.Variable] = []
+        self._by_hand: set[int] = set()  # resources that the step sets outside of its updates
 
     def completing(self, step: Callable) -> Callable:
         """Returns `step` with what follows it; it runs in each replica.
@@ -53,34 +55,51 @@ class StepEnd:
         def completed(*args: Structure, **kwargs: Structure) -> Structure:
             running = replica.current()
             assert running is not None and running.apart is not None
+            samples, nonempty = tf.cast(running.apart.samples, tf.float32), running.share.nonempty
+            meet = tf.distribute.get_replica_context().merge_call
+            meet(self._begin, args=(samples,))
             if self._start is None:  # in the first replica, which all others follow
                 self._start = compat.operations_so_far()
-                self._candidates = [v for v in self._owned() if _may_differ(v)]
-            nonempty, before = running.share.nonempty, []
-            if nonempty is not None:
-                before = [tf.convert_to_tensor(v.value) for v in self._candidates]
+            running.notes.begun += self._begun
+            # A graph leaves out what it reads and does not use.
+            before = [tf.convert_to_tensor(v.value) for v in self._candidates]
             result = step(*args, **kwargs)
-            rounds = list(running.notes.rounds)
-            samples = tf.cast(running.apart.samples, tf.float32)
-            tf.distribute.get_replica_context().merge_call(
-                lambda strategy, *parts: self._end(strategy, rounds, *parts),
-                args=(samples, nonempty, before),
+            notes, end = running.notes, compat.operations_so_far()
+            meet(
+                lambda strategy, *parts: self._end(strategy, notes, end, *parts),
+                args=(samples, nonempty, before, notes.at_update),
             )
             return result
 
         return completed
 
     @tf.autograph.experimental.do_not_convert
+    def _begin(self, strategy: tf.distribute.Strategy, samples: tf.Tensor) -> None:
+        """Begins the rounds that have had no step; in cross-replica context."""
+        owned = self._owned()
+        self._begun = self._all_rounds.of(owned or None)
+        possible = {id(v): v for v in owned}
+        possible.update((id(v), v) for own in self._begun for v in own.variables)
+        self._candidates = [v for v in possible.values() if _may_differ(v)]
+        with after(strategy, samples):
+            for own in self._begun:
+                own.begin(strategy)
+
+    @tf.autograph.experimental.do_not_convert
     def _end(
         self,
         strategy: tf.distribute.Strategy,
-        rounds: list[LocalRounds],
+        notes: replica.Notes,
+        end: int,
         samples: tf.Tensor,
         nonempty: tf.Tensor | None,
         before: list,
+        at_update: dict,
     ) -> None:
         """Ends the rounds that have had their updates; in cross-replica context."""
+        rounds = list(notes.rounds)
         _check_shared(rounds)
+        self._by_hand = self._set_by_hand(notes, end)
         self._changed = self._find_changed(strategy, rounds)
         if not rounds:
             self._check_changes_nothing()
@@ -88,12 +107,14 @@ class StepEnd:
         for own in rounds:
             own.note_changed(self._changed)
             self._all_rounds.hold(own)
+        late = [own for own in rounds if not any(own is begun for begun in self._begun)]
+        self._check_late(strategy, late)
         with after(strategy, samples):
+            run = strategy.extended.call_for_each_replica
+            run(self._begin_late, args=(late, before, at_update))
             for own in rounds:
                 own.count_step()
-            strategy.extended.call_for_each_replica(
-                self._end_of_replica, args=(rounds, samples, nonempty, before)
-            )
+            run(self._end_of_replica, args=(rounds, samples, nonempty, before))
             due = [own.is_due() for own in rounds]
         for own, is_due in zip(rounds, due):
             tf.cond(is_due, lambda own=own: own.meet(strategy), lambda: None)
@@ -102,12 +123,55 @@ class StepEnd:
     def _end_of_replica(
         self, rounds: list[LocalRounds], samples: tf.Tensor, nonempty: tf.Tensor, before: list
     ) -> None:
-        for variable, value in zip(self._candidates, before):
-            if is_float(variable.value) and any(variable is v for v in self._changed):
+        for variable, value in zip(self._candidates, before if nonempty is not None else ()):
+            if is_float(variable.value) and self._is_restored(variable):
                 updated = tf.convert_to_tensor(variable.value)
                 variable.value.assign(tf.where(nonempty > 0, updated, value))
         for own in rounds:
             own.state.count_samples(samples)
+
+    def _begin_late(self, late: list[LocalRounds], before: list, at_update: dict) -> None:
+        """Begins rounds that were unknown where the step began, with what there was then."""
+        values = at_update | {id(v): value for v, value in zip(self._candidates, before)}
+        for own in late:
+            own.begin_with(values)
+
+    def _is_restored(self, variable: keras.Variable) -> bool:
+        """Whether a replica without samples takes back what the step has set."""
+        if tf.executing_eagerly() or any(variable is v for v in self._changed):
+            return True
+        copies = tf.distribute.get_strategy().experimental_local_results(variable.value)
+        return self._is_any_of(copies, self._by_hand)
+
+    @staticmethod
+    def _is_any_of(copies: Sequence[tf.Variable], handles: set[int]) -> bool:
+        return any(id(compat.resource_of(copy)) in handles for copy in copies)
+
+    def _set_by_hand(self, notes: replica.Notes, end: int) -> set[int]:
+        """What the first replica sets outside of its updates, in the graph that is traced."""
+        if tf.executing_eagerly():
+            return set()
+        graph, start, found = tf.compat.v1.get_default_graph(), self._start or 0, []
+        for of, first, last in notes.updates:
+            if of is graph:
+                found += compat.written_since(start, first)
+                start = last
+        found += compat.written_since(start, end)
+        return {id(handle) for handle in found}
+
+    def _check_late(self, strategy: tf.distribute.Strategy, late: list[LocalRounds]) -> None:
+        """Raises ValueError if it is unknown where the round of an optimizer begins."""
+        known = {id(v) for v in self._candidates}
+        unknown = [v for own in late for v in own.variables if id(v) not in known]
+        for variable in unknown:
+            copies = strategy.experimental_local_results(variable.value)
+            if self._is_any_of(copies, self._by_hand):
+                raise ValueError(
+                    "A step sets weights itself, and it was not known where the step began that an "
+                    "optimizer trains them in rounds. Call `optimizer.build(variables)` in the "
+                    "strategy's scope before the first step, and let these be weights of the "
+                    f"model. Received: a step that sets {variable.path}"
+                )
 
     def _find_changed(
         self, strategy: tf.distribute.Strategy, rounds: list[LocalRounds]
@@ -128,8 +192,7 @@ class StepEnd:
         handles = {id(handle) for handle in written}
 
         def is_written(variable: tf.Variable) -> bool:
-            copies = strategy.experimental_local_results(variable)
-            return any(id(compat.resource_of(copy)) in handles for copy in copies)
+            return self._is_any_of(strategy.experimental_local_results(variable), handles)
 
         known = {id(v.value) for v in self._candidates}
         known |= {id(v) for own in rounds for v in own.handled()}

@@ -56,15 +56,25 @@ class Meeting:
             left_out: ids of the trainable variables that the optimizer does not train.
 
         Returns:
-            A float32 vector: the replicas' samples, and the sum of the squares of the norms of what
-            they moved, times their samples.
+            A float32 matrix of two rows: the replicas' samples, and the sum of the squares of the
+            norms of what they moved, times their samples. The first row is for the samples that
+            they have used, the second for those that they had.
         """
-        samples = self._state.samples.read_value()
-        squares = tf.math.multiply_no_nan(_squared_norm(self._moves(left_out)), samples)
-        return exchange.all_reduce([tf.stack([samples, squares])])[0]
+        moved = _squared_norm(self._moves(left_out))
+        samples = tf.stack([self._state.samples.read_value(), self._state.present.read_value()])
+        squares = tf.math.multiply_no_nan(moved, samples)
+        return exchange.all_reduce([tf.stack([samples, squares], axis=1)])[0]
+
+    @staticmethod
+    def has_moved(measured: tf.Tensor) -> tf.Tensor:
+        """Whether replicas may have moved: they used samples, or set weights without an update."""
+        return tf.logical_or(measured[0, 0] > 0, tf.not_equal(measured[1, 1], 0))
 
     def meet(self, measured: tf.Tensor, left_out: set[int], constrained: set[int]) -> None:
-        """Gives every replica the same weights, after a round in which there were samples.
+        """Gives every replica the same weights, after a round in which replicas have moved.
+
+        If no replica has used a sample (gradients overflowed, or wait), each counts by those that
+        it had: then the steps have set weights themselves.
 
         The mean of weights that obey a constraint need not do so, nor does an outer step from them.
         So the constraint follows, as it follows every update.
@@ -74,8 +84,10 @@ class Meeting:
             left_out: see `measure`.
             constrained: ids of the variables that the optimizer trains.
         """
-        total, squares = tf.unstack(measured)
-        samples = self._state.samples.read_value()
+        uses = measured[0, 0] > 0
+        total, squares = tf.unstack(tf.where(uses, measured[0], measured[1]))
+        state = self._state
+        samples = tf.where(uses, state.samples.read_value(), state.present.read_value())
         kept = compat.moving_averages(self._update.optimizer)
         if self.sends_differences:
             own = self._moves(left_out)

@@ -106,23 +106,18 @@ class LocalRounds:
         return [*(variable.value for variable in own), *self.state.anchor, *self.state.momentum]
 
     @property
-    def _set_by_hand(self) -> set[int]:
-        """Ids of trainable variables that steps set, and no gradient moves."""
-        return {id(variable) for variable in self._changed or ()} - self.trained
+    def _left_out(self) -> set[int]:
+        """Ids of the trainable variables that no gradient moves: others train them, or nobody."""
+        return {id(variable) for variable in self.variables} - self.trained
 
     # --- in steps -----------------------------------------------------------------------------
 
-    def begin(self, strategy: tf.distribute.Strategy, ready: Structure) -> None:
+    def begin(self, strategy: tf.distribute.Strategy) -> None:
         """Notes what the weights are where a round begins; in cross-replica context.
 
-        Noted at the beginning, not at the end of the round before, as callbacks may set weights.
-
-        Args:
-            strategy: the strategy.
-            ready: tensors of the replicas that exist once there is a batch.
+        Called where a step begins, as a step may set weights before its update. Not noted at the
+        end of the round before, as callbacks may set weights.
         """
-        with after(strategy, ready):
-            is_first = tf.equal(tf.convert_to_tensor(self.state.updates), 0)
 
         def note() -> None:
             for anchor, variable in zip(self.state.anchor, self.variables):
@@ -131,7 +126,20 @@ class LocalRounds:
         def note_everywhere() -> None:
             strategy.extended.call_for_each_replica(note)
 
-        tf.cond(is_first, note_everywhere, lambda: None)
+        tf.cond(self._is_at_first_step(), note_everywhere, lambda: None)
+
+    def begin_with(self, values: dict[int, tf.Tensor]) -> None:
+        """Notes what the weights were where the step began; in replica context, at its end.
+
+        Args:
+            values: of the variables, by id.
+        """
+        is_first = self._is_at_first_step()
+        for anchor, variable in zip(self.state.anchor, self.variables):
+            anchor.assign(tf.where(is_first, values[id(variable)], anchor))
+
+    def _is_at_first_step(self) -> tf.Tensor:
+        return tf.equal(tf.convert_to_tensor(self.state.steps), 0)
 
     def count(self, strategy: tf.distribute.Strategy, ready: Structure) -> None:
         """Counts an update; in cross-replica context.
@@ -147,7 +155,8 @@ class LocalRounds:
 
     def count_step(self) -> None:
         """Counts a step, with or without an update; in cross-replica context."""
-        self.state.unsettled.assign(tf.convert_to_tensor(self.state.unsettled) + 1)
+        for counter in (self.state.steps, self.state.unsettled):
+            counter.assign(tf.convert_to_tensor(counter) + 1)
 
     def is_due(self) -> tf.Tensor:
         """Whether the round has had its updates: a bool scalar; in cross-replica context."""
@@ -156,20 +165,23 @@ class LocalRounds:
     def meet(self, strategy: tf.distribute.Strategy) -> None:
         """Ends the round, after any number of updates; in cross-replica context.
 
-        Nothing happens to the weights, nor to the outer momentum, if no replica had samples.
+        Nothing happens to the weights, nor to the outer momentum, if no replica has moved.
         """
         run, state = strategy.extended.call_for_each_replica, self.state
-        left_out, trained = self._set_by_hand, set(self.trained)
+        left_out, trained = self._left_out, set(self.trained)
         measured = run(self.meeting.measure, args=(left_out,))
-        total = strategy.experimental_local_results(measured)[0][0]
+        first = strategy.experimental_local_results(measured)[0]
+        has_moved = self.meeting.has_moved(first)
 
         def meet(measured: tf.Tensor) -> None:
             self.meeting.meet(measured, left_out, trained)
 
-        tf.cond(total > 0, lambda: run(meet, args=(measured,)), lambda: None)
-        run(lambda: state.samples.assign(tf.zeros([])))
-        state.updates.assign(0)
-        state.rounds.assign(tf.convert_to_tensor(state.rounds) + 1)
+        tf.cond(has_moved, lambda: run(meet, args=(measured,)), lambda: None)
+        run(lambda: [count.assign(tf.zeros([])) for count in (state.samples, state.present)])
+        rounds, updates = tf.convert_to_tensor(state.rounds), tf.convert_to_tensor(state.updates)
+        state.rounds.assign(rounds + tf.cast(updates > 0, rounds.dtype))
+        for counter in (state.updates, state.steps):
+            counter.assign(0)
 
     def settle(self, strategy: tf.distribute.Strategy, together: list[LocalRounds]) -> None:
         """Makes equal what steps have set besides the weights; in cross-replica context.
@@ -191,20 +203,23 @@ class LocalRounds:
     # --- between steps ------------------------------------------------------------------------
 
     @property
-    def under_way(self) -> tuple[int, int]:
-        """The updates of the round under way, and the steps after which something is not equal."""
-        steps = int(self.state.unsettled.numpy()) if self._changed else 0
-        return int(self.state.updates.numpy()), steps
+    def under_way(self) -> tuple[int, int, int]:
+        """Updates and steps of the round under way, and steps after which something differs."""
+        state = self.state
+        unsettled = int(state.unsettled.numpy()) if self._changed else 0
+        return int(state.updates.numpy()), int(state.steps.numpy()), unsettled
 
     def finish(self) -> None:
         """Ends the round that is under way, if there is one; outside of functions, in all ranks."""
-        has_updates, is_unsettled = (number > 0 for number in self.under_way)
-        if has_updates or is_unsettled:
+        updates, steps, unsettled = self.under_way
+        # Without an update too: a step may set weights itself while gradients wait for an update.
+        has_begun, is_unsettled = updates + steps > 0, unsettled > 0
+        if has_begun or is_unsettled:
             compressed = self._averaging.compressed
             monitor = id(compressed.monitor if compressed is not None else None)
-            key = has_updates, is_unsettled, monitor, len(self.trained)
+            key = has_begun, is_unsettled, monitor, len(self.trained)
             if key not in self._finishing:
-                self._finishing[key] = self._function(has_updates, is_unsettled)
+                self._finishing[key] = self._function(has_begun, is_unsettled)
             self._finishing[key]()
 
     def drop_synchronous(self) -> None:
@@ -229,13 +244,13 @@ class LocalRounds:
             variable.assign(0.0)
         return drift
 
-    def _function(self, has_updates: bool, is_unsettled: bool) -> Callable[[], None]:
+    def _function(self, has_begun: bool, is_unsettled: bool) -> Callable[[], None]:
         strategy = self._strategy
 
         @tf.function(autograph=False)
         def finish_round() -> None:
             with strategy.scope():
-                if has_updates:
+                if has_begun:
                     self.meet(strategy)
                 if is_unsettled:
                     self.settle(strategy, [self])

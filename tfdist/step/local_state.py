@@ -31,10 +31,13 @@ class LocalState(ReplicaState):
     Attributes:
         rounds: how many rounds have ended; the same on all replicas.
         updates: the number of updates in the round that is under way; the same on all replicas.
+        steps: the number of steps in this round, with or without an update; the same on all
+            replicas.
         begun: 1 once replicas have trained apart; the same on all replicas.
         unsettled: how many steps may have set something besides the weights that is not equal yet;
             the same on all replicas.
         samples: how many samples each replica has used in this round.
+        present: how many samples each replica had in the steps of this round, used or not.
         seen: how many samples each replica had in the `unsettled` steps.
         last: how many samples each replica had in the last step.
         micro_batches: how many micro-batches wait for each replica's next update.
@@ -55,9 +58,11 @@ class LocalState(ReplicaState):
         self._own = [variable.value for variable in own]
         self.rounds = _counter("rounds")
         self.updates = _counter("updates")
+        self.steps = _counter("steps")
         self.begun = _counter("begun")
         self.unsettled = _counter("unsettled")
         self.samples = _count_of_each("samples", tf.float32)
+        self.present = _count_of_each("present", tf.float32)
         self.seen = _count_of_each("seen", tf.float32)
         self.last = _count_of_each("last", tf.float32)
         self.waiting = _count_of_each("waiting", tf.float32)
@@ -70,13 +75,14 @@ class LocalState(ReplicaState):
 
     def count_samples(self, samples: tf.Tensor) -> None:
         """Counts the samples that a replica had in a step; in replica context."""
+        self.present.assign_add(samples)
         self.seen.assign_add(samples)
         self.last.assign(samples)
 
     @property
     def counters(self) -> list[tf.Variable]:
         """What all replicas count together."""
-        return [self.rounds, self.updates, self.begun, self.unsettled]
+        return [self.rounds, self.updates, self.steps, self.begun, self.unsettled]
 
     @property
     def owned(self) -> list[tf.Variable]:
@@ -191,10 +197,11 @@ class LocalState(ReplicaState):
             variable.assign(row)
 
     def _begin_round(self) -> None:
-        self.updates.assign(0)
-        self.unsettled.assign(0)
-        for local in [*self._local(self.samples), *self._local(self.seen)]:
-            local.assign(0.0)
+        for counter in (self.updates, self.steps, self.unsettled):
+            counter.assign(0)
+        for variable in (self.samples, self.present, self.seen):
+            for local in self._local(variable):
+                local.assign(0.0)
 
 
 def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared: set[str]) -> None:

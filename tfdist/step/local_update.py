@@ -60,9 +60,25 @@ class LocalUpdate:
             variables: the variables to update.
             chosen: picks the gradients of `variables` from the unpacked ones; None for none.
         """
+        start = compat.operations_so_far()
+        self._run(step, packing, packed, variables, chosen)
+        graph = tf.compat.v1.get_default_graph()
+        step.notes.updates.append((graph, start, compat.operations_so_far()))
+
+    def _run(
+        self,
+        step: ReplicaStep,
+        packing: Packing,
+        packed: list,
+        variables: list[keras.Variable],
+        chosen: Callable[[Sequence[Structure]], list],
+    ) -> None:
         assert step.apart is not None
         if self._rounds not in step.notes.rounds:
             step.notes.rounds.append(self._rounds)
+            if self._rounds not in step.notes.begun:
+                values = {id(v): tf.convert_to_tensor(v.value) for v in self._rounds.variables}
+                step.notes.at_update.update(values)
         nonempty = step.share.nonempty
         has_samples = None if nonempty is None else nonempty > 0
         finite = self._loss_scale.all_finite(packed)
@@ -84,7 +100,6 @@ class LocalUpdate:
 
             meet(self._update_if_due, args=(use, ready))
             return
-        meet(self._rounds.begin, args=(ready,))
         gradients = chosen(packing.unpack(packed))
         self._rounds.note_trained(gradients, variables)
         _where(
@@ -141,7 +156,6 @@ class LocalUpdate:
             use(means, number > 0)
 
         def update_all() -> None:
-            self._rounds.begin(strategy, ready)
             strategy.extended.call_for_each_replica(update, args=(use,))
             self._rounds.count(strategy, ready)
 

@@ -38,6 +38,10 @@ class Notes:
         computed: the gradients of the first update of this step, before they are exchanged.
         when_computed: functions that are called as soon as there are these gradients.
         rounds: the rounds of the optimizers that a replica that trains apart has applied.
+        begun: the rounds that have noted what weights the step began with.
+        at_update: for other rounds, what weights their first update began with, by id.
+        updates: the graph that each of these was applied in, and the number of its operations
+            before and after.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -51,6 +55,9 @@ class Notes:
     computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
     when_computed: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     rounds: list[LocalRounds] = dataclasses.field(default_factory=list)
+    begun: list[LocalRounds] = dataclasses.field(default_factory=list)
+    at_update: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
+    updates: list[tuple[tf.Graph, int, int]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
