@@ -92,6 +92,27 @@ def test_a_loop_says_whose_variables_a_step_sets():
         _loop(tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=local), False, graph=False)
 
 
+def test_a_function_takes_a_model_that_is_given_later():
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.LocalSGD(2))
+    with strategy.scope():
+        model = CASES["BatchNormalization"].model()
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = by_hand.loss()(y, model(x, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(value, variables), variables)
+
+    data = tf.data.Dataset.from_tensor_slices(CASES["sgd"].data()).batch(16)
+    batch = next(iter(strategy.experimental_distribute_dataset(data)))
+    with pytest.raises(ValueError, match="Say whose variables a step may set"):
+        strategy.run(tfdist.local_step(step), args=batch)
+    strategy.run(tfdist.local_step(step, model), args=batch)
+
+
 def test_with_accumulation_weights_without_a_gradient_stay():
     case = own_steps.UNUSED
     model, _ = by_hand.fit(case, mirrored(case, 2))

@@ -97,3 +97,14 @@ def test_drift_is_that_of_the_replicas_weights():
     drift = np.sqrt(squares) / np.linalg.norm(mean - anchor)
     assert drift > 0.05
     np.testing.assert_allclose(history.history["drift"], [drift], rtol=1e-3)
+
+
+def test_after_counts_the_updates_of_optimizers_that_steps_apply():
+    local = tfdist.LocalSGD(3, after=2)
+    with mirrored(2, local, steps=1).scope():
+        model = CASES["sgd"].model()
+        model.compile(keras.optimizers.SGD(0.1), by_hand.loss())
+        model.other = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        model.other.build(model.trainable_variables)
+    by_hand.fit_on(CASES["sgd"], model, epochs=1)
+    assert model.optimizer.rounds.state.has_rows()

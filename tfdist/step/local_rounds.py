@@ -42,6 +42,7 @@ class LocalRounds:
         state: what replicas have for themselves, and the momentum of the outer optimizer.
         variables: the trainable variables.
         trained: ids of those that have had a gradient in a step; noted at tracing.
+        is_applied: whether a step applies the optimizer; noted at tracing.
         meeting: what the replicas exchange at the end of a round.
     """
 
@@ -63,6 +64,7 @@ class LocalRounds:
         self._accumulator = accumulator
         self.variables = list(variables)
         self.trained: set[int] = set()
+        self.is_applied = False
         self._changed: list[keras.Variable] | None = None
         self._least = tf.float32
         rates = {id(rate) for rate in learning_rates(optimizer)}

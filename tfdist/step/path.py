@@ -129,6 +129,8 @@ class StepPath:
             variables: the variables to update.
             places: the index of each of `variables` among those that the update was built for.
         """
+        if self.rounds is not None:
+            self.rounds.is_applied = True
         running = replica.current()
         apart = running is not None and running.apart is not None
         packing, packed = self._pack(gradients, weight, apart)

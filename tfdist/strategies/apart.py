@@ -166,12 +166,13 @@ class ApartStrategy(BalancedStrategy):
         """Runs a training step of a user's own loop."""
         step, model = marked.step, marked.model
         if isinstance(step, tf.types.experimental.PolymorphicFunction):
-            if step not in self._marked:  # one function is traced around all replicas
+            functions = self._marked.setdefault(step, {})
+            if id(model) not in functions:  # one function is traced around all replicas
                 inside = LocalStep(step.python_function, model)
-                self._marked[step] = tf.function(
+                functions[id(model)] = tf.function(
                     lambda args, kwargs: self._run_marked(inside, args, kwargs, options)
                 )
-            return self._marked[step](args, kwargs or {})
+            return functions[id(model)](args, kwargs or {})
         with self._training_apart(own_loop=True):
             if self.local is not None:
                 step = self._ending(step, model, own_loop=True)
@@ -253,6 +254,7 @@ def rounds_of(model: keras.Model) -> list[LocalRounds]:
 
 
 def _updates_of(model: keras.Model) -> int:
-    """The smallest number of updates that an optimizer of `model` has made."""
+    """The smallest number of updates of the optimizers of `model` that its steps apply."""
     built = [optimizer for optimizer in optimizers_of(model).values() if optimizer.built]
-    return min((int(optimizer.iterations.numpy()) for optimizer in built), default=0)
+    applied = [o for o in built if (own := getattr(o, "rounds", None)) and own.is_applied]
+    return min((int(optimizer.iterations.numpy()) for optimizer in applied or built), default=0)
