@@ -9,6 +9,7 @@ import tests.devices  # noqa: F401
 import tfdist
 from tests.local_steps import by_hand
 from tfdist.options import Options
+from tfdist.processes.agreement import check_equal
 from tfdist.strategies.horovod.elastic import ElasticHorovodStrategy
 from tfdist.strategies.multi_worker.elastic import ElasticMultiWorkerStrategy
 from tfdist.strategies.parameter_server import checks
@@ -165,3 +166,8 @@ def test_one_replica_trains_as_without():
     alone = tfdist.MirroredStrategy(["CPU:0"], local=LOCAL)
     assert alone.local is None
     _step(alone, tf.reduce_mean)
+
+
+def test_ranks_that_differ_are_told_what_a_callback_must_not_do():
+    with pytest.raises(RuntimeError, match="With `local` a callback must not set variables"):
+        check_equal([1, 2])

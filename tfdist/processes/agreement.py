@@ -110,7 +110,8 @@ def check_equal(states: Sequence[int]) -> None:
         raise RuntimeError(
             "The ranks' weights or optimizer states have become different, so they no longer "
             "train one model. Something sets variables in one rank only, or a layer draws "
-            "random numbers of its own. "
+            "random numbers of its own. With `local` a callback must not set variables by the "
+            "weights in the middle of an epoch, as each rank has its own weights there. "
             f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
         )
 
