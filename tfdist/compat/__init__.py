@@ -17,7 +17,6 @@ from tfdist.compat import (
     initial_rows,
     operations,
     optimizers,
-    own_copies,
     random_numbers,
     servers,
     stored_rows,
@@ -57,11 +56,9 @@ from tfdist.compat.graphs import (
     captured_from,
     captured_tensor,
     function_graph,
-    operations_so_far,
     resource_of,
     run_after,
     traced_function,
-    written_since,
 )
 from tfdist.compat.groups import abort_group, form_group
 from tfdist.compat.initial_rows import CHIEF
@@ -84,7 +81,6 @@ from tfdist.compat.optimizers import (
     scaled_learning_rate,
     variables_to_build,
 )
-from tfdist.compat.own_copies import moving_averages, updating_own_copy
 from tfdist.compat.partitions import (
     ParameterServerExtended,
     PartitionedVariable,
@@ -122,6 +118,7 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
 __all__ = [
+    "are_captured_by",
     "CHIEF",
     "CallVariable",
     "Coordinator",
@@ -139,7 +136,6 @@ __all__ = [
     "allow_functions_of_coordinator",
     "apply_weight_decay",
     "applying_reduced_gradients",
-    "are_captured_by",
     "as_worker",
     "captured_from",
     "captured_tensor",
@@ -195,10 +191,8 @@ __all__ = [
     "masked_weights",
     "model_strategy",
     "move_to",
-    "moving_averages",
     "not_restored",
     "number_of_batches",
-    "operations_so_far",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",
@@ -219,10 +213,8 @@ __all__ = [
     "traced_function",
     "unbuilt_parts",
     "unrecorded",
-    "updating_own_copy",
     "variables_to_build",
     "writes_rows",
-    "written_since",
 ]
 
 
@@ -230,6 +222,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, gradients, initial_rows, operations, optimizers, own_copies)
-    for topic in (*topics, random_numbers, servers, stored_rows, variables):
+    topics = (data, gradients, initial_rows, operations, optimizers, random_numbers)
+    for topic in (*topics, servers, stored_rows, variables):
         topic.install()
