@@ -92,6 +92,23 @@ def checked(steps: dict[str, Step], size: int, processes: Processes) -> tf.Tenso
     return own
 
 
+def measured_in_turn(
+    meter: Meter, steps: dict[str, Step], own: tf.Tensor, rounds: int
+) -> dict[str, dict[str, list]]:
+    """The seconds and the sent bytes of each round, by system."""
+    found: dict[str, dict[str, list]] = {name: {"seconds": [], "sent": []} for name in steps}
+    for _, name in in_turn(list(steps), rounds):
+        seconds, sent = meter.measured(functools.partial(_ended, steps[name], own))
+        found[name]["seconds"].append(seconds)
+        found[name]["sent"].append(sent)
+    return found
+
+
+def _ended(step: Step, own: tf.Tensor) -> None:
+    """Returns when the sum is there."""
+    step(own).numpy()
+
+
 def main() -> None:
     """Writes the link, and for each size the seconds and bytes of each system."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -121,13 +138,7 @@ def main() -> None:
         names, rounds = plan.runs(arguments, processes.size, size, link)
         steps = steps_of(strategy, arguments.backend, names, messages, size)
         own = checked(steps, size, processes)
-        measured: dict[str, Any] = {name: {"seconds": [], "sent": []} for name in names}
-        for _, name in in_turn(names, rounds):
-            step = functools.partial(lambda made: made(own).numpy(), steps[name])
-            seconds, sent = meter.measured(step)
-            measured[name]["seconds"].append(seconds)
-            measured[name]["sent"].append(sent)
-        found["sizes"][str(size)] = measured
+        found["sizes"][str(size)] = measured_in_turn(meter, steps, own, rounds)
     if processes.is_chief:
         arguments.path.write_text(json.dumps(found))
     processes.all_gather([0])  # rank 0 must not end first: it serves the others

@@ -100,7 +100,7 @@ class ScheduledEngine(CollectivesEngine):
     def _after(
         self, parts: list[tf.Tensor], lengths: list[int], transfers: Sequence[Transfer]
     ) -> list[tf.Tensor]:
-        """The parts after a round, which begins in this rank when its round before has ended."""
+        """The parts after a round."""
         rank = self.processes.rank
         made, arrived = [], collections.defaultdict(list)
         for transfer in transfers:
@@ -109,7 +109,10 @@ class ScheduledEngine(CollectivesEngine):
             if not length:
                 continue
             own = tf.concat(parts[taken], axis=0) if transfer.source == rank else None
-            message = self._messages.message(transfer.source, transfer.target, length, own)
+            # In each rank a round begins when the one before has ended. Otherwise TensorFlow would
+            # also leave out what a rank sends before all that it has is replaced.
+            with tf.control_dependencies(parts):
+                message = self._messages.message(transfer.source, transfer.target, length, own)
             if message is None:
                 continue
             made.append(message)

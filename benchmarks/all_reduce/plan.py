@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.all_reduce import model
 from benchmarks.all_reduce.algorithms import ALGORITHMS
@@ -15,6 +16,25 @@ MULTI_WORKER, HOROVOD_BACKEND = BACKENDS = ("multi_worker", "horovod")
 RING, ONE_MESSAGE, HOROVOD = "TensorFlow's ring", "TensorFlow's ring, in one message", "Horovod"
 PEERS = (RING, ONE_MESSAGE, HOROVOD)
 PING_SIZES = (model.EMPTY, *model.LONG)
+
+
+class LinkKind(NamedTuple):
+    """How fast links are.
+
+    Attributes:
+        rate: as `tc` writes it; None where the ranks meet over loopback.
+        title: in tables.
+    """
+
+    rate: str | None
+    title: str
+
+
+LINKS = {
+    "loopback": LinkKind(None, "loopback"),
+    "1gbit": LinkKind("1gbit", "1 Gbit/s"),
+    "100mbit": LinkKind("100mbit", "100 Mbit/s"),
+}
 
 # The least number of rounds, and the seconds that the rounds of a size should take at most.
 LEAST_ROUNDS, SIZE_SECONDS = 3, 60.0

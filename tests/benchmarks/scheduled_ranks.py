@@ -47,12 +47,15 @@ def main() -> None:
             sums = [total.numpy() for total in summed(*own)]
             for length, total in zip(LENGTHS, sums):
                 exact = np.sum(
-                    [vector_of(r, length).numpy().astype(np.float64) for r in range(processes.size)],
+                    [
+                        vector_of(r, length).numpy().astype(np.float64)
+                        for r in range(processes.size)
+                    ],
                     axis=0,
                 )
                 errors.append(float(np.max(np.abs(total - exact) / exact)))
             digest = hashlib.sha256(b"".join(total.tobytes() for total in sums)).digest()
-            bits += list(processes.all_gather([list(digest[:7])]).tolist())
+            bits += list(processes.all_gather(list(digest[:7])).tolist())
         found[name] = {"error": max(errors), "equal": all(row == bits[0] for row in bits)}
     if processes.is_chief:
         Path(sys.argv[1]).write_text(json.dumps(found))

@@ -20,7 +20,9 @@ def test_all_ranks_have_the_same_right_sum(ranks, tmp_path):
     path = tmp_path / "found.json"
     command = [sys.executable, "-m", "tfdist", "run", "-n", str(ranks), "--strategy"]
     command += ["multi_worker", "-m", "tests.benchmarks.scheduled_ranks", str(path)]
-    process = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
+    process = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=600
+    )
     assert process.returncode == 0, process.stderr[-3000:]
     found = json.loads(path.read_text())
     assert list(found) == list(ALGORITHMS)
