@@ -121,13 +121,35 @@ class ScheduledEngine(CollectivesEngine):
                 for place, piece in enumerate(pieces, start=transfer.start):
                     arrived[place].append((transfer, piece))
         with tf.control_dependencies(made):
-            return [self._merged(part, arrived[place]) for place, part in enumerate(parts)]
+            return [
+                self._merged(part, arrived[place], _is_summed_twice(transfers, place))
+                for place, part in enumerate(parts)
+            ]
 
-    def _merged(self, own: tf.Tensor, arrived: list[tuple[Transfer, tf.Tensor]]) -> tf.Tensor:
-        """What a rank has of a part after a round. Sums are in the order of the ranks."""
+    def _merged(
+        self, own: tf.Tensor, arrived: list[tuple[Transfer, tf.Tensor]], in_order: bool
+    ) -> tf.Tensor:
+        """What a rank has of a part after a round.
+
+        Args:
+            own: what it had before.
+            arrived: the messages, and what they have of the part.
+            in_order: whether the bits depend on nothing but the order of the ranks.
+        """
         replacing = [piece for transfer, piece in arrived if not transfer.adds]
         if replacing:
             return tf.identity(replacing[0])
         pieces = {transfer.source: piece for transfer, piece in arrived}
         pieces[self.processes.rank] = own
-        return tf.add_n([tf.identity(pieces[rank]) for rank in sorted(pieces)])
+        ordered = [pieces[rank] for rank in sorted(pieces)]
+        if in_order and len(ordered) > 2:
+            # `add_n` begins with any tensor whose memory it may use for the sum. TensorFlow makes
+            # it out of single additions, too.
+            return tf.reduce_sum(tf.stack(ordered), axis=0)
+        return tf.add_n([tf.identity(piece) for piece in ordered])
+
+
+def _is_summed_twice(transfers: Sequence[Transfer], part: int) -> bool:
+    """Whether more than one rank adds to a part in a round."""
+    targets = {t.target for t in transfers if t.adds and t.start <= part < t.stop}
+    return len(targets) > 1
