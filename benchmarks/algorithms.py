@@ -104,9 +104,10 @@ def main() -> None:
     ]
     if arguments.rows:
         arguments.rows.write_text(report.all_rows(cells), encoding="utf-8")
+    text = report.summary(cells, arguments.blocks, arguments.rounds)
     if arguments.plot:
         chart.draw(cells, arguments.plot)
-    text = report.summary(cells, arguments.blocks, arguments.rounds)
+        text += f"\n\n![{chart.TITLE}](images/{arguments.plot.name})"
     pages.publish(arguments, "algorithms", text, [cell.as_json() for cell in cells])
 
 

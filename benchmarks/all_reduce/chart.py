@@ -9,11 +9,15 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.all_reduce import plan
 from benchmarks.all_reduce.report import Cell
 
 matplotlib.use("Agg")
+TITLE = "Time of each algorithm by that of TensorFlow's ring; dotted, by the α–β model"
+# Labels on the logarithmic axis, in each power of ten.
+STEPS = (1, 2, 5)
 # Panels of a link: the fewest ranks, the most, and some between.
 MOST_PANELS = 3
 
@@ -62,7 +66,9 @@ def _draw(axes: Any, cell: Cell) -> None:
             axes.plot(sizes, [own / ring for own, ring in models], ":", color=color, linewidth=1)
     axes.axhline(1.0, color="0.5", linewidth=0.8)
     axes.set(xscale="log", yscale="log")
+    axes.yaxis.set_major_locator(LogLocator(subs=STEPS))
     axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title(f"{plan.LINKS[cell.link].title}, {cell.ranks} ranks", fontsize="medium")
     axes.grid(alpha=0.3)
 
