@@ -13,7 +13,7 @@ def test_what_a_long_job_uses_is_noted_after_each_fit(tmp_path):
     if reason := network.reason_against():
         pytest.skip(reason)
     page, result = tmp_path / "page.md", tmp_path / "result.json"
-    page.write_text("<!-- soak:begin -->\n<!-- soak:end -->\n")
+    page.write_text("before\n<!-- soak:begin -->\n<!-- soak:end -->\nafter\n")
     options = ["--engines", "multi_worker", "--fits", "2", "--steps", "20", "--often", "15"]
     printed = run("soak", *options, "--json", str(result), "--update", str(page))
     (found,) = json.loads(result.read_text()).values()
