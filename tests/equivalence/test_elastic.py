@@ -172,7 +172,9 @@ def test_training_with_broken_connections_equals_one_device(request, engine, fea
 def test_training_with_replaced_ranks_equals_one_device(request, engine, feature, job, results):
     trained, features = job(_group(request.node), engine, _DIE)
     ranks = trained.results_of_survivors(feature.name, features)
-    assert len(ranks) >= 2
+    # One rank alone has a result where the other died after the last operation, and a third came
+    # too late for it.
+    assert ranks
     assert not ranks[0].refused
     problems = compare.problems(ranks, results.reference(feature), history=feature.history)
     assert not problems, "\n".join(problems)
