@@ -15,6 +15,7 @@ COMPRESSION_PAGE = ROOT / "docs" / "compression.md"
 PARAMETER_SERVER_PAGE = ROOT / "docs" / "parameter_server.md"
 BALANCE_PAGE = ROOT / "docs" / "balance.md"
 FAULTS_PAGE = ROOT / "docs" / "faults.md"
+LOCAL_STEPS_PAGE = ROOT / "docs" / "local_steps.md"
 ELASTIC_PAGE = ROOT / "docs" / "elastic.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 

@@ -18,6 +18,7 @@ from tfdist.arguments import check_bool
 from tfdist.compression.base import Compressor
 from tfdist.compression.choice import Choice
 from tfdist.limits import INT64_MAX
+from tfdist.local.choices import LocalSteps, check_local
 from tfdist.validation import check_integer, check_number
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
@@ -40,6 +41,7 @@ class CommonOptions(OptimizerOptions, total=False):
     """The options that every strategy takes."""
 
     seed: int
+    local: LocalSteps | None
     balance: bool
     balance_max_share: float | None
 
@@ -57,6 +59,9 @@ class Options:
             one such as "topk", or a dict from patterns of variables' paths to compressors or names.
             None for no compression. The finished object holds a `Choice`.
         seed: for the random numbers of compressors, 0 to 2**63 - 1.
+        local: replicas train apart for some steps, then average: a `tfdist.LocalSGD` or
+            `tfdist.DiLoCo`; see the guide, "Local steps". None to exchange in every update. Not for
+            a parameter server.
         balance: whether faster replicas get larger parts of each global batch; see the guide,
             "Balance". Not for a parameter server.
         balance_max_share: the largest part of a global batch that a replica may get, more than 0
@@ -70,6 +75,7 @@ class Options:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     compression: Any = None
     seed: int = 0
+    local: LocalSteps | None = None
     balance: bool = False
     balance_max_share: float | None = None
 
@@ -86,6 +92,15 @@ class Options:
                     f"or none. Received: balance_max_share={self.balance_max_share}, balance=False"
                 )
         object.__setattr__(self, "compression", Choice.of(self.compression))
+        check_local(self.local)
+        if self.local is not None:
+            self.local.check_compression(self.compression)
+            if self.balance:
+                raise ValueError(
+                    "`balance=True` cuts the batch of a step in which all replicas wait for each "
+                    "other. With `local` they wait once in a round only. Leave one of them out. "
+                    f"Received: balance=True, local={self.local}"
+                )
 
     @classmethod
     def of(cls, strategy: tf.distribute.Strategy) -> Options:
@@ -97,6 +112,12 @@ class Options:
         """A copy with `changes`, except for changes that are None."""
         given = {name: value for name, value in changes.items() if value is not None}
         return dataclasses.replace(self, **given)
+
+    def local_steps(self, replicas: int) -> LocalSteps | None:
+        """How `replicas` replicas train apart; None if all their updates are synchronous."""
+        if replicas == 1 or self.local is None or self.local.is_synchronous:
+            return None
+        return self.local
 
     def of_optimizer(self) -> OptimizerOptions:
         """The options that an optimizer takes."""

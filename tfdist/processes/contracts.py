@@ -26,6 +26,9 @@ class KerasRunner(Protocol):
 
     callback_files: list[CallbackFiles]
 
+    def finish_rounds(self) -> None:
+        """Ends rounds of local steps, so that the replicas have one model; called by all."""
+
     @property
     def is_chief(self) -> bool:
         """Whether this process writes files and progress."""
@@ -57,6 +60,9 @@ class Coordinated(KerasRunner, Protocol):
 
     def trains_with(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Called when training begins, with the callbacks of the user and of Keras."""
+
+    def make_logs_equal(self, model: keras.Model, logs: dict) -> None:
+        """Gives all processes the same logs, where a step knows those of one; called by all."""
 
     def epoch_logs(self) -> dict[str, float]:
         """What the strategy adds to the logs of each epoch."""

@@ -11,7 +11,7 @@ from types import FrameType
 
 from tfdist.engines.processes import Processes
 from tfdist.processes import files
-from tfdist.processes.contracts import Coordinated
+from tfdist.processes.contracts import Coordinated, KerasRunner
 
 # About how many seconds pass until the processes again ask each other about Ctrl-C.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
@@ -48,6 +48,17 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
             _running.active = False
             strategy.callbacks_run = False
             strategy.on_demand.abandon()
+
+
+@contextlib.contextmanager
+def alone(strategy: KerasRunner) -> Iterator[None]:
+    """Surrounds a run of one process: an interruption leaves no round of local steps open."""
+    with files.restored(strategy):
+        try:
+            yield
+        except BaseException:
+            strategy.finish_rounds()
+            raise
 
 
 _running = threading.local()

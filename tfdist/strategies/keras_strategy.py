@@ -81,6 +81,12 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
                 "anew for each size. Compile with `jit_compile=False`, or leave out `balance`. "
                 "Received: jit_compile=True, balance=True with several replicas"
             )
+        if model.jit_compile and self.compiles_replicas and self.options.local is not None:
+            raise ValueError(
+                "Replicas that train apart (`local`) cannot be compiled yet. Compile with "
+                "`jit_compile=False`, or leave out `local`. "
+                f"Received: jit_compile=True, local={self.options.local}"
+            )
 
     def batch_spec(self, dataset: tf.data.Dataset) -> Structure:
         """The type specs of a batch of `dataset`, if this strategy distributed it; else None."""
@@ -98,6 +104,13 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """Callbacks that are added to those of every `fit`, `evaluate` and `predict`."""
         return []
+
+    def callbacks_before_others(self) -> list[keras.callbacks.Callback]:
+        """Callbacks of every run that come before those of the user."""
+        return []
+
+    def finish_rounds(self) -> None:
+        """Called before anything looks at the weights of a model; by all processes."""
 
     def trace_anew(self, model: keras.Model) -> None:
         """Makes the next train step of `model` contain what callbacks have added to steps."""
