@@ -29,6 +29,9 @@ class KerasRunner(Protocol):
     def finish_rounds(self) -> None:
         """Ends rounds of local steps, so that the replicas have one model; called by all."""
 
+    def stop_watching(self) -> None:
+        """Called where an exception may have stopped callbacks in a run."""
+
     @property
     def is_chief(self) -> bool:
         """Whether this process writes files and progress."""

@@ -50,12 +50,13 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is None:
             return False
-        first, more = strategy.callbacks_before_others(), strategy.callbacks_of_runs()
+        first, last = strategy.callbacks_around_others(callbacks.callbacks)
+        more = strategy.callbacks_of_runs()
         _replace(callbacks.callbacks, more)
-        _take_out(callbacks.callbacks, first)
+        _take_out(callbacks.callbacks, [*first, *last])
         (coordinate if strategy.is_multi_process else protect)(strategy, callbacks)
-        callbacks.callbacks[:0] = first
-        return strategy.is_multi_process or bool(more) or bool(first)
+        callbacks.callbacks[:] = [*first, *callbacks.callbacks, *last]
+        return strategy.is_multi_process or bool(more or first or last)
 
     def save(model: keras.Model, path: Any, write: Callable[[Any], Any]) -> Any:
         strategy = strategy_of(model)

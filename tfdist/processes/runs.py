@@ -48,6 +48,7 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
             _running.active = False
             strategy.callbacks_run = False
             strategy.on_demand.abandon()
+            strategy.stop_watching()
 
 
 @contextlib.contextmanager
@@ -57,6 +58,7 @@ def alone(strategy: KerasRunner) -> Iterator[None]:
         try:
             yield
         except BaseException:
+            strategy.stop_watching()
             strategy.finish_rounds()
             raise
 

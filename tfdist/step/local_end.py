@@ -80,7 +80,7 @@ class StepEnd:
         self._begun = self._all_rounds.of(owned or None)
         possible = {id(v): v for v in owned}
         possible.update((id(v), v) for own in self._begun for v in own.variables)
-        self._candidates = [v for v in possible.values() if _may_differ(v)]
+        self._candidates = [v for v in possible.values() if may_differ(v)]
         with after(strategy, samples):
             for own in self._begun:
                 own.begin(strategy)
@@ -249,7 +249,7 @@ def _is_joint(variable: tf.Variable) -> bool:
     return variable.aggregation != tf.VariableAggregation.NONE
 
 
-def _may_differ(variable: keras.Variable) -> bool:
+def may_differ(variable: keras.Variable) -> bool:
     """Whether replicas may set a variable each for itself; seeds move on alike everywhere."""
     value = variable.value
     if _is_sum(value):

@@ -49,6 +49,11 @@ class Meeting:
         self._bucket_bytes = bucket_bytes
         self.sends_differences = not local.averages or averaging.compressed is not None
 
+    @property
+    def averages(self) -> list[keras.Variable]:
+        """The moving averages of the weights that the optimizer keeps."""
+        return compat.moving_averages(self._update.optimizer)
+
     def measure(self, left_out: set[int]) -> tf.Tensor:
         """What this round comes to: samples, and how far the replicas have moved.
 
@@ -88,7 +93,7 @@ class Meeting:
         total, squares = tf.unstack(tf.where(uses, measured[0], measured[1]))
         state = self._state
         samples = tf.where(uses, state.samples.read_value(), state.present.read_value())
-        kept = compat.moving_averages(self._update.optimizer)
+        kept = self.averages
         if self.sends_differences:
             own = self._moves(left_out)
             means = self._make_outer_step(tf.math.divide_no_nan(samples, total), left_out)

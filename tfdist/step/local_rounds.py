@@ -108,6 +108,11 @@ class LocalRounds:
         return [*(variable.value for variable in own), *self.state.anchor, *self.state.momentum]
 
     @property
+    def averaged(self) -> list[keras.Variable]:
+        """What replicas move apart and average: the weights, and their moving averages."""
+        return [*self.variables, *self.meeting.averages]
+
+    @property
     def _left_out(self) -> set[int]:
         """Ids of the trainable variables that no gradient moves: others train them, or nobody."""
         return {id(variable) for variable in self.variables} - self.trained

@@ -11,16 +11,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.callbacks.rounds import Rounds
+from tfdist.callbacks.rounds import AfterOthers, Rounds
 from tfdist.data import batches
 from tfdist.engines.processes import Processes
 from tfdist.local.choices import LocalSteps
 from tfdist.options import Options
 from tfdist.processes import meeting
+from tfdist.processes.between_steps import BetweenSteps
 from tfdist.step import logs as step_logs
 from tfdist.step import replica, weighting
 from tfdist.step.all_rounds import AllRounds
-from tfdist.step.local_end import StepEnd
+from tfdist.step.local_end import StepEnd, may_differ
 from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.local_step import LocalStep
 from tfdist.step.model_optimizers import optimizers_of
@@ -49,6 +50,7 @@ class ApartStrategy(BalancedStrategy):
     def _init_options(self, options: Options) -> None:
         super()._init_options(options)
         self.all_rounds = AllRounds()
+        self._between_steps = BetweenSteps(self)
         self._traced: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._marked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._made: dict[int, weakref.ref[tf.Variable]] = {}  # scopes may be nested
@@ -84,17 +86,39 @@ class ApartStrategy(BalancedStrategy):
         All rounds of this strategy end, as models may share layers.
 
         Raises:
-            ValueError: in all processes, when they are at different steps, or do different things.
+            ValueError: in all processes, when they are at different steps, or do different things;
+                when a callback has set weights within a round.
         """
+        self._between_steps.note_end_of_round()
         under_way = self.all_rounds.under_way()
         if under_way:
             facts = {"updates and steps": [list(rounds.under_way) for rounds in under_way]}
             meeting.meet(self.processes, "ends a round of local steps", facts, advice=_APART)
             self.all_rounds.finish()
 
-    def callbacks_before_others(self) -> list[keras.callbacks.Callback]:
-        """The callback that ends a round before other callbacks look at the model."""
-        return [] if self.local is None else [Rounds(self)]
+    def callbacks_around_others(
+        self, others: list[keras.callbacks.Callback]
+    ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
+        """Those that end a round before others look at the model, and check what these have set."""
+        if self.local is None:
+            return [], []
+        rounds = Rounds(self, others)
+        return [rounds], [AfterOthers(self, rounds)]
+
+    def watch(self, model: keras.Model, others: list, phase: str) -> None:
+        """Called before callbacks run between two steps of `model`."""
+        found = {id(v): v for v in model.variables if may_differ(v)}
+        for rounds in self.all_rounds.of(None):
+            found.update((id(v), v) for v in rounds.averaged)
+        self._between_steps.begin(others, phase, list(found.values()))
+
+    def check_nothing_set(self, model: keras.Model) -> None:
+        """Raises ValueError if callbacks have set weights since `watch` was called."""
+        self._between_steps.end(model)
+
+    def stop_watching(self) -> None:
+        """Called where an exception may have stopped callbacks in a run."""
+        self._between_steps.abandon()
 
     def trains_locally(self, model: keras.Model) -> bool:
         """Whether the next step of `model` is a local one; the same answer in all processes.

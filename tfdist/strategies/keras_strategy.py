@@ -105,12 +105,17 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         """Callbacks that are added to those of every `fit`, `evaluate` and `predict`."""
         return []
 
-    def callbacks_before_others(self) -> list[keras.callbacks.Callback]:
-        """Callbacks of every run that come before those of the user."""
-        return []
+    def callbacks_around_others(
+        self, others: list[keras.callbacks.Callback]
+    ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
+        """Callbacks of every run that come before all `others`, and those that come after them."""
+        return [], []
 
     def finish_rounds(self) -> None:
         """Called before anything looks at the weights of a model; by all processes."""
+
+    def stop_watching(self) -> None:
+        """Called where an exception may have stopped callbacks in a run."""
 
     def trace_anew(self, model: keras.Model) -> None:
         """Makes the next train step of `model` contain what callbacks have added to steps."""
