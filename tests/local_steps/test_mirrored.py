@@ -11,15 +11,16 @@ from tests.multi_process.scenarios import local_steps
 
 
 class Here:
-    """Stands for `tests.multi_process.scenarios.common.Here`: two replicas in this process."""
+    """Stands for `tests.multi_process.scenarios.common.Here`: replicas in this process."""
 
     rank = 0
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, replicas: int = 2):
         self.folder = folder
+        self._devices = [f"CPU:{number}" for number in range(replicas)]
 
     def make(self, **options):
-        return tfdist.MirroredStrategy(["CPU:0", "CPU:1"], **options)
+        return tfdist.MirroredStrategy(self._devices, **options)
 
     def meet(self):
         """Nobody else is there."""
