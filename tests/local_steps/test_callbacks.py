@@ -47,7 +47,9 @@ def test_statistics_that_a_callback_keeps_are_weights_too():
         def set_model(self, model):
             super().set_model(model)
             with model.distribute_strategy.scope():
-                model.average = keras.Variable(np.zeros(16, "float32"), trainable=False, name="average")
+                model.average = keras.Variable(
+                    np.zeros(16, "float32"), trainable=False, name="average"
+                )
 
     with pytest.raises(ValueError, match=r"Received: \['average'\]"):
         _fit(Follows(follow), local=tfdist.LocalSGD(100))

@@ -152,6 +152,34 @@ def test_losses_that_are_parts_of_a_global_sum(loss_of):
         _step(strategy(), loss_of)
 
 
+@pytest.mark.parametrize("built", [False, True])
+def test_weights_that_a_step_sets_before_it_builds_their_optimizer(built):
+    of = strategy()
+    with of.scope():
+        weight = keras.Variable([1.0], name="weight")
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        if built:
+            optimizer.build([weight])
+
+    def step(x):
+        weight.assign(1.1 * weight)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(x * weight.value)
+        optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+
+    data = tf.data.Dataset.from_tensor_slices(np.ones(4, "float32")).batch(4)
+    (x,) = of.experimental_distribute_dataset(data)
+    train_step = tf.function(lambda x: of.run(tfdist.local_step(step), args=(x,)))
+    if built:
+        train_step(x)
+        optimizer.finish_round()
+        np.testing.assert_allclose(weight.numpy(), [1.0])
+        return
+    with pytest.raises(ValueError, match=r"Call `optimizer.build\(variables\)` .* sets weight"):
+        train_step(x)
+    np.testing.assert_array_equal(weight.numpy(), [1.0])
+
+
 def test_steps_that_are_not_marked():
     with pytest.raises(ValueError, match="tfdist.local_step"):
         _step(strategy(), tf.reduce_mean, mark=lambda step: step)

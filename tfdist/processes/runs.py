@@ -140,12 +140,14 @@ class Questions:
 
         Raises:
             KeyboardInterrupt: in all processes, when Ctrl-C was pressed in one.
+            RuntimeError: when another process does something else, instead of a step.
         """
         self._steps_left -= 1
         if self._steps_left > 0:
             return False
         milliseconds = int(1000 * (time.monotonic() - self._asked_at))
         rows = self._processes.all_gather([int(_Interruption.requested), milliseconds])
+        self._check_answers(rows[:, 0].tolist())
         if rows[:, 0].any():
             ranks = [rank for rank, requested in enumerate(rows[:, 0]) if requested]
             raise KeyboardInterrupt(f"Ctrl-C in rank {', '.join(map(str, ranks))}")
@@ -155,3 +157,15 @@ class Questions:
         self._steps_left = self._steps_between
         self._asked_at = time.monotonic()
         return bool(rows[:, 1].max() > 500 * _SECONDS_BETWEEN_QUESTIONS)
+
+    @staticmethod
+    def _check_answers(answers: list[int]) -> None:
+        others = [rank for rank, answer in enumerate(answers) if answer not in (0, 1)]
+        if others:
+            raise RuntimeError(
+                "Another rank does something else where this one begins a step. If a callback "
+                "saves, loads or evaluates the model in the middle of an epoch, or ends a round of "
+                "local steps, it must do so in all ranks, after the same batch. With `local` the "
+                "ranks have no one model there, so no rank can save it alone: save at the end of "
+                f"an epoch, or in all ranks. Received: something else in ranks {others}"
+            )

@@ -1,6 +1,7 @@
 """Callbacks that set, read or save weights in the middle of a round of local steps."""
 
 import dataclasses
+import json
 
 import keras
 
@@ -55,7 +56,9 @@ def refused(here):
     """The errors of callbacks that set weights within a round."""
 
     def of_copies(model):
-        *_, last = model.distribute_strategy.experimental_local_results(model.layers[0].kernel.value)
+        *_, last = model.distribute_strategy.experimental_local_results(
+            model.layers[0].kernel.value
+        )
         last.assign(0.5 * last)
 
     def of_one_rank(model):
@@ -79,6 +82,20 @@ def refused(here):
         _, model = _made(here)
         found[name] = error_of(by_hand.fit_on, CASE, model, callbacks=[callback])
     return found
+
+
+def one_saves(here):
+    """The errors where rank 0 alone saves in the middle of an epoch."""
+
+    def save(model):
+        if here.rank == 0:
+            model.save_weights(here.folder / "alone.weights.h5")
+
+    strategy, model = _made(here)
+    error = error_of(by_hand.fit_on, CASE, model, callbacks=[Acts(save)])
+    if "Another rank does something else" in error:  # rank 0 asks what this one does instead
+        strategy.processes.all_gather_texts(json.dumps(["begins a step", "", {}]))
+    return {"error": error}
 
 
 def allowed(here):
