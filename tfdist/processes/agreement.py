@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.checksum import checksum
-from tfdist.processes.contracts import Coordinated
+from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.local_state import LocalState
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
@@ -116,13 +116,13 @@ def check_equal(states: Sequence[int]) -> None:
         )
 
 
-def combined_checksum(strategy: Coordinated, variables: Sequence[keras.Variable]) -> int:
+def combined_checksum(strategy: WithReplicas, variables: Sequence[keras.Variable]) -> int:
     """A checksum of those of `variables` that must be equal in all processes."""
     found = [variable.value for variable in variables]
     return _combined(checksum_of(strategy, value) for value in found if _is_common(value))
 
 
-def checksum_of(strategy: Coordinated, variable: tf.Variable) -> int:
+def checksum_of(strategy: WithReplicas, variable: tf.Variable) -> int:
     """A checksum of the value of `variable` on this process' first replica."""
     return checksum(strategy.experimental_local_results(variable)[0])
 

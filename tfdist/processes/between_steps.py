@@ -11,15 +11,11 @@ from tfdist.checksum import checksum
 from tfdist.engines.processes import Processes
 from tfdist.processes.agreement import check_equal, combined_checksum
 from tfdist.processes.callback_kinds import may_set_in_batches
+from tfdist.processes.contracts import WithReplicas
 
 
-class LooksBetweenSteps(Protocol):
-    """A strategy whose replicas have weights of their own between two steps."""
-
+class _TrainsApart(WithReplicas, Protocol):
     processes: Processes
-
-    def experimental_local_results(self, value: object) -> tuple:
-        """A value's parts on the local replicas; see `tf.distribute.Strategy`."""
 
 
 class BetweenSteps:
@@ -35,7 +31,7 @@ class BetweenSteps:
         strategy: the strategy of the model.
     """
 
-    def __init__(self, strategy: LooksBetweenSteps):
+    def __init__(self, strategy: _TrainsApart):
         self._strategy = strategy
         self._callbacks: list[keras.callbacks.Callback] = []
         self._before: list[tuple[keras.Variable, list[int]]] = []

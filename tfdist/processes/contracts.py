@@ -41,7 +41,14 @@ class KerasRunner(Protocol):
         """Whether there are other processes to agree with."""
 
 
-class Coordinated(KerasRunner, Protocol):
+class WithReplicas(Protocol):
+    """A strategy with replicas in this process."""
+
+    def experimental_local_results(self, value: tf.Tensor) -> tuple:
+        """A value's parts on the local replicas; see `tf.distribute.Strategy`."""
+
+
+class Coordinated(KerasRunner, WithReplicas, Protocol):
     """A strategy whose replicas live in several processes.
 
     Attributes:
@@ -79,9 +86,6 @@ class Coordinated(KerasRunner, Protocol):
         Returns:
             Whether there were any.
         """
-
-    def experimental_local_results(self, value: tf.Tensor) -> tuple:
-        """A value's parts on the local replicas; see `tf.distribute.Strategy`."""
 
     def scope(self) -> AbstractContextManager[Iterator[tf.distribute.Strategy]]:
         """A context in which variables are made for this strategy."""

@@ -33,8 +33,8 @@ _LOOP = "Say whose variables a step may set: `tfdist.local_step(step, model)`."
 _APART = (
     "The ranks are not at the same step of a round of local steps: they did not train alike, or "
     "were interrupted at different steps. Let all ranks make the same steps, and save, evaluate or "
-    "end a round after the same step in all ranks. After an interruption start the job again, from a "
-    "saved model."
+    "end a round after the same step in all ranks. After an interruption start the job again, from "
+    "a saved model."
 )
 
 
