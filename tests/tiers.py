@@ -14,6 +14,8 @@ _OF_PATH = {
     "balance": "graph",
     "balance/test_policy.py": "pure",
     "benchmarks": "bench",
+    "benchmarks/test_algorithms_report.py": "pure",
+    "benchmarks/test_all_reduce_schedules.py": "pure",
     "callbacks": "graph",
     "callbacks/test_ranks.py": "job",
     "cli": "job",
