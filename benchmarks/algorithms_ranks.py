@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,16 +16,16 @@ import tensorflow as tf
 import tfdist
 from benchmarks.all_reduce import model, plan
 from benchmarks.all_reduce.execution import Messages, ScheduledEngine
-from benchmarks.all_reduce.measuring import Meter, ping_seconds
-from benchmarks.common.runner import in_turn
+from benchmarks.all_reduce.measuring import Meter, measured_link
 from tests.traffic.joining import join
 from tfdist.engines.contract import Engine
 from tfdist.engines.processes import Processes
 from tfdist.step.exchange import all_reduce
 
 Step = Callable[[tf.Tensor], tf.Tensor]
-# The sums of vectors with these values are exact in float32.
-VALUES = 256
+# The vectors repeat so many values: a prime, so that parts that have changed places show. The sums
+# are exact in float32.
+VALUES = 251
 
 
 def one_message(vector: tf.Tensor) -> tf.Tensor:
@@ -81,32 +81,72 @@ def steps_of(
     return steps
 
 
-def checked(steps: dict[str, Step], size: int, processes: Processes) -> tf.Tensor:
-    """This rank's vector, of which all steps made the right sum. They have run twice then."""
-    values = np.resize(np.arange(VALUES, dtype=np.float32), size // 4)
-    own = tf.constant(values * (processes.rank + 1))
-    expected = values * (processes.size * (processes.size + 1) // 2)
-    for name, step in steps.items():
-        for _ in range(2):
-            np.testing.assert_array_equal(step(own), expected, err_msg=name)
-    return own
+class Trial:
+    """Exchanges whose sums are checked.
+
+    Args:
+        meter: of this process.
+        size: of the vector, in bytes.
+        processes: of the job.
+    """
+
+    def __init__(self, meter: Meter, size: int, processes: Processes):
+        self._meter = meter
+        values = np.resize(np.arange(VALUES, dtype=np.float32), size // 4)
+        # The sum tells how often each rank's vector is in it.
+        self._own = tf.constant(values * 2**processes.rank)
+        self._expected = values * (2**processes.size - 1)
+
+    def trace(self, step: Any) -> None:
+        """Traces a step, which takes no part in the measured time then."""
+        step.get_concrete_function(self._own)
+
+    def measured(self, name: str, step: Step) -> tuple[float, int]:
+        """The seconds of an exchange, and the bytes sent.
+
+        Args:
+            name: of the system.
+            step: which exchanges.
+
+        Raises:
+            RuntimeError: when the sum is not the exact one.
+        """
+        sums: list[np.ndarray] = []
+        found = self._meter.measured(lambda: sums.append(step(self._own).numpy()))
+        if not np.array_equal(sums[0], self._expected):
+            (wrong,) = np.nonzero(sums[0] != self._expected)
+            raise RuntimeError(
+                f"{name} sums {self._own.shape[0]} numbers wrongly. Received: {sums[0][wrong[0]]} "
+                f"at place {wrong[0]}, instead of {self._expected[wrong[0]]}; {len(wrong)} of them"
+            )
+        return found
 
 
 def measured_in_turn(
-    meter: Meter, steps: dict[str, Step], own: tf.Tensor, rounds: int
+    trial: Trial, steps: dict[str, Step], arguments: argparse.Namespace
 ) -> dict[str, dict[str, list]]:
-    """The seconds and the sent bytes of each round, by system."""
+    """The seconds and the sent bytes of each round, by system; the first system is a peer."""
     found: dict[str, dict[str, list]] = {name: {"seconds": [], "sent": []} for name in steps}
-    for _, name in in_turn(list(steps), rounds):
-        seconds, sent = meter.measured(functools.partial(_ended, steps[name], own))
-        found[name]["seconds"].append(seconds)
-        found[name]["sent"].append(sent)
+
+    def add(name: str, measured: tuple[float, int]) -> None:
+        found[name]["seconds"].append(measured[0])
+        found[name]["sent"].append(measured[1])
+
+    for step in steps.values():
+        trial.trace(step)
+    first = {name: trial.measured(name, step) for name, step in steps.items()}
+    times = {name: seconds for name, (seconds, _) in first.items()}
+    peer = times[next(iter(times))]
+    again = plan.repeated(times, peer, arguments.most_seconds)
+    for name in first.keys() - set(again):
+        add(name, first[name])
+    if peer < plan.SHORT_SECONDS:
+        times = {name: trial.measured(name, steps[name])[0] for name in again}
+    all_seconds = sum(times[name] for name in again)
+    for number in range(plan.rounds(all_seconds, times[again[0]], arguments)):
+        for name in plan.order(again, number):
+            add(name, trial.measured(name, steps[name]))
     return found
-
-
-def _ended(step: Step, own: tf.Tensor) -> None:
-    """Returns when the sum is there."""
-    step(own).numpy()
 
 
 def main() -> None:
@@ -118,6 +158,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", required=True, help="in bytes")
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--most-seconds", type=float, required=True)
+    parser.add_argument("--size-seconds", type=float, required=True)
+    parser.add_argument(
+        "--link", type=float, nargs=2, help="α and β, which this backend cannot say"
+    )
     # What `network.run_ranks` appends: the rank, a folder and the addresses of all hosts.
     parser.add_argument("--host", nargs="+", help="a host of its own; not under tfdist run")
     arguments = parser.parse_args()
@@ -128,17 +172,16 @@ def main() -> None:
     processes = strategy.processes
     messages = Messages(processes.rank, processes.size)
     found: dict[str, Any] = {"sizes": {}}
-    link = None
+    link = model.Link(*arguments.link) if arguments.link else None
     if arguments.backend == plan.MULTI_WORKER:
-        times = {size: ping_seconds(processes, messages, size) for size in plan.PING_SIZES}
-        link = model.fitted(times)
-        found["link"] = {"alpha": link.alpha, "beta": link.beta, "pings": times}
+        link = measured_link(strategy.engine, messages)
+        found["link"] = dataclasses.asdict(link)
     meter = Meter(processes, "eth0" if arguments.host else None)
     for size in arguments.sizes:
-        names, rounds = plan.runs(arguments, processes.size, size, link)
+        names = plan.chosen(arguments, processes.size, size, link)
         steps = steps_of(strategy, arguments.backend, names, messages, size)
-        own = checked(steps, size, processes)
-        found["sizes"][str(size)] = measured_in_turn(meter, steps, own, rounds)
+        trial = Trial(meter, size, processes)
+        found["sizes"][str(size)] = measured_in_turn(trial, steps, arguments) if names else {}
     if processes.is_chief:
         arguments.path.write_text(json.dumps(found))
     processes.all_gather([0])  # rank 0 must not end first: it serves the others

@@ -15,6 +15,7 @@ _OF_PATH = {
     "balance/test_policy.py": "pure",
     "benchmarks": "bench",
     "benchmarks/test_algorithms_report.py": "pure",
+    "benchmarks/test_algorithms_results.py": "pure",
     "benchmarks/test_all_reduce_schedules.py": "pure",
     "callbacks": "graph",
     "callbacks/test_ranks.py": "job",

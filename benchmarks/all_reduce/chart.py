@@ -15,7 +15,7 @@ from benchmarks.all_reduce import plan
 from benchmarks.all_reduce.report import Cell
 
 matplotlib.use("Agg")
-TITLE = "Time of each algorithm by that of TensorFlow's ring; dotted, by the α–β model"
+TITLE = "Time of each algorithm ÷ that of TensorFlow's ring; dotted: by the α–β model"
 # Labels on the logarithmic axis, in each power of ten.
 STEPS = (1, 2, 5)
 # Panels of a link: the fewest ranks, the most, and some between.
@@ -41,7 +41,7 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     for axes in panels[-1]:
         axes.set_xlabel("vector (bytes)")
     for axes in panels[:, 0]:
-        axes.set_ylabel("time by TensorFlow's ring")
+        axes.set_ylabel("time ÷ that of TensorFlow's ring")
     lines: dict[str, Any] = {}
     for axes in panels.ravel():
         handles, labels = axes.get_legend_handles_labels()

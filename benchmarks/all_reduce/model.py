@@ -1,9 +1,15 @@
 """The time that an all-reduce should take: the α–β model of a link.
 
-A message of m bytes takes α + β·m seconds (Hockney, "The communication challenge for MPP", 1994).
-The messages of a round wait at the same time and share the link of their rank, so a round takes α
-+ β·m for the m bytes of its busiest rank. The model knows neither the time of the additions nor
-that the ranks of this benchmark share cores.
+A message of m bytes takes α + β·m seconds (Hockney, "The communication challenge for MPP: Intel
+Paragon and Meiko CS-2", Parallel Computing 20(3), 1994). A link carries both directions at the same
+time. The messages of a round wait at the same time and share the link of their rank, so a round
+takes α + β·m for the m bytes of its busiest rank.
+
+A long vector travels in pieces, and the rounds of several pieces overlap. The first piece takes
+the time of its rounds. The rest follows at the pace of the link that carries the most.
+
+The model knows neither the time of additions nor that of processors, which the ranks of this
+benchmark share.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import numpy as np
 from benchmarks.all_reduce.schedule import Schedule
 
 # In bytes: what is as good as empty, and messages that are long enough for the rate of a limited
-# link. The limiter lets the first 256 kB through at once, so the rate is taken from the slope.
+# link. The limiter lets the first bytes through at once, so the rate is taken from the slope.
 EMPTY, LONG = 1_000, (1_000_000, 2_000_000, 4_000_000)
 
 
@@ -52,6 +58,15 @@ def fitted(times: Mapping[int, float]) -> Link:
     return Link(max(times[EMPTY] - EMPTY * beta, 0.0), beta)
 
 
-def seconds(schedule: Schedule, size: float, link: Link) -> float:
-    """The time of an all-reduce of `size` bytes."""
-    return sum(link.alpha + link.beta * size * share for share in schedule.busiest())
+def seconds(schedule: Schedule, size: float, link: Link, piece: float | None = None) -> float:
+    """The least time of an all-reduce.
+
+    Args:
+        schedule: of each piece.
+        size: of the vector, in bytes.
+        link: of all ranks.
+        piece: the largest piece, in bytes; None if the vector travels as one.
+    """
+    first = size if piece is None else min(size, piece)
+    rounds = sum(link.alpha + link.beta * first * share for share in schedule.busiest())
+    return rounds + link.beta * (size - first) * schedule.carried()

@@ -50,12 +50,10 @@ class Schedule:
             for rank in range(self.ranks)
         )
 
-    def sent(self) -> float:
-        """The most that one rank sends, in vectors."""
-        return max(
-            sum(of_rank)
-            for of_rank in zip(*(self._shares(round_, "source") for round_ in self.rounds))
-        )
+    def carried(self) -> float:
+        """The most that the link of one rank carries in one direction, in vectors."""
+        every = [transfer for round_ in self.rounds for transfer in round_]
+        return max(*self._shares(every, "source"), *self._shares(every, "target"))
 
     def busiest(self) -> list[float]:
         """For each round the most that one rank sends or receives, in vectors.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import math
 
-import numpy as np
 import pytest
 
 from benchmarks.all_reduce import model, plan
@@ -62,6 +61,12 @@ def test_a_part_is_replaced_or_added_to_but_not_both_in_a_round(algorithm, ranks
         assert all(len(kind) == 1 for kind in kinds.values())
 
 
+def core_and_rest(ranks: int) -> tuple[int, bool]:
+    """The largest power of two up to `ranks`, and whether there are more ranks."""
+    core = 2 ** math.floor(math.log2(ranks))
+    return core, core < ranks
+
+
 def share(ranks: int) -> float:
     """What a ring sends, in vectors."""
     return 2 * (ranks - 1) / ranks
@@ -69,28 +74,29 @@ def share(ranks: int) -> float:
 
 @everywhere
 def test_bytes_and_messages_of_the_busiest_rank(ranks):
-    levels = math.ceil(math.log2(ranks))
+    levels, core, rest = math.ceil(math.log2(ranks)), *core_and_rest(ranks)
     expected = {
         "all_to_all": (ranks - 1, ranks - 1),
         "master_worker": (ranks - 1, ranks - 1),
-        "tree": (max(levels, 1), max(levels, 1)),
+        "tree": (levels, levels),
         "round_robin": (share(ranks), 2 * (ranks - 1)),
         "direct": (share(ranks), 2 * (ranks - 1)),
         "ring": (share(ranks), 2 * (ranks - 1)),
+        # The first of the core also gives the sum to one of the rest.
+        "butterfly": (math.log2(core) + rest, math.log2(core) + rest),
+        "halving": (share(core) + rest, 2 * math.log2(core) + rest),
     }
-    if ranks == 2**levels:
-        expected["butterfly"] = (levels, levels)
-        expected["halving"] = (share(ranks), 2 * levels)
+    assert expected.keys() == ALGORITHMS.keys()
     for name, (vectors, messages) in expected.items():
         schedule = ALGORITHMS[name](ranks)
-        assert schedule.sent() == pytest.approx(vectors), name
+        assert schedule.carried() == pytest.approx(vectors), name
         assert schedule.messages() == messages, name
 
 
 @everywhere
 def test_seconds_are_those_of_the_literature(ranks):
-    levels = math.ceil(math.log2(ranks))
-    alpha = LINK.alpha
+    levels, core, rest = math.ceil(math.log2(ranks)), *core_and_rest(ranks)
+    alpha, around = LINK.alpha, 2 * rest * (LINK.alpha + ON_WIRE)
     expected = {
         "all_to_all": alpha + (ranks - 1) * ON_WIRE,
         "master_worker": 2 * (alpha + (ranks - 1) * ON_WIRE),
@@ -98,20 +104,33 @@ def test_seconds_are_those_of_the_literature(ranks):
         "round_robin": 2 * (ranks - 1) * alpha + share(ranks) * ON_WIRE,
         "direct": 2 * alpha + share(ranks) * ON_WIRE,
         "ring": 2 * (ranks - 1) * alpha + share(ranks) * ON_WIRE,
+        "butterfly": math.log2(core) * (alpha + ON_WIRE) + around,
+        "halving": 2 * math.log2(core) * alpha + share(core) * ON_WIRE + around,
     }
-    if ranks == 2**levels:
-        expected["butterfly"] = levels * (alpha + ON_WIRE)
-        expected["halving"] = 2 * levels * alpha + share(ranks) * ON_WIRE
+    assert expected.keys() == ALGORITHMS.keys()
     for name, seconds in expected.items():
         assert model.seconds(ALGORITHMS[name](ranks), SIZE, LINK) == pytest.approx(seconds), name
 
 
-@pytest.mark.parametrize(("ranks", "core"), [(3, 2), (5, 4), (6, 4), (7, 4), (9, 8)])
-def test_ranks_beyond_a_power_of_two_cost_two_more_rounds(ranks, core):
-    for name in ("butterfly", "halving"):
-        of_core = model.seconds(ALGORITHMS[name](core), SIZE, LINK)
-        seconds = model.seconds(ALGORITHMS[name](ranks), SIZE, LINK)
-        assert seconds == pytest.approx(of_core + 2 * (LINK.alpha + ON_WIRE))
+@everywhere
+def test_what_follows_the_first_piece_takes_as_long_as_on_the_busiest_link(ranks):
+    more = {
+        "all_to_all": ranks - 1,
+        "master_worker": ranks - 1,  # not twice: one direction carries what the other one did
+        "tree": math.ceil(math.log2(ranks)),
+        "ring": share(ranks),
+    }
+    for name, vectors in more.items():
+        schedule = ALGORITHMS[name](ranks)
+        pieces = model.seconds(schedule, SIZE, LINK, SIZE / 5)
+        first = model.seconds(schedule, SIZE / 5, LINK)
+        assert pieces == pytest.approx(first + 4 / 5 * vectors * ON_WIRE), name
+
+
+@every
+def test_a_vector_that_is_no_longer_than_a_piece_travels_whole(algorithm):
+    schedule = ALGORITHMS[algorithm](5)
+    assert model.seconds(schedule, SIZE, LINK, 2 * SIZE) == model.seconds(schedule, SIZE, LINK)
 
 
 def test_a_link_is_found_in_its_own_times():
@@ -140,25 +159,46 @@ def test_parts_are_as_even_as_possible():
 class Arguments:
     backend = plan.MULTI_WORKER
     algorithms = ["all_to_all", "direct"]
-    rounds, most_seconds = 20, 1.0
+    rounds, most_seconds, size_seconds = 20, 1.0, 8.0
 
 
-def test_what_the_model_calls_too_slow_does_not_run_but_peers_do():
-    # 100 MB on 100 Mbit/s: 8 s of bytes for each vector.
-    names, rounds = plan.runs(Arguments(), 8, 100_000_000, model.Link(1e-3, 8e-8))
-    assert names == [plan.RING, plan.ONE_MESSAGE]
-    assert rounds == plan.LEAST_ROUNDS
-    names, rounds = plan.runs(Arguments(), 8, 1_000, model.Link(1e-3, 8e-8))
-    assert names == [plan.RING, plan.ONE_MESSAGE, *Arguments.algorithms]
-    assert rounds == 20
+# 100 Mbit/s: a vector of 100 MB takes 8 s.
+SLOW = model.Link(1e-3, 8e-8)
+
+
+def test_what_the_model_calls_hopeless_does_not_run():
+    peers = [plan.RING, plan.ONE_MESSAGE]
+    assert plan.chosen(Arguments(), 8, 100_000_000, SLOW) == [*peers, "direct"]
+    assert plan.chosen(Arguments(), 8, 1_000, SLOW) == [*peers, *Arguments.algorithms]
+
+
+def test_what_takes_very_long_runs_between_some_numbers_of_ranks_and_once():
+    chosen = {ranks: plan.chosen(Arguments(), ranks, 100_000_000, SLOW) for ranks in range(2, 9)}
+    assert [ranks for ranks, names in chosen.items() if names] == [2, 4, 8]
+    assert all(plan.chosen(Arguments(), ranks, 10_000_000, SLOW) for ranks in range(2, 9))
+    assert plan.rounds(1.0, plan.SLOW_SECONDS + 1, Arguments()) == 1
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.1, 20), (1.0, 8), (4.0, 3), (0.0, 20)])
+def test_as_many_rounds_as_fit_but_not_too_few(seconds, expected):
+    assert plan.rounds(seconds, 0.01, Arguments()) == expected
+
+
+def test_what_is_long_and_far_behind_is_not_repeated_but_peers_are():
+    times = {plan.RING: 1.0, plan.ONE_MESSAGE: 9.0, "tree": 1.6, "direct": 1.4}
+    assert plan.repeated(times, 1.0, 0.5) == [plan.RING, plan.ONE_MESSAGE, "direct"]
+    assert plan.repeated(times, 1.0, 2.0) == list(times)
+
+
+def test_each_round_has_an_order_of_its_own():
+    names = list(plan.SYSTEMS)
+    orders = [plan.order(names, number) for number in range(20)]
+    assert all(sorted(order) == sorted(names) for order in orders)
+    assert len({order[0] for order in orders}) > 5
+    assert orders == [plan.order(names, number) for number in range(20)]
 
 
 def test_vectors_that_would_fill_the_memory_do_not_run():
     fast = model.Link(0.0, 1e-15)
-    names, _ = plan.runs(Arguments(), 8, 10**13, fast)
+    names = plan.chosen(Arguments(), 8, 10**13, fast)
     assert names == [plan.RING, plan.ONE_MESSAGE]
-
-
-def test_expected_sums_are_exact_in_float32():
-    values = np.arange(256, dtype=np.float32) * 36
-    assert np.array_equal(values, np.arange(256) * 36)
