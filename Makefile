@@ -158,8 +158,10 @@ soak: horovod ## what a long elastic job uses after many deaths and joins; half 
 benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
 	$(BIN)/python -m benchmarks.balance --update
 
-benchmark-algorithms: horovod ## all-reduces by several algorithms on several links; hours; needs root
-	$(BIN)/python -m benchmarks.algorithms --update --plot --rows benchmarks/results/algorithms.md
+# Interrupted, it goes on with the jobs that are missing; FRESH=1 measures all of them anew.
+benchmark-algorithms: horovod ## all-reduces by several algorithms on several links; an hour; needs root
+	$(BIN)/python -m benchmarks.algorithms --update --plot $(if $(FRESH),--fresh) \
+	  --rows benchmarks/results/algorithms.md $(BENCH_OPTIONS)
 
 benchmark-compiled: horovod ## step time with jit_compile=True, on one device and on replicas
 	$(BIN)/python -m benchmarks.compiled --update

@@ -128,24 +128,27 @@ def measured_in_turn(
     """The seconds and the sent bytes of each round, by system; the first system is a peer."""
     found: dict[str, dict[str, list]] = {name: {"seconds": [], "sent": []} for name in steps}
 
-    def add(name: str, measured: tuple[float, int]) -> None:
-        found[name]["seconds"].append(measured[0])
-        found[name]["sent"].append(measured[1])
+    def measure_each(names: list[str], number: int) -> dict[str, float]:
+        seconds = {}
+        for name in plan.order(names, number):
+            measured = trial.measured(name, steps[name])
+            seconds[name] = measured[0]
+            if number >= 0:
+                found[name]["seconds"].append(measured[0])
+                found[name]["sent"].append(measured[1])
+        return seconds
 
+    names = list(steps)
     for step in steps.values():
         trial.trace(step)
-    first = {name: trial.measured(name, step) for name, step in steps.items()}
-    times = {name: seconds for name, (seconds, _) in first.items()}
-    peer = times[next(iter(times))]
-    again = plan.repeated(times, peer, arguments.most_seconds)
-    for name in first.keys() - set(again):
-        add(name, first[name])
-    if peer < plan.SHORT_SECONDS:
-        times = {name: trial.measured(name, steps[name])[0] for name in again}
+    # The first exchange also connects, and makes TensorFlow prepare its graph.
+    if measure_each(names, -2)[names[0]] < plan.SHORT_SECONDS:
+        measure_each(names, -1)
+    times = measure_each(names, 0)
+    again = plan.repeated(times, times[names[0]], arguments.most_seconds)
     all_seconds = sum(times[name] for name in again)
-    for number in range(plan.rounds(all_seconds, times[again[0]], arguments)):
-        for name in plan.order(again, number):
-            add(name, trial.measured(name, steps[name]))
+    for number in range(1, plan.rounds(all_seconds, times[names[0]], arguments)):
+        measure_each(again, number)
     return found
 
 

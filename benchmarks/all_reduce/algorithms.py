@@ -1,9 +1,11 @@
 """The algorithms, each for any number of ranks from 2 on.
 
 Sources: the ring is by Patarasuk and Yuan ("Bandwidth optimal all-reduce algorithms for clusters of
-workstations", 2009); the tree, the butterfly, halving and the way in which ranks beyond a power of
-two take part are in Thakur, Rabenseifner and Gropp ("Optimization of collective communication
-operations in MPICH", 2005); round robin is in Zhao and Canny ("Sparse Allreduce", arXiv 1312.3020).
+workstations", Journal of Parallel and Distributed Computing 69(2), 2009); the tree, the butterfly
+and halving are in Thakur, Rabenseifner and Gropp ("Optimization of collective communication
+operations in MPICH", International Journal of High Performance Computing Applications 19(1), 2005);
+round robin is in Zhao and Canny ("Sparse Allreduce: Efficient Scalable Communication for Power-Law
+Data", arXiv 1312.3020, 2013).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ LINKS = {
 HOPELESS = 1.5
 # A ring that should take longer than this runs between 2, 4, 8, ... ranks only, and in one round.
 SLOW_SECONDS = 5.0
-# Shorter exchanges have two that do not count: the first one also connects.
+# Shorter exchanges have two that do not count, longer ones only the one that also connects.
 SHORT_SECONDS = 1.0
 LEAST_ROUNDS = 3
 # The vectors of all ranks may take this share of the machine's memory.
