@@ -16,6 +16,7 @@ PARAMETER_SERVER_PAGE = ROOT / "docs" / "parameter_server.md"
 BALANCE_PAGE = ROOT / "docs" / "balance.md"
 FAULTS_PAGE = ROOT / "docs" / "faults.md"
 ELASTIC_PAGE = ROOT / "docs" / "elastic.md"
+ALGORITHMS_PAGE = ROOT / "docs" / "exchange_algorithms.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 
 
