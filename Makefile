@@ -48,8 +48,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest chaos lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
-.PHONY: benchmark-compiled
-.PHONY: benchmark-local-steps
+.PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps
 .PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -161,6 +160,11 @@ benchmark-local-steps: $(INSTALLED) ## local steps on slow links: bytes, time, l
 
 benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
 	$(BIN)/python -m benchmarks.balance --update
+
+# Interrupted, it goes on with the jobs that are missing; FRESH=1 measures all of them anew.
+benchmark-algorithms: horovod ## all-reduces by several algorithms on several links; an hour; needs root
+	$(BIN)/python -m benchmarks.algorithms --update --plot $(if $(FRESH),--fresh) \
+	  --rows benchmarks/results/algorithms.md $(BENCH_OPTIONS)
 
 benchmark-compiled: horovod ## step time with jit_compile=True, on one device and on replicas
 	$(BIN)/python -m benchmarks.compiled --update

@@ -17,6 +17,7 @@ BALANCE_PAGE = ROOT / "docs" / "balance.md"
 FAULTS_PAGE = ROOT / "docs" / "faults.md"
 LOCAL_STEPS_PAGE = ROOT / "docs" / "local_steps.md"
 ELASTIC_PAGE = ROOT / "docs" / "elastic.md"
+ALGORITHMS_PAGE = ROOT / "docs" / "exchange_algorithms.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 
 

@@ -26,6 +26,8 @@ PAIRS = ("multi_worker-2", "horovod-2")
 MULTI_WORKER = ("multi_worker-2",)
 ALL = tuple(JOBS)
 HOROVOD = ("horovod-2", "horovod-3")
+# Jobs of more than two replicas, whose sums of half precision could be rounded more than once.
+MANY_HALVES = ("multi_worker-3", "multi_worker-2x2", "horovod-3")
 # What is the same code with either engine, the default suite tests with one. By file, or scenario.
 _USUAL = {
     "compression": ("multi_worker-2",),

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.multi_process import checks
-from tests.multi_process.jobs import ALL, HOROVOD, MULTI_WORKER, scenario
+from tests.multi_process.jobs import ALL, HOROVOD, MANY_HALVES, MULTI_WORKER, scenario
 from tests.multi_process.reference import OneDevice, X
 from tests.multi_process.scenarios import strategies
 from tfdist.options import DEFAULT_BUCKET_BYTES
@@ -82,12 +82,16 @@ def test_horovod_joins_twice_as_many_bytes_as_the_first_strategy_says(found):
         assert rank == {"bytes": str(2 * DEFAULT_BUCKET_BYTES)}
 
 
-@scenario(strategies.sums_of_half_precision, HOROVOD)
-def test_horovod_rounds_sums_of_half_precision_once(found):
-    parts = zip(*(strategies.halves(rank) for rank in range(len(found))))
+@scenario(strategies.sums_of_half_precision, (*MANY_HALVES, "horovod-2"))
+def test_sums_of_half_precision_are_rounded_once(found):
+    replicas = found[0]["replicas"]
+    parts = zip(*(strategies.halves(replica) for replica in range(replicas)))
     expected = [sum(part.astype("float32") for part in own).astype("float16") for own in parts]
-    expected.insert(1, np.float32([sum(range(len(found)))]))
+    expected.insert(1, np.float32([sum(range(replicas))]))
     for rank in found:
         assert [name for name, _ in rank["sums"]] == [total.dtype.name for total in expected]
-        for (_, total), exact in zip(rank["sums"], expected):
-            np.testing.assert_array_equal(np.array(total, exact.dtype), exact)
+        for (_, totals), exact in zip(rank["sums"], expected):
+            for total in totals:
+                np.testing.assert_array_equal(np.array(total, exact.dtype), exact)
+        for own in rank["gradients"]:
+            assert np.all(np.array(own) == sum(range(replicas + 1)))

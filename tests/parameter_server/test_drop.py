@@ -172,7 +172,7 @@ def test_nothing_is_dropped_when_the_model_is_evaluated_or_predicts(found):
 
 def test_nobody_waits_for_a_worker_that_is_stopped_and_then_killed(start, tmp_path):
     processes, _ = start(3, 1, job="tests.parameter_server.dropping")
-    assert processes["chief", 0].wait(120) == 0, (tmp_path / "chief-0.log").read_text()
+    assert processes["chief", 0].wait(300) == 0, (tmp_path / "chief-0.log").read_text()
     facts = json.loads((tmp_path / "facts").read_text())
     assert facts["steps"] == ([BATCH * 2 // 3] * 6 + [1]) * 3
     assert facts["dropped"] == 6 * 3
@@ -183,5 +183,5 @@ def test_nobody_waits_for_a_worker_that_is_stopped_and_then_killed(start, tmp_pa
 
 def test_no_thread_waits_until_a_worker_that_hangs_has_freed_a_tensor(start, tmp_path):
     processes, _ = start(2, 1, job="tests.parameter_server.hanging")
-    assert processes["chief", 0].wait(120) == 0, (tmp_path / "chief-0.log").read_text()
+    assert processes["chief", 0].wait(300) == 0, (tmp_path / "chief-0.log").read_text()
     assert json.loads((tmp_path / "facts").read_text()) == [2000.0, True]

@@ -13,6 +13,9 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _HOSTS_FILES = pathlib.Path("/etc/netns")
 _PREFIX = "tfdist-"
 
+# How much of what a host sends after a pause passes at once; `tc` writes 1024 bytes as 1kb.
+BURST = "256kb"
+
 
 class Host:
     """A network namespace with one interface, `eth0`.
@@ -29,14 +32,18 @@ class Host:
         self.address = address
         self._ends = [(name, "eth0"), (switch, port)]
 
-    def limit(self, rate: str | None) -> None:
-        """Lets the host send and receive at most at `rate`, as `tc` writes it; None: no limit."""
+    def limit(self, rate: str | None, burst: str = BURST) -> None:
+        """Lets the host send and receive at most at `rate`, as `tc` writes it; None: no limit.
+
+        After a pause, `burst` passes at once. With less, short messages meet the limit too, but
+        fast links lose some of their rate.
+        """
         for namespace, device in self._ends:
             qdisc = ["tc", "-n", namespace, "qdisc"]
             if rate is None:
                 subprocess.run([*qdisc, "del", "dev", device, "root"], capture_output=True)
             else:
-                limit = ["rate", rate, "burst", "256kb", "latency", "50ms"]
+                limit = ["rate", rate, "burst", burst, "latency", "50ms"]
                 _run(*qdisc, "replace", "dev", device, "root", "tbf", *limit)
 
     def cut(self) -> None:
@@ -73,13 +80,14 @@ def reason_against() -> str:
 
 
 @contextlib.contextmanager
-def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
+def hosts(count: int, rate: str | None = None, burst: str = BURST) -> Iterator[list[Host]]:
     """So many hosts, connected by a bridge; they are gone afterwards.
 
     Args:
         count: how many.
         rate: at most what each sends and receives, as `tc` writes it, such as "1gbit"; None for no
             limit.
+        burst: as for `Host.limit`.
     """
     _remove_left_behind()
     prefix = f"{_PREFIX}{os.getpid()}"
@@ -100,7 +108,7 @@ def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
             _run("ip", "-n", host.name, "address", "add", f"{host.address}/24", "dev", "eth0")
             _run("ip", "-n", host.name, "link", "set", "eth0", "up")
             _run("ip", "-n", host.name, "link", "set", "lo", "up")
-            host.limit(rate)
+            host.limit(rate, burst)
             _names_itself(host)
         yield made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import tensorflow as tf
 
@@ -44,14 +44,18 @@ class ReplicaContextEngine(Engine):
         # If all replicas hand in the same tensor object, TensorFlow treats it as one value, not as
         # R equal values, and does not sum it. So each replica hands in its own copy.
         own = [tf.nest.map_structure(tf.identity, v, expand_composites=True) for v in values]
-        # Under MirroredStrategy TensorFlow refuses lists with an int32 tensor and any other.
-        lists = [[value] for value in own] if any(v.dtype == tf.int32 for v in own) else [own]
-        reduce = tf.distribute.get_replica_context().all_reduce
-        return [
-            total
-            for some in lists
-            for total in reduce(tf.distribute.ReduceOp.SUM, some, options=_ONE_BY_ONE)
-        ]
+        # TensorFlow refuses lists of several dtypes, and under MirroredStrategy those of int32.
+        places: dict[Hashable, list[int]] = {}
+        for place, value in enumerate(own):
+            key = place if value.dtype == tf.int32 else value.dtype
+            places.setdefault(key, []).append(place)
+        sums: dict[int, Value] = {}
+        for some in places.values():
+            totals = tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, [own[place] for place in some], options=_ONE_BY_ONE
+            )
+            sums.update(zip(some, totals))
+        return [sums[place] for place in range(len(values))]
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensors of all replicas, by the replica context."""

@@ -11,6 +11,7 @@ from tests.multi_process.reference import BATCH, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, linear, state
 from tfdist import compat
 from tfdist.engines import processes
+from tfdist.engines.replica_context import static_id
 from tfdist.step.exchange import all_reduce
 
 
@@ -115,22 +116,34 @@ class _Ragged(keras.layers.Layer):
         return keras.KerasTensor(inputs.shape, inputs.dtype)
 
 
-def halves(rank):
-    """What a rank adds: half precision, of sizes that no number of ranks divides."""
-    random = np.random.default_rng(rank)
+def halves(replica):
+    """What a replica adds: half precision, of sizes that no number of replicas divides."""
+    random = np.random.default_rng(replica)
     return [random.normal(size=shape).astype("float16") for shape in ([7], [2, 5], [], [0])]
 
 
 def sums_of_half_precision(here):
-    """The sums of what `halves` gives, and of the ranks between them."""
-    first, *others = map(tf.constant, halves(here.rank))
-    values = [first, tf.constant([here.rank], tf.float32), *others]
+    """The sums of what `halves` gives, and of the replicas between them; and gradients of them."""
+    strategy = here.strategy
 
-    @tf.function(autograph=False)
-    def step(values):
-        return here.strategy.run(all_reduce, args=(values,))
+    def of_replica():
+        first, *others = map(tf.constant, halves(static_id()))
+        values = [first, tf.constant([static_id()], tf.float32), *others]
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            sums = all_reduce(values)
+            wanted = [tf.reduce_sum(total * (static_id() + 1)) for total in sums[2:4]]
+        return sums, tape.gradient(wanted, values[2:4])
 
-    return {"sums": [(tf.as_dtype(s.dtype).name, s.numpy().tolist()) for s in step(values)]}
+    found = tf.function(autograph=False)(lambda: strategy.run(of_replica))()
+    sums, gradients = tf.nest.map_structure(
+        lambda value: [v.numpy() for v in strategy.experimental_local_results(value)], found
+    )
+    return {
+        "replicas": strategy.num_replicas_in_sync,
+        "sums": [(of_all[0].dtype.name, [v.tolist() for v in of_all]) for of_all in sums],
+        "gradients": [[v.tolist() for v in of_all] for of_all in gradients],
+    }
 
 
 def broadcasts(here):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.engines.contract import Engine, Value
+from tfdist.engines.halves import sum_of_rows, sums_of_halves
 from tfdist.engines.processes import Processes
 
 
@@ -87,7 +89,10 @@ class HorovodEngine(Engine):
         return result
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
-        """The sums over the ranks, in one negotiation; half precision takes two more."""
+        """The sums over the ranks, in one negotiation; half precision takes two more.
+
+        Horovod's own sum of half precision is scalar code, and rounds at each rank of the ring.
+        """
         if self.replicas == 1:
             return list(values)
         self._check_unconditional()
@@ -95,7 +100,7 @@ class HorovodEngine(Engine):
         sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
         halves = [i for i, value in enumerate(values) if value.dtype == tf.float16]
         for places, reduce in (
-            ([i for i in halves if i not in sparse], self._sum_of_halves),
+            ([i for i in halves if i not in sparse], functools.partial(sums_of_halves, self)),
             ([i for i in range(len(values)) if i not in (*halves, *sparse)], self._sum_of_others),
         ):
             if places:
@@ -116,21 +121,6 @@ class HorovodEngine(Engine):
             sums = [self._hvd.allreduce(entered[0], op=self._hvd.Sum, **self._identity())]
         self._left(sums[0])
         return [tf.reshape(sums[0], tf.shape(first)), *sums[1:]]
-
-    def _sum_of_halves(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The sums of half-precision tensors: each rank sums one part in float32 for all ranks.
-
-        The traffic is the same as in a ring all-reduce. Horovod's own sum of half precision is
-        scalar code, so it takes longer, and it rounds at each rank of the ring.
-        """
-        sizes = [tf.size(tensor) for tensor in tensors]
-        vector = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
-        padded = tf.pad(vector, [[0, -tf.size(vector) % self.replicas]])
-        sums = self.all_gather(self.reduce_scatter(padded))[: tf.size(vector)]
-        return [
-            tf.ensure_shape(tf.reshape(part, tf.shape(tensor)), tensor.shape)
-            for part, tensor in zip(tf.split(sums, sizes, num=len(tensors)), tensors)
-        ]
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
         """The tensors of all ranks, one after the other."""
@@ -165,10 +155,7 @@ class HorovodEngine(Engine):
         if self.replicas == 1:
             return vector
         rows = tf.reshape(vector, [self.replicas, -1])
-        received = self.all_to_all(rows)
-        if vector.dtype == tf.float16:
-            return tf.cast(tf.reduce_sum(tf.cast(received, tf.float32), axis=0), tf.float16)
-        return tf.reduce_sum(received, axis=0)
+        return sum_of_rows(self.all_to_all(rows))
 
 
 @tf.autograph.experimental.do_not_convert

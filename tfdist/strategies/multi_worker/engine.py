@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.engines.contract import Value
+from tfdist.engines.halves import sum_of_rows, with_sums_of_halves
 from tfdist.engines.replica_context import ReplicaContextEngine, static_id
 
 
@@ -12,9 +16,12 @@ class CollectivesEngine(ReplicaContextEngine):
     """TensorFlow's collective operations over gRPC or NCCL.
 
     TensorFlow also has `CollectiveReduceScatterV2`, but this operation fails on CPUs (TensorFlow
-    2.21). So `reduce_scatter` is inherited: each replica gets its parts from the others and adds
-    them up.
+    2.21). So each replica gets its parts from the others and adds them up.
     """
+
+    def all_reduce(self, values: Sequence[Value]) -> list[Value]:
+        """The sums; of half precision, with more than two replicas, in float32."""
+        return with_sums_of_halves(self, values, super().all_reduce)
 
     def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
         """The rows for this replica, in one operation."""
@@ -22,3 +29,9 @@ class CollectivesEngine(ReplicaContextEngine):
             return rows
         strategy = tf.distribute.get_strategy()
         return tf.ensure_shape(compat.all_to_all(strategy, static_id(), rows), rows.shape)
+
+    def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
+        """This replica's part of the sum. Half precision is summed in float32."""
+        if self.replicas == 1:
+            return vector
+        return sum_of_rows(self.all_to_all(tf.reshape(vector, [self.replicas, -1])))

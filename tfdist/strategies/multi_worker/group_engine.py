@@ -15,6 +15,7 @@ from tfdist.elastic.formation import Formation
 from tfdist.elastic.group import Group
 from tfdist.elastic.processes import GroupProcesses
 from tfdist.engines.contract import Engine, Value
+from tfdist.engines.halves import sum_of_rows, with_sums_of_halves
 from tfdist.engines.words import from_words, to_words
 
 # A group has a number for each of its uses, so that operations of different uses never meet.
@@ -149,7 +150,13 @@ class GroupEngine(Engine):
         return self._group.size
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
-        """The sums, with one operation per value; the rows of sparse values are joined."""
+        """The sums, with one operation per value; the rows of sparse values are joined.
+
+        Half precision is summed in float32, if there are more than two ranks.
+        """
+        return with_sums_of_halves(self, values, self._sums)
+
+    def _sums(self, values: Sequence[Value]) -> list[Value]:
         return [
             tf.IndexedSlices(
                 self.all_gather(value.values), self.all_gather(value.indices), value.dense_shape
@@ -201,8 +208,10 @@ class GroupEngine(Engine):
         return tf.ensure_shape(received, rows.shape)
 
     def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
-        """This rank's part of the sum, added up from the parts that all ranks send to this one."""
+        """This rank's part of the sum, added up from the parts that all ranks send to this one.
+
+        Half precision is summed in float32.
+        """
         if self.replicas == 1:
             return vector
-        rows = tf.reshape(vector, [self.replicas, -1])
-        return tf.add_n(tf.unstack(self.all_to_all(rows), num=self.replicas))
+        return sum_of_rows(self.all_to_all(tf.reshape(vector, [self.replicas, -1])))
