@@ -3,29 +3,40 @@
 import contextlib
 import time
 
-import pytest
-
-from tfdist.launcher.recent import _KEPT, _KEPT_OF_ONE, Recent
+from tfdist.launcher.recent import _KEPT, Recent
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, _KEPT_OF_ONE), (2, _KEPT)])
-def test_what_old_groups_needed_is_closed(size, most):
-    is_open = []
+class Made:
+    """Makes variables, and notes which are needed still; a place is a number here."""
+
+    def __init__(self):
+        self.is_open = []
 
     @contextlib.contextmanager
-    def make(ranks):
-        number = ranks[0]
-        is_open.append(number)
-        yield [{"NUMBER": str(number)}] * size
-        is_open.remove(number)
+    def __call__(self, ranks):
+        self.is_open.append(ranks)
+        yield [{"PLACES": str(ranks)}] * len(ranks)
+        self.is_open.remove(ranks)
 
-    with Recent(make) as recent:
-        for number in range(most + 3):
-            assert recent.variables([number] * size) == [{"NUMBER": str(number)}] * size
+
+def test_what_old_groups_needed_is_closed():
+    made = Made()
+    with Recent(made) as recent:
+        for number in range(_KEPT + 3):
+            ranks = [number, number]
+            assert recent.variables(ranks) == [{"PLACES": str(ranks)}] * 2
         end = time.monotonic() + 10
-        while len(is_open) > most and time.monotonic() < end:
+        while len(made.is_open) > _KEPT and time.monotonic() < end:
             time.sleep(0.01)
-        assert is_open == list(range(3, most + 3))
-        recent.variables([0] * (3 - size))
-        assert len(is_open) == most + 1, "groups of one rank and others do not count as one"
-    assert not is_open
+        assert made.is_open == [[number, number] for number in range(3, _KEPT + 3)]
+    assert not made.is_open
+
+
+def test_ranks_that_are_alone_at_one_place_need_one_thing():
+    made = Made()
+    with Recent(made) as recent:
+        for _ in range(2 * _KEPT):
+            for place in (0, 1):
+                assert recent.variables([place]) == [{"PLACES": str([place])}]
+        assert made.is_open == [[0], [1]]
+    assert not made.is_open
