@@ -59,13 +59,13 @@ class Options:
             one such as "topk", or a dict from patterns of variables' paths to compressors or names.
             None for no compression. The finished object holds a `Choice`.
         seed: for the random numbers of compressors, 0 to 2**63 - 1.
-        local: replicas train apart for some steps, then average: a `tfdist.LocalSGD` or
-            `tfdist.DiLoCo`; see the guide, "Local steps". None to exchange in every update. Not for
-            a parameter server.
         balance: whether faster replicas get larger parts of each global batch; see the guide,
             "Balance". Not for a parameter server.
         balance_max_share: the largest part of a global batch that a replica may get, more than 0
             and at most 1, so that it fits in its memory; None for no bound.
+        local: replicas train apart for some steps, then average: a `tfdist.LocalSGD` or
+            `tfdist.DiLoCo`; see the guide, "Local steps". None to exchange in every update. Not for
+            a parameter server.
 
     Raises:
         ValueError: when a value is out of range or of another type, and for unknown compressors.
@@ -75,9 +75,9 @@ class Options:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     compression: Any = None
     seed: int = 0
-    local: LocalSteps | None = None
     balance: bool = False
     balance_max_share: float | None = None
+    local: LocalSteps | None = None
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)

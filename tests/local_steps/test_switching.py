@@ -108,3 +108,38 @@ def test_after_counts_the_updates_of_optimizers_that_steps_apply():
         model.other.build(model.trainable_variables)
     by_hand.fit_on(CASES["sgd"], model, epochs=1)
     assert model.optimizer.rounds.state.has_rows()
+
+
+@pytest.mark.filterwarnings("ignore:Skipping variable loading")
+@pytest.mark.parametrize("local", [tfdist.LocalSGD(2), tfdist.DiLoCo(2)])
+def test_a_file_of_weights_alone_leaves_what_the_optimizer_has(local, tmp_path):
+    case = dataclasses.replace(CASES["momentum"], epochs=1)
+    model, _ = by_hand.fit(case, mirrored(2, local, steps=1))
+    case.model().save_weights(tmp_path / "alone.weights.h5")
+    state = model.optimizer.local_state
+
+    def values():
+        of = [*state.owned, *state.momentum]
+        return [v.numpy() for one in of for v in state._local(one)], state.position()
+
+    before, position = values()
+    model.load_weights(tmp_path / "alone.weights.h5")
+    after, now = values()
+    assert now == position and state.has_rows()
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("accumulates", [1, 2])
+@pytest.mark.parametrize("local", [tfdist.LocalSGD(2), tfdist.DiLoCo(2), tfdist.DiLoCo(3)])
+def test_a_layer_that_is_frozen_by_now_stays_as_it_is(local, accumulates):
+    model, _ = by_hand.fit(CASES["momentum"], mirrored(2, local, steps=accumulates))
+    layer = model.layers[0]
+    layer.trainable = False
+    model.compile(model.optimizer, model.loss)
+    before = [weight.numpy() for weight in layer.weights]
+    other = model.layers[-1].weights[0].numpy()
+    by_hand.fit_on(CASES["momentum"], model)
+    for weight, old in zip(layer.weights, before, strict=True):  # a mean of equal numbers is rounded
+        np.testing.assert_allclose(weight.numpy(), old, rtol=0, atol=1e-6)
+    assert np.abs(model.layers[-1].weights[0].numpy() - other).max() > 0

@@ -56,6 +56,24 @@ class Counting(Stepping):
         return keras.ops.cast(self.optimizer.iterations, "float32")
 
 
+class Building(Stepping):
+    """Builds an optimizer of its own in its first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = keras.optimizers.SGD(0.01)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, self(x))
+        variables = self.trainable_variables
+        if not self.own.built:
+            self.own.build(variables)
+        self.own.apply(tape.gradient(loss, variables), variables)
+        return {"own": self.own.learning_rate + 0.0}
+
+
 class Meeting(Stepping):
     """Exchanges a value by itself."""
 
@@ -129,7 +147,7 @@ def test_a_step_that_needs_the_others_before_its_end_is_compiled_in_parts(two_re
     assert marks[_WHERE_POSSIBLE] > 0
 
 
-@pytest.mark.parametrize("make", [Stepping, Clipping, Overwriting, Counting])
+@pytest.mark.parametrize("make", [Stepping, Clipping, Overwriting, Counting, Building])
 def test_what_a_step_does_after_its_update_comes_after_it(two_replicas, make):
     _assert_equals_one_device(two_replicas, make)
 

@@ -134,6 +134,8 @@ class DistributedOptimizer(OptimizerWrapper):
     def load_own_variables(self, store: dict) -> None:
         """Reads the inner optimizer's state."""
         self._update.load_own_variables(store)
+        if self.local_state is not None:
+            self.local_state.note_file(bool(store.keys()))
 
     @property
     def compressed(self) -> CompressedExchange | None:
@@ -286,9 +288,7 @@ class DistributedOptimizer(OptimizerWrapper):
         cls, config: dict[str, Any], custom_objects: dict | None = None
     ) -> DistributedOptimizer:
         """Makes the optimizer that `get_config` describes."""
-        inner = keras.saving.deserialize_keras_object(
-            config["inner_optimizer"], custom_objects=custom_objects
-        )
+        inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects)
         return cls(**{**config, "inner_optimizer": inner})
 
 

@@ -134,6 +134,9 @@ class Meeting:
     def _make_outer_step(self, share: tf.Tensor, left_out: set[int]) -> list[tf.Tensor]:
         """Douillard et al., algorithm 1, lines 12 to 14, with SGD and Nesterov's momentum.
 
+        Weights that no update of the round trains, such as those of a layer that is frozen by now,
+        and that no replica has moved, stay as they are, and so does their momentum.
+
         Args:
             share: this replica's share of the samples of the round.
             left_out: see `measure`.
@@ -152,15 +155,17 @@ class Meeting:
         ]
         packing = self._averaging.packing(moved, accumulates=False)
         rounds = tf.convert_to_tensor(self._state.rounds)
+        touched = tf.convert_to_tensor(self._state.touched)
         means = self._averaging.sum(packing, packing.pack(moved), rounds)
         for index, (anchor, mean) in enumerate(zip(anchors, means)):
             if mean is None:
                 continue
             step = mean
             if momenta:
+                moves = tf.logical_or(touched[index] > 0, tf.reduce_any(mean != 0))
                 velocity = local.outer_decay * momenta[index] + mean
-                momenta[index].assign(velocity)
-                step = mean + local.outer_decay * velocity
+                momenta[index].assign(tf.where(moves, velocity, momenta[index]))
+                step = tf.where(moves, mean + local.outer_decay * velocity, tf.zeros_like(mean))
             self._variables[index].value.assign(anchor - local.outer_rate * step)
         return [tf.cast(mean, tf.float32) for mean in means if mean is not None]
 

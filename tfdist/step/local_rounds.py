@@ -67,6 +67,7 @@ class LocalRounds:
         self.is_applied = False
         self._changed: list[keras.Variable] | None = None
         self._least = tf.float32
+        self._touches = [0] * len(self.variables)  # of the step that is traced
         rates = {id(rate) for rate in learning_rates(optimizer)}
         self.state = LocalState(
             [v for v in optimizer.variables if id(v) not in rates],
@@ -80,7 +81,9 @@ class LocalRounds:
 
     def note_trained(self, gradients: Sequence[object], variables: list[keras.Variable]) -> None:
         """Notes which variables have a gradient."""
-        self.trained |= {id(v) for v, g in zip(variables, gradients) if g is not None}
+        now = {id(v) for v, g in zip(variables, gradients) if g is not None}
+        self.trained |= now
+        self._touches = [int(id(v) in now) for v in self.variables]
 
     def note_changed(self, variables: list[keras.Variable]) -> None:
         """Notes what a step sets besides the weights that it trains.
@@ -158,6 +161,8 @@ class LocalRounds:
         with after(strategy, ready):
             updates = tf.convert_to_tensor(self.state.updates) + 1
             self.state.updates.assign(updates)
+            touched = tf.convert_to_tensor(self.state.touched)
+            self.state.touched.assign(tf.maximum(touched, self._touches))
             self.state.begun.assign(tf.ones_like(updates))
 
     def count_step(self) -> None:
@@ -187,8 +192,8 @@ class LocalRounds:
         run(lambda: [count.assign(tf.zeros([])) for count in (state.samples, state.present)])
         rounds, updates = tf.convert_to_tensor(state.rounds), tf.convert_to_tensor(state.updates)
         state.rounds.assign(rounds + tf.cast(updates > 0, rounds.dtype))
-        for counter in (state.updates, state.steps):
-            counter.assign(0)
+        for counter in (state.updates, state.steps, state.touched):
+            counter.assign(tf.zeros_like(tf.convert_to_tensor(counter)))
 
     def settle(self, strategy: tf.distribute.Strategy, together: list[LocalRounds]) -> None:
         """Makes equal what steps have set besides the weights; in cross-replica context.

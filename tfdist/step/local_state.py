@@ -33,6 +33,8 @@ class LocalState(ReplicaState):
         updates: the number of updates in the round that is under way; the same on all replicas.
         steps: the number of steps in this round, with or without an update; the same on all
             replicas.
+        touched: 1 for each of the variables that an update of this round trains; the same on all
+            replicas.
         begun: 1 once replicas have trained apart; the same on all replicas.
         unsettled: how many steps may have set something besides the weights that is not equal yet;
             the same on all replicas.
@@ -59,6 +61,7 @@ class LocalState(ReplicaState):
         self.rounds = _counter("rounds")
         self.updates = _counter("updates")
         self.steps = _counter("steps")
+        self.touched = _counter("touched", [len(variables)])
         self.begun = _counter("begun")
         self.unsettled = _counter("unsettled")
         self.samples = _count_of_each("samples", tf.float32)
@@ -72,12 +75,17 @@ class LocalState(ReplicaState):
             tf.Variable(0.0, trainable=False, name=name) for name in ("drifts", "drifts_measured")
         )
         self.momentum = [_like(v, "outer_momentum") for v in variables] if with_momentum else []
+        self._is_of_file = True
 
     def count_samples(self, samples: tf.Tensor) -> None:
         """Counts the samples that a replica had in a step; in replica context."""
         self.present.assign_add(samples)
         self.seen.assign_add(samples)
         self.last.assign(samples)
+
+    def note_file(self, has_optimizer: bool) -> None:
+        """Called before `load_own_variables`: whether the file has the optimizer's own state."""
+        self._is_of_file = has_optimizer
 
     @property
     def counters(self) -> list[tf.Variable]:
@@ -140,12 +148,14 @@ class LocalState(ReplicaState):
             super().save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
-        """Reads the state.
+        """Reads the state. A file of weights alone changes nothing, as with Keras' optimizers.
 
         Raises:
             ValueError: when the state was saved for other variables.
         """
         names = set(store.keys())
+        if not names and not self._is_of_file:
+            return
         self.rounds.assign(int(store["rounds"][()]) if "rounds" in names else 0)
         self.begun.assign(int(bool(names)))
         self._begin_round()
@@ -197,8 +207,8 @@ class LocalState(ReplicaState):
             variable.assign(row)
 
     def _begin_round(self) -> None:
-        for counter in (self.updates, self.steps, self.unsettled):
-            counter.assign(0)
+        for counter in (self.updates, self.steps, self.unsettled, self.touched):
+            counter.assign(tf.zeros_like(counter))
         for variable in (self.samples, self.present, self.seen):
             for local in self._local(variable):
                 local.assign(0.0)
@@ -216,10 +226,9 @@ def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared
             )
 
 
-def _counter(name: str) -> tf.Variable:
+def _counter(name: str, shape: Sequence[int] = ()) -> tf.Variable:
     return tf.Variable(
-        0,
-        dtype=tf.int64,
+        tf.zeros(shape, tf.int64),
         trainable=False,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         name=name,

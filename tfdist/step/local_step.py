@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import keras
+import tensorflow as tf
 
 from tfdist.arguments import check_callable, check_instance
 from tfdist.structures import Structure
@@ -20,15 +21,24 @@ class LocalStep:
     Attributes:
         step: the function that `strategy.run` calls on each replica.
         model: the model whose variables the step may set; None for none besides the weights.
+        owner: the function that is marked. Others may have its attributes: `functools.wraps`
+            copies them, and a method has those of its function.
     """
 
     step: Callable
     model: keras.Model | None
+    owner: Callable | None = None
 
 
 def marked(function: Callable) -> LocalStep | None:
     """What `local_step` has marked as a training step; None for any other function."""
-    return getattr(function, _MARK, None)
+    mark: LocalStep | None = getattr(function, _MARK, None)
+    if mark is None:
+        return None
+    if isinstance(function, tf.types.experimental.PolymorphicFunction):
+        is_own = mark.owner is function.python_function
+        return LocalStep(function, mark.model) if is_own else None
+    return mark if mark.owner is function else None
 
 
 def local_step(step: Callable, model: keras.Model | None = None) -> Callable:
@@ -82,5 +92,5 @@ def local_step(step: Callable, model: keras.Model | None = None) -> Callable:
     def training_step(*args: Structure, **kwargs: Structure) -> Structure:
         return step(*args, **kwargs)
 
-    setattr(training_step, _MARK, LocalStep(step, model))
+    setattr(training_step, _MARK, LocalStep(step, model, training_step))
     return training_step

@@ -54,7 +54,7 @@ class StepPath:
         self._update = update
         self._loss_scale = loss_scale
         self._specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-        local = options.local_steps(current().replicas)
+        local = options.local_steps(tf.distribute.get_strategy().num_replicas_in_sync)
         self.accumulator: GradientAccumulator | None = None
         if options.accumulation_steps > 1:
             self.accumulator = GradientAccumulator(
@@ -67,6 +67,7 @@ class StepPath:
             )
         self.averaging = averaging_of(options, self._specs, [v.path for v in variables])
         self.rounds: LocalRounds | None = None
+        self._apart: LocalUpdate | None = None
         if local is not None:
             self.rounds = LocalRounds(
                 local,
@@ -140,6 +141,12 @@ class StepPath:
                 act()
 
         if running is not None and apart:
+            if self._apart is None:
+                raise ValueError(
+                    "With `local` an optimizer must be built in the strategy's scope. Build it "
+                    "there, or leave that to the first step. Received: a local step with an "
+                    "optimizer that was built elsewhere"
+                )
 
             def chosen(found: Sequence[Structure]) -> list:
                 # With accumulation there are zeros where there is no gradient.

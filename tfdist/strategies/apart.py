@@ -47,6 +47,7 @@ class ApartStrategy(BalancedStrategy):
 
     processes: Processes
     _trains_apart = False
+    _has_warned = False
 
     def _init_options(self, options: Options) -> None:
         super()._init_options(options)
@@ -164,8 +165,8 @@ class ApartStrategy(BalancedStrategy):
             model: the model.
             logs: what the last step returned, and what validation has added; changed in place.
         """
-        rounds = rounds_of(model)
-        if self.processes.size == 1 or not rounds:
+        rounds = rounds_of(model) if self.local is not None and self.processes.size > 1 else []
+        if not rounds:
             return
         results = model.get_metrics_result()
         own = {name for name in logs if not name.startswith("val_")}
@@ -202,6 +203,19 @@ class ApartStrategy(BalancedStrategy):
             if self.local is not None:
                 step = self._ending(step, model, own_loop=True)
             return self.run(step, args, kwargs, options)
+
+    def _look_out(self) -> None:
+        """Warns, once, of a function that is no training step where replicas have other weights."""
+        if self.local is None or self._trains_apart or self._has_warned:
+            return
+        with tf.init_scope():
+            self._has_warned = bool(self.all_rounds.under_way())
+        if self._has_warned:
+            tf.get_logger().warning(
+                "tfdist: a function that is no training step runs within a round of local steps, "
+                "where each replica has weights of its own. If it reads weights, such as to "
+                "evaluate, call `optimizer.finish_round()` before, in all ranks."
+            )
 
     def _ending(self, step: Callable, model: keras.Model | None, own_loop: bool) -> Callable:
         """Returns a local `step`, with the end that follows it."""

@@ -100,13 +100,13 @@ class SynchronousStrategy(ApartStrategy):
                 "the function that calls `run`; in `fit`, `model.compile(..., jit_compile=True)` "
                 "compiles what each replica computes. Received: a call of run in such a function"
             )
-        marked = local_step.marked(fn)
-        if marked is not None:
+        if (marked := local_step.marked(fn)) is not None:
             return self._run_marked(marked, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
         keras_step = compat.keras_step(fn)
         if keras_step is None:
+            self._look_out()
             return self._run_with_shares(fn, args, kwargs, options)
         model, name = keras_step
         if name == "train_step":

@@ -81,11 +81,12 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
                 "anew for each size. Compile with `jit_compile=False`, or leave out `balance`. "
                 "Received: jit_compile=True, balance=True with several replicas"
             )
-        if model.jit_compile and self.compiles_replicas and self.options.local is not None:
+        local = self.options.local_steps(self.num_replicas_in_sync)
+        if model.jit_compile and self.compiles_replicas and local is not None:
             raise ValueError(
                 "Replicas that train apart (`local`) cannot be compiled yet. Compile with "
                 "`jit_compile=False`, or leave out `local`. "
-                f"Received: jit_compile=True, local={self.options.local}"
+                f"Received: jit_compile=True, local={local}"
             )
 
     def batch_spec(self, dataset: tf.data.Dataset) -> Structure:
