@@ -140,6 +140,8 @@ def test_a_layer_that_is_frozen_by_now_stays_as_it_is(local, accumulates):
     before = [weight.numpy() for weight in layer.weights]
     other = model.layers[-1].weights[0].numpy()
     by_hand.fit_on(CASES["momentum"], model)
-    for weight, old in zip(layer.weights, before, strict=True):  # a mean of equal numbers is rounded
+    for weight, old in zip(
+        layer.weights, before, strict=True
+    ):  # a mean of equal numbers is rounded
         np.testing.assert_allclose(weight.numpy(), old, rtol=0, atol=1e-6)
     assert np.abs(model.layers[-1].weights[0].numpy() - other).max() > 0

@@ -56,22 +56,26 @@ class Counting(Stepping):
         return keras.ops.cast(self.optimizer.iterations, "float32")
 
 
-class Building(Stepping):
-    """Builds an optimizer of its own in its first step."""
-
-    def __init__(self):
-        super().__init__()
-        self.own = keras.optimizers.SGD(0.01)
+class Building(keras.Model):
+    def compile(self, *args, **kwargs):
+        super().compile(*args, **kwargs)
+        self.own = keras.optimizers.SGD(0.1)
 
     def train_step(self, data):
         x, y = data
-        with tf.GradientTape() as tape:
-            loss = keras.losses.MeanSquaredError()(y, self(x))
-        variables = self.trainable_variables
         if not self.own.built:
-            self.own.build(variables)
+            self.own.build(self.trainable_variables)
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, self(x, training=True))
+        variables = self.trainable_variables
         self.own.apply(tape.gradient(loss, variables), variables)
-        return {"own": self.own.learning_rate + 0.0}
+        return {"loss": loss}
+
+
+def building():
+    """A built model, whose step builds an optimizer of its own."""
+    inputs = keras.Input((4,))
+    return Building(inputs, layers.Dense(2)(inputs))
 
 
 class Meeting(Stepping):
@@ -147,7 +151,7 @@ def test_a_step_that_needs_the_others_before_its_end_is_compiled_in_parts(two_re
     assert marks[_WHERE_POSSIBLE] > 0
 
 
-@pytest.mark.parametrize("make", [Stepping, Clipping, Overwriting, Counting, Building])
+@pytest.mark.parametrize("make", [Stepping, Clipping, Overwriting, Counting, building])
 def test_what_a_step_does_after_its_update_comes_after_it(two_replicas, make):
     _assert_equals_one_device(two_replicas, make)
 
