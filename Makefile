@@ -48,7 +48,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest chaos lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
-.PHONY: benchmark-compiled benchmark-algorithms
+.PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps
 .PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -154,6 +154,9 @@ benchmark-elastic: horovod ## the cost of an elastic job, and of a lost rank; ne
 
 soak: horovod ## what a long elastic job uses after many deaths and joins; half an hour; needs root
 	$(BIN)/python -m benchmarks.soak --update
+
+benchmark-local-steps: $(INSTALLED) ## local steps on slow links: bytes, time, loss; needs root
+	$(BIN)/python -m benchmarks.local_steps --update --plot
 
 benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
 	$(BIN)/python -m benchmarks.balance --update

@@ -52,6 +52,8 @@ TAKES = {
     "ratio": {"half"},
     "max_ratio": {"half"},
     "momentum": {"half", "too small for float32"},
+    "outer_learning_rate": {*SMALL, "too small for float32"},
+    "outer_momentum": {"half", "too small for float32"},
     "jobs": {"dict"},
     "threshold": SMALL,
     "clip": SMALL,
@@ -66,6 +68,7 @@ TAKES = {
     "policies": {"list"},
     "environ": {"dict", "other dict"},
     "snapshot_dir": {"text"},
+    "step": {"class", "function"},
     "timeout": {"half", "too small for float32", "tensor"},
 }
 # Those that are for anything: a custom loop's loss; what becomes a name; what a probe has found;
@@ -90,6 +93,9 @@ GIVEN = {
     "Strategy": {"name": "mirrored"},
     "DistributedOptimizer": {"inner_optimizer": "sgd"},
     "LearningRateWarmup": {"initial_lr": 0.1},
+    "local_step": {"step": _model},
+    "LocalSGD": {"steps": 1},
+    "DiLoCo": {"steps": 1},
     "StalenessMonitor": {"strategy": type("Strategy", (), {"staleness_report": dict})()},
     "SSP": {"slack": 1},
     "Bounded": {"max_staleness": 1},

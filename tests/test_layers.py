@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LAYERS = (
     "arguments limits environment structures checksum _versions validation testing",
     "compression staleness cluster",
+    "local",
     "compat",
     "engines",
     "options",

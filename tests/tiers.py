@@ -57,6 +57,7 @@ _OF_PATH = {
     "examples/test_manifests.py": "pure",
     "faults": "job",
     "faults/test_table.py": "pure",
+    "local_steps": "graph",
     "multi_process": "job",
     "own_loops": "graph",
     "parameter_server": "job",

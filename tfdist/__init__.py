@@ -10,9 +10,11 @@ from tfdist import _versions
 
 if TYPE_CHECKING:
     from tfdist import callbacks, cluster, compression, staleness, testing
+    from tfdist.local.choices import DiLoCo, LocalSGD
     from tfdist.optimizer.distributed import DistributedOptimizer
     from tfdist.options import Options
     from tfdist.processes.sidecar_evaluator import SidecarEvaluator
+    from tfdist.step.local_step import local_step
     from tfdist.step.scaling import scale_loss
     from tfdist.strategies.factory import Strategy
     from tfdist.strategies.horovod.strategy import HorovodStrategy
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "DiLoCo",
     "DistributedOptimizer",
     "HorovodStrategy",
+    "LocalSGD",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "Options",
@@ -33,6 +37,7 @@ __all__ = [
     "callbacks",
     "cluster",
     "compression",
+    "local_step",
     "scale_loss",
     "staleness",
     "testing",
@@ -41,14 +46,17 @@ __all__ = [
 # TensorFlow and Keras are imported when the first of these names is used, not before. The command
 # line needs neither, and `tfdist doctor` must run where they are broken, to say what is wrong.
 _MODULES = {
+    "DiLoCo": "tfdist.local.choices",
     "DistributedOptimizer": "tfdist.optimizer.distributed",
     "HorovodStrategy": "tfdist.strategies.horovod.strategy",
+    "LocalSGD": "tfdist.local.choices",
     "MirroredStrategy": "tfdist.strategies.mirrored.strategy",
     "MultiWorkerMirroredStrategy": "tfdist.strategies.multi_worker.strategy",
     "Options": "tfdist.options",
     "ParameterServerStrategy": "tfdist.strategies.parameter_server.strategy",
     "SidecarEvaluator": "tfdist.processes.sidecar_evaluator",
     "Strategy": "tfdist.strategies.factory",
+    "local_step": "tfdist.step.local_step",
     "scale_loss": "tfdist.step.scaling",
 }
 

@@ -18,6 +18,7 @@ from tfdist.arguments import check_bool
 from tfdist.compression.base import Compressor
 from tfdist.compression.choice import Choice
 from tfdist.limits import INT64_MAX
+from tfdist.local.choices import LocalSteps, check_local
 from tfdist.validation import check_integer, check_number
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
@@ -40,6 +41,7 @@ class CommonOptions(OptimizerOptions, total=False):
     """The options that every strategy takes."""
 
     seed: int
+    local: LocalSteps | None
     balance: bool
     balance_max_share: float | None
 
@@ -61,6 +63,9 @@ class Options:
             "Balance". Not for a parameter server.
         balance_max_share: the largest part of a global batch that a replica may get, more than 0
             and at most 1, so that it fits in its memory; None for no bound.
+        local: replicas train apart for some steps, then average: a `tfdist.LocalSGD` or
+            `tfdist.DiLoCo`; see the guide, "Local steps". None to exchange in every update. Not for
+            a parameter server.
 
     Raises:
         ValueError: when a value is out of range or of another type, and for unknown compressors.
@@ -72,6 +77,7 @@ class Options:
     seed: int = 0
     balance: bool = False
     balance_max_share: float | None = None
+    local: LocalSteps | None = None
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)
@@ -86,6 +92,15 @@ class Options:
                     f"or none. Received: balance_max_share={self.balance_max_share}, balance=False"
                 )
         object.__setattr__(self, "compression", Choice.of(self.compression))
+        check_local(self.local)
+        if self.local is not None:
+            self.local.check_compression(self.compression)
+            if self.balance:
+                raise ValueError(
+                    "`balance=True` cuts the batch of a step in which all replicas wait for each "
+                    "other. With `local` they wait once in a round only. Leave one of them out. "
+                    f"Received: balance=True, local={self.local}"
+                )
 
     @classmethod
     def of(cls, strategy: tf.distribute.Strategy) -> Options:
@@ -97,6 +112,12 @@ class Options:
         """A copy with `changes`, except for changes that are None."""
         given = {name: value for name, value in changes.items() if value is not None}
         return dataclasses.replace(self, **given)
+
+    def local_steps(self, replicas: int) -> LocalSteps | None:
+        """How `replicas` replicas train apart; None if all their updates are synchronous."""
+        if replicas == 1 or self.local is None or self.local.is_synchronous:
+            return None
+        return self.local
 
     def of_optimizer(self) -> OptimizerOptions:
         """The options that an optimizer takes."""

@@ -175,14 +175,14 @@ def check_layers(layers: list[keras.layers.Layer], replicas: int) -> None:
         )
 
 
-def check_no_synchronized_layers(layers: list[keras.layers.Layer]) -> None:
-    """Raises ValueError for layers that exchange values with other parts of the batch."""
+def check_no_synchronized_layers(layers: list[keras.layers.Layer], who: str) -> None:
+    """Raises ValueError for layers that exchange values, as `who` cannot exchange any."""
     names = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
     if names:
         raise ValueError(
-            "The workers of a parameter server cannot exchange values within a step, as "
-            "synchronized BatchNormalization does. Leave `synchronized` out, or use another "
-            f"strategy. Received: layers {names}"
+            f"{who} cannot exchange values within a step, as synchronized BatchNormalization "
+            "does. Leave `synchronized` out, or use another strategy. "
+            f"Received: layers {names}"
         )
 
 

@@ -56,6 +56,28 @@ class Counting(Stepping):
         return keras.ops.cast(self.optimizer.iterations, "float32")
 
 
+class Building(keras.Model):
+    def compile(self, optimizer, loss, jit_compile):
+        super().compile(jit_compile=jit_compile)
+        self.own = keras.optimizers.SGD(0.1)
+
+    def train_step(self, data):
+        x, y = data
+        if not self.own.built:
+            self.own.build(self.trainable_variables)
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, self(x, training=True))
+        variables = self.trainable_variables
+        self.own.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def building():
+    """A built model, whose step builds an optimizer of its own."""
+    inputs = keras.Input((4,))
+    return Building(inputs, layers.Dense(2)(inputs))
+
+
 class Meeting(Stepping):
     """Exchanges a value by itself."""
 
@@ -129,7 +151,7 @@ def test_a_step_that_needs_the_others_before_its_end_is_compiled_in_parts(two_re
     assert marks[_WHERE_POSSIBLE] > 0
 
 
-@pytest.mark.parametrize("make", [Stepping, Clipping, Overwriting, Counting])
+@pytest.mark.parametrize("make", [Stepping, Clipping, Overwriting, Counting, building])
 def test_what_a_step_does_after_its_update_comes_after_it(two_replicas, make):
     _assert_equals_one_device(two_replicas, make)
 

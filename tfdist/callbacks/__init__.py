@@ -2,6 +2,7 @@
 
 from tfdist.callbacks.broadcast import BroadcastGlobalVariables
 from tfdist.callbacks.compression_monitor import CompressionMonitor
+from tfdist.callbacks.drift import Drift
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
 from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
@@ -11,6 +12,7 @@ from tfdist.callbacks.terminate_on_nan import TerminateOnNaN
 __all__ = [
     "BroadcastGlobalVariables",
     "CompressionMonitor",
+    "Drift",
     "LearningRateWarmup",
     "MetricAverage",
     "StalenessMonitor",

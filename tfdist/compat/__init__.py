@@ -17,6 +17,7 @@ from tfdist.compat import (
     initial_rows,
     operations,
     optimizers,
+    own_copies,
     random_numbers,
     servers,
     stored_rows,
@@ -56,9 +57,11 @@ from tfdist.compat.graphs import (
     captured_from,
     captured_tensor,
     function_graph,
+    operations_so_far,
     resource_of,
     run_after,
     traced_function,
+    written_since,
 )
 from tfdist.compat.groups import abort_group, form_group
 from tfdist.compat.initial_rows import CHIEF
@@ -81,6 +84,7 @@ from tfdist.compat.optimizers import (
     scaled_learning_rate,
     variables_to_build,
 )
+from tfdist.compat.own_copies import moving_averages, updating_own_copy
 from tfdist.compat.partitions import (
     ParameterServerExtended,
     PartitionedVariable,
@@ -118,7 +122,6 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
 
 __all__ = [
-    "are_captured_by",
     "CHIEF",
     "CallVariable",
     "Coordinator",
@@ -136,6 +139,7 @@ __all__ = [
     "allow_functions_of_coordinator",
     "apply_weight_decay",
     "applying_reduced_gradients",
+    "are_captured_by",
     "as_worker",
     "captured_from",
     "captured_tensor",
@@ -191,8 +195,10 @@ __all__ = [
     "masked_weights",
     "model_strategy",
     "move_to",
+    "moving_averages",
     "not_restored",
     "number_of_batches",
+    "operations_so_far",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",
@@ -213,8 +219,10 @@ __all__ = [
     "traced_function",
     "unbuilt_parts",
     "unrecorded",
+    "updating_own_copy",
     "variables_to_build",
     "writes_rows",
+    "written_since",
 ]
 
 
@@ -222,6 +230,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, gradients, initial_rows, operations, optimizers, random_numbers)
-    for topic in (*topics, servers, stored_rows, variables):
+    topics = (data, gradients, initial_rows, operations, optimizers, own_copies)
+    for topic in (*topics, random_numbers, servers, stored_rows, variables):
         topic.install()

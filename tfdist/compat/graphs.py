@@ -53,6 +53,15 @@ _ADD_INPUT = touch(
     instead="a public method of `tf.Operation`",
 )
 
+_WRITES = touch(
+    "tensorflow.python.framework.auto_control_deps_utils",
+    *("get_read_write_resource_inputs", READ, "op"),
+    why="what a step of a replica that trains apart sets, by whatever means, must become equal "
+    "where the replicas meet; and a function that the step calls may set it",
+    versions=TENSORFLOW,
+    instead="a public list of the variables that a function may set",
+)
+
 
 def captured_tensor(placeholder: tf.Tensor) -> Any:
     """The outside tensor that a function's placeholder stands for; None for an argument."""
@@ -111,6 +120,36 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def operations_so_far() -> int:
+    """The number of operations of the graph that is being traced; 0 outside of functions."""
+    eagerly = tf.executing_eagerly()
+    return 0 if eagerly else len(tf.compat.v1.get_default_graph().get_operations())
+
+
+def written_since(start: int, end: int | None = None) -> list[tf.Tensor]:
+    """The resources that new operations of the graph that is being traced may change.
+
+    Args:
+        start: a result of `operations_so_far`: operations from this one on are new.
+        end: another one: operations from this one on do not count. None to count all.
+    """
+    found: dict[int, tf.Tensor] = {}
+    for operation in tf.compat.v1.get_default_graph().get_operations()[start:end]:
+        if any(tensor.dtype == tf.resource for tensor in operation.inputs):
+            found.update({id(handle): handle for handle in _WRITES.get()(operation)[1]})
+    return [_outermost(handle) for handle in found.values()]
+
+
+def _outermost(handle: tf.Tensor) -> tf.Tensor:
+    """What is captured as `handle`, from outside of all functions."""
+    while tf.is_symbolic_tensor(handle):
+        outside = captured_tensor(handle)
+        if outside is None:
+            break
+        handle = outside
+    return handle
 
 
 def function_graph(graph: tf.Graph, name: str) -> Any:

@@ -85,6 +85,8 @@ class Compressor:
     rounds_elements: ClassVar[bool] = False
     """Whether each element is rounded by itself, to a relative precision, so that weights can be
     sent as well as gradients."""
+    sparsifies: ClassVar[bool] = False
+    """Whether only some elements are sent, and the others later."""
 
     error_feedback: bool = dataclasses.field(default=False, kw_only=True)
     min_bytes: int = dataclasses.field(default=1024, kw_only=True)

@@ -39,6 +39,8 @@ def size_of(ratio: float, spec: tf.TensorSpec) -> int:
 class Sparse(Compressor):
     """Base of the compressors that send some elements with their positions."""
 
+    sparsifies: ClassVar[bool] = True
+
     def _size(self, spec: tf.TensorSpec) -> int:
         """The largest number of elements that a payload may have."""
         raise NotImplementedError
@@ -182,6 +184,7 @@ class RandomK(Compressor):
 
     name: ClassVar[str] = "randomk"
     aggregation: ClassVar = "sum"
+    sparsifies: ClassVar[bool] = True
 
     ratio: float = 0.01
     error_feedback: bool = dataclasses.field(default=True, kw_only=True)

@@ -4,15 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from tfdist.engines.contract import Engine
+from tfdist.engines.contract import Engine, Value
+from tfdist.engines.processes import OneProcess
 from tfdist.engines.replica_context import ReplicaContextEngine
 
-_OF_OTHERS = ReplicaContextEngine()
 
+class AloneEngine(Engine):
+    """One replica that has no others: each operation returns what the replica has."""
+
+    replicas = 1
+    largest_message = None
+
+    def __init__(self) -> None:
+        self.processes = OneProcess()
+
+    def all_reduce(self, values: Sequence[Value]) -> list[Value]:
+        """The values."""
+        return list(values)
+
+    def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor."""
+        return tensor
+
+    def broadcast(self, tensor: tf.Tensor, root: int = 0) -> tf.Tensor:
+        """The tensor."""
+        return tensor
+
+    def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows."""
+        return rows
+
+    def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
+        """The vector."""
+        return vector
+
+
+_OF_OTHERS = ReplicaContextEngine()
+_ALONE = AloneEngine()
 _thread = threading.local()
 
 
@@ -35,4 +67,21 @@ def current() -> Engine:
     """The engine of the current strategy; the replica context if the strategy is not tfdist's."""
     if getattr(_thread, "refuses", False):
         raise ExchangeRefusedError("the step needs an engine")
+    if getattr(_thread, "is_alone", False):
+        return _ALONE
     return getattr(tf.distribute.get_strategy(), "engine", _OF_OTHERS)
+
+
+@contextlib.contextmanager
+def alone(is_alone: bool = True) -> Iterator[None]:
+    """In this thread, the current engine is that of a replica that has no others.
+
+    Args:
+        is_alone: False to change nothing.
+    """
+    before = getattr(_thread, "is_alone", False)
+    _thread.is_alone = before or is_alone
+    try:
+        yield
+    finally:
+        _thread.is_alone = before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import Any
 
 import keras
@@ -13,11 +13,11 @@ from tfdist import compat
 from tfdist.arguments import check_instance
 from tfdist.optimizer.wrapper import OptimizerWrapper
 from tfdist.options import OptimizerOptions, Options, takes_optimizer_options
-from tfdist.step import collection, loss_sums, replica
+from tfdist.step import collection, end_of_data, loss_sums, replica
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
-from tfdist.step.compression_state import CompressionState
 from tfdist.step.gradient_weight import gradient_weight
+from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.loss_tags import LOSS, refuse_unweighted, tag
 from tfdist.step.path import StepPath
@@ -80,7 +80,8 @@ class DistributedOptimizer(OptimizerWrapper):
     _own = frozenset({"options", "_loss_scale", "_update"})
     gradient_monitor: Any = None
     accumulator: GradientAccumulator | None = None
-    compression_state: CompressionState | None = None
+    compression_state: Any = None
+    local_state: Any = None
     _path: StepPath | None = None
 
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -116,11 +117,12 @@ class DistributedOptimizer(OptimizerWrapper):
         super().build(variables)
         if isinstance(tf.distribute.get_strategy(), collection.CollectsGradients):
             return
-        self._path = StepPath(self.options, self._update, self._loss_scale, variables)
-        # As attributes of the optimizer, so that Keras' saving finds their state.
-        self.accumulator = self._path.accumulator
-        if self.compressed is not None:
-            self.compression_state = self.compressed.state
+        self._path = StepPath(
+            self.options, self.unwrap(), self._update, self._loss_scale, variables
+        )
+        for name, state in self._path.states().items():
+            if state is not None:  # as attributes, so that Keras' saving finds them
+                setattr(self, name, state)
 
     def _build_inner(self, variables: list[keras.Variable]) -> None:
         self._update.build(variables)
@@ -132,11 +134,18 @@ class DistributedOptimizer(OptimizerWrapper):
     def load_own_variables(self, store: dict) -> None:
         """Reads the inner optimizer's state."""
         self._update.load_own_variables(store)
+        if self.local_state is not None:
+            self.local_state.note_file(bool(store.keys()))
 
     @property
     def compressed(self) -> CompressedExchange | None:
         """Compresses the gradients, once the optimizer is built; None without compression."""
         return self._path.averaging.compressed if self._path is not None else None
+
+    @property
+    def rounds(self) -> LocalRounds | None:
+        """Where replicas that train apart meet; None before `build`, and without `local`."""
+        return self._path.rounds if self._path is not None else None
 
     @tf.autograph.experimental.do_not_convert
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
@@ -189,8 +198,7 @@ class DistributedOptimizer(OptimizerWrapper):
             context.merge_call(self._build_in_scope, args=(variables,))
         path = self._path
         assert path is not None
-        if path.accumulator is not None:
-            self._check_applied_once()
+        path.check_applied_once(self)
         path.order(grads)
         gradients = self._in_build_order(list(grads), variables)
         if self.gradient_monitor is not None:
@@ -251,22 +259,16 @@ class DistributedOptimizer(OptimizerWrapper):
         """Notes that this step counts an update, whatever the data."""
         step = replica.current()
         if step is not None:
-            advances = [functools.partial(counter.assign_add, 1) for counter in self.counters()]
-            step.notes.advances.extend(advances)
+            step.notes.advances += [partial(end_of_data.count, c) for c in self.counters()]
 
-    def _check_applied_once(self) -> None:
-        """Raises ValueError at a second call in one step: each call counts as a micro-batch."""
-        step = replica.current()
-        if step is None:
-            return
-        if id(self) in step.notes.applied:
-            raise ValueError(
-                "With gradient accumulation an optimizer can be applied once per step, as each "
-                "time counts as a micro-batch. Apply all gradients at once, use an optimizer for "
-                "each group of variables, or `accumulation_steps=1`. Received: a second apply of "
-                f"{self.name} with accumulation_steps={self.options.accumulation_steps}"
-            )
-        step.notes.applied.add(id(self))
+    def finish_round(self) -> None:
+        """With `local`: ends the rounds under way in this strategy, so that there is one model.
+
+        `fit`, `evaluate`, `predict` and saving do so by themselves. A loop of your own calls it
+        before it looks at the weights, outside of functions and in all processes.
+        """
+        if self.rounds is not None:
+            self._distribution_strategy.finish_rounds()
 
     def _build_in_scope(self, strategy: tf.distribute.Strategy, variables: list) -> None:
         with tf.init_scope(), strategy.scope():
@@ -286,9 +288,7 @@ class DistributedOptimizer(OptimizerWrapper):
         cls, config: dict[str, Any], custom_objects: dict | None = None
     ) -> DistributedOptimizer:
         """Makes the optimizer that `get_config` describes."""
-        inner = keras.saving.deserialize_keras_object(
-            config["inner_optimizer"], custom_objects=custom_objects
-        )
+        inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects)
         return cls(**{**config, "inner_optimizer": inner})
 
 

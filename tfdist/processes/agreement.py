@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.checksum import checksum
-from tfdist.processes.contracts import Coordinated
+from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.step.accumulation import GradientAccumulator
+from tfdist.step.local_state import LocalState
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
 
@@ -109,18 +110,19 @@ def check_equal(states: Sequence[int]) -> None:
         raise RuntimeError(
             "The ranks' weights or optimizer states have become different, so they no longer "
             "train one model. Something sets variables in one rank only, or a layer draws "
-            "random numbers of its own. "
+            "random numbers of its own. With `local` a callback must not set variables by the "
+            "weights in the middle of an epoch, as each rank has its own weights there. "
             f"Received: checksums {[f'{state:08x}' for state in states]} by rank"
         )
 
 
-def combined_checksum(strategy: Coordinated, variables: Sequence[keras.Variable]) -> int:
+def combined_checksum(strategy: WithReplicas, variables: Sequence[keras.Variable]) -> int:
     """A checksum of those of `variables` that must be equal in all processes."""
     found = [variable.value for variable in variables]
     return _combined(checksum_of(strategy, value) for value in found if _is_common(value))
 
 
-def checksum_of(strategy: Coordinated, variable: tf.Variable) -> int:
+def checksum_of(strategy: WithReplicas, variable: tf.Variable) -> int:
     """A checksum of the value of `variable` on this process' first replica."""
     return checksum(strategy.experimental_local_results(variable)[0])
 
@@ -162,6 +164,11 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
             found.setdefault(id(variable.value), variable.value)
     for accumulator in accumulators(model):
         found.setdefault(id(accumulator.micro_step), accumulator.micro_step)
+    for state in replica_states(model):
+        if isinstance(state, LocalState):
+            for owned in state.owned:
+                found.pop(id(owned), None)
+            found.update({id(counter): counter for counter in state.counters})
     return [v for v in found.values() if v.dtype != tf.string]
 
 
@@ -172,11 +179,11 @@ def rates(model: keras.Model) -> list[tf.Variable]:
 
 
 def replica_states(model: keras.Model) -> list[ReplicaState]:
-    """The state that each replica owns: accumulated gradients, and what compressors keep."""
+    """The state that each replica owns: of accumulation, of compressors, and of local steps."""
     found = [
         getattr(optimizer, name, None)
         for optimizer in optimizers_of(model).values()
-        for name in ("accumulator", "compression_state")
+        for name in ("accumulator", "compression_state", "local_state")
     ]
     return [state for state in found if state is not None]
 

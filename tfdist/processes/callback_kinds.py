@@ -52,9 +52,28 @@ def may_save_alone(callback: keras.callbacks.Callback, phase: str) -> bool:
     """
     if not getattr(callback, "saves_alone", True):
         return False
+    return _is_of_user(callback) and defines(callback, phase)
+
+
+def _is_of_user(callback: keras.callbacks.Callback) -> bool:
+    """Whether a user has written what `callback` does."""
     known = type(callback).__module__.partition(".")[0] in ("keras", "tfdist")
-    is_lambda = isinstance(callback, keras.callbacks.LambdaCallback)
-    return (is_lambda or not known) and defines(callback, phase)
+    return not known or isinstance(callback, keras.callbacks.LambdaCallback)
+
+
+def may_set_in_batches(callback: keras.callbacks.Callback, phase: str) -> bool:
+    """Whether `callback` may set weights before or after a batch.
+
+    A callback that sets none can say so: `changes_variables = False`.
+
+    Args:
+        callback: of the user, of Keras or of tfdist; the latter two set none there.
+        phase: "begin" or "end", of a batch.
+    """
+    if not getattr(callback, "changes_variables", True) or not _is_of_user(callback):
+        return False
+    names = (f"on_batch_{phase}", f"on_train_batch_{phase}")
+    return any(defines(callback, name, PASSIVE) for name in names)
 
 
 def acts_in_batches(callback: keras.callbacks.Callback) -> bool:

@@ -110,6 +110,7 @@ class First(keras.callbacks.Callback):
             results = self.model.get_metrics_result()
             if logs is not None:
                 logs.update({name: float(results[name]) for name in logs if name in results})
+                self._shared.strategy.make_logs_equal(self.model, logs)
             self._shared.in_batches.begin()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

@@ -26,6 +26,12 @@ class KerasRunner(Protocol):
 
     callback_files: list[CallbackFiles]
 
+    def finish_rounds(self) -> None:
+        """Ends rounds of local steps, so that the replicas have one model; called by all."""
+
+    def stop_watching(self) -> None:
+        """Called where an exception may have stopped callbacks in a run."""
+
     @property
     def is_chief(self) -> bool:
         """Whether this process writes files and progress."""
@@ -35,7 +41,14 @@ class KerasRunner(Protocol):
         """Whether there are other processes to agree with."""
 
 
-class Coordinated(KerasRunner, Protocol):
+class WithReplicas(Protocol):
+    """A strategy with replicas in this process."""
+
+    def experimental_local_results(self, value: tf.Tensor) -> tuple:
+        """A value's parts on the local replicas; see `tf.distribute.Strategy`."""
+
+
+class Coordinated(KerasRunner, WithReplicas, Protocol):
     """A strategy whose replicas live in several processes.
 
     Attributes:
@@ -58,6 +71,9 @@ class Coordinated(KerasRunner, Protocol):
     def trains_with(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Called when training begins, with the callbacks of the user and of Keras."""
 
+    def make_logs_equal(self, model: keras.Model, logs: dict) -> None:
+        """Gives all processes the same logs, where a step knows those of one; called by all."""
+
     def epoch_logs(self) -> dict[str, float]:
         """What the strategy adds to the logs of each epoch."""
 
@@ -70,9 +86,6 @@ class Coordinated(KerasRunner, Protocol):
         Returns:
             Whether there were any.
         """
-
-    def experimental_local_results(self, value: tf.Tensor) -> tuple:
-        """A value's parts on the local replicas; see `tf.distribute.Strategy`."""
 
     def scope(self) -> AbstractContextManager[Iterator[tf.distribute.Strategy]]:
         """A context in which variables are made for this strategy."""

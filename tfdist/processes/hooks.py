@@ -22,7 +22,7 @@ from tfdist.processes.agreement import (
 )
 from tfdist.processes.callbacks import coordinate
 from tfdist.processes.contracts import Coordinated
-from tfdist.processes.files import protect, restored
+from tfdist.processes.files import protect
 from tfdist.processes.saving import write_together
 from tfdist.processes.whole_files import whole_file
 
@@ -40,8 +40,9 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is None:
             return contextlib.nullcontext()
+        strategy.finish_rounds()
         if not strategy.is_multi_process:
-            return restored(strategy)
+            return runs.alone(strategy)
         strategy.prepare_run(model)
         return runs.coordinated(strategy, functools.partial(agree, model, name, arguments))
 
@@ -49,15 +50,20 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is None:
             return False
+        first, last = strategy.callbacks_around_others(callbacks.callbacks)
         more = strategy.callbacks_of_runs()
         _replace(callbacks.callbacks, more)
+        _take_out(callbacks.callbacks, [*first, *last])
         (coordinate if strategy.is_multi_process else protect)(strategy, callbacks)
-        return strategy.is_multi_process or bool(more)
+        callbacks.callbacks[:] = [*first, *callbacks.callbacks, *last]
+        return strategy.is_multi_process or bool(more or first or last)
 
     def save(model: keras.Model, path: Any, write: Callable[[Any], Any]) -> Any:
         strategy = strategy_of(model)
         if strategy is None:
             return write(path)
+        if not strategy.is_multi_process:
+            strategy.finish_rounds()
 
         def write_whole() -> Any:
             # An archive of large variables is made from a temporary file of the same size.
@@ -72,6 +78,7 @@ def install(strategy_class: type) -> None:
         if strategy is not None and strategy.is_multi_process:
             _load(strategy, model, read)
         elif strategy is not None:
+            strategy.finish_rounds()
             with compat.reading_rows(strategy):
                 read()
         else:
@@ -79,7 +86,10 @@ def install(strategy_class: type) -> None:
 
     def before_single_batch(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
         strategy = strategy_of(model)
-        if strategy is None or not strategy.is_multi_process:
+        if strategy is None:
+            return
+        strategy.finish_rounds()
+        if not strategy.is_multi_process:
             return
         strategy.prepare_run(model)
         if not strategy.callbacks_run:
@@ -117,8 +127,14 @@ def agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
 
 def _replace(callbacks: list, more: list[keras.callbacks.Callback]) -> None:
     """Appends `more` in place of such callbacks: a list may be given a model again, or another."""
-    kinds = {type(callback) for callback in more}
-    callbacks[:] = [*(callback for callback in callbacks if type(callback) not in kinds), *more]
+    _take_out(callbacks, more)
+    callbacks += more
+
+
+def _take_out(callbacks: list, like: list[keras.callbacks.Callback]) -> None:
+    """Removes callbacks of the same kinds as those of `like`."""
+    kinds = {type(callback) for callback in like}
+    callbacks[:] = [callback for callback in callbacks if type(callback) not in kinds]
 
 
 def _size(model: keras.Model) -> int:
@@ -132,6 +148,7 @@ def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -
     """Writes in the chief; the other processes send it the state that only they have."""
     states = [state for state in replica_states(model) if state.has_rows()]
     if not all(state.is_held for state in states):
+        strategy.finish_rounds()
         return write_together(strategy.processes, states, write)
     return write() if strategy.is_chief else None
 
@@ -148,6 +165,7 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
         if strategy.is_chief:
             read()
         return
+    strategy.finish_rounds()
     while not _loaded(strategy, model, read):
         pass
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 from tfdist.engines.processes import Processes
 from tfdist.processes import files
-from tfdist.processes.contracts import Coordinated
+from tfdist.processes.contracts import Coordinated, KerasRunner
 
 # About how many seconds pass until the processes again ask each other about Ctrl-C.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
@@ -48,6 +48,19 @@ def coordinated(strategy: Coordinated, agree: Callable[[], None]) -> Iterator[No
             _running.active = False
             strategy.callbacks_run = False
             strategy.on_demand.abandon()
+            strategy.stop_watching()
+
+
+@contextlib.contextmanager
+def alone(strategy: KerasRunner) -> Iterator[None]:
+    """Surrounds a run of one process: an interruption leaves no round of local steps open."""
+    with files.restored(strategy):
+        try:
+            yield
+        except BaseException:
+            strategy.stop_watching()
+            strategy.finish_rounds()
+            raise
 
 
 _running = threading.local()
@@ -127,12 +140,14 @@ class Questions:
 
         Raises:
             KeyboardInterrupt: in all processes, when Ctrl-C was pressed in one.
+            RuntimeError: when another process does something else, instead of a step.
         """
         self._steps_left -= 1
         if self._steps_left > 0:
             return False
         milliseconds = int(1000 * (time.monotonic() - self._asked_at))
         rows = self._processes.all_gather([int(_Interruption.requested), milliseconds])
+        self._check_answers(rows[:, 0].tolist())
         if rows[:, 0].any():
             ranks = [rank for rank, requested in enumerate(rows[:, 0]) if requested]
             raise KeyboardInterrupt(f"Ctrl-C in rank {', '.join(map(str, ranks))}")
@@ -142,3 +157,15 @@ class Questions:
         self._steps_left = self._steps_between
         self._asked_at = time.monotonic()
         return bool(rows[:, 1].max() > 500 * _SECONDS_BETWEEN_QUESTIONS)
+
+    @staticmethod
+    def _check_answers(answers: list[int]) -> None:
+        others = [rank for rank, answer in enumerate(answers) if answer not in (0, 1)]
+        if others:
+            raise RuntimeError(
+                "Another rank does something else where this one begins a step. If a callback "
+                "saves, loads or evaluates the model in the middle of an epoch, or ends a round of "
+                "local steps, it must do so in all ranks, after the same batch. With `local` the "
+                "ranks have no one model there, so no rank can save it alone: save at the end of "
+                f"an epoch, or in all ranks. Received: something else in ranks {others}"
+            )

@@ -33,6 +33,8 @@ class GradientAccumulator(ReplicaState):
         variables: number of trainable variables.
         iterations: returns the optimizer's number of updates.
         compressed: whether gradients are compressed.
+        apart: whether replicas train apart. Then gradients are not weighted by the replicas'
+            shares, so what waits for an update is of no use to synchronous training.
     """
 
     def __init__(
@@ -42,13 +44,15 @@ class GradientAccumulator(ReplicaState):
         variables: int,
         iterations: Callable[[], int],
         compressed: bool,
+        apart: bool = False,
     ):
         super().__init__(name="accumulated_gradients")
         self.steps = steps
         self.buckets = buckets
         self._variables = variables
         self._iterations = iterations
-        self._compressed = compressed
+        self._is_seen = compressed or apart
+        self._apart = apart
         self.micro_step = tf.Variable(
             0,
             dtype=tf.int64,
@@ -117,8 +121,8 @@ class GradientAccumulator(ReplicaState):
         return int(self.micro_step.numpy()) != 0
 
     def saved_as(self) -> str:
-        """Per replica if a compressor will see each replica's sums, else as their total."""
-        return PER_REPLICA if self._compressed and not self._processes.may_change else SUM
+        """Per replica if each replica's sums will be seen, else as their total."""
+        return PER_REPLICA if self._is_seen and not self._processes.may_change else SUM
 
     def position(self) -> tuple[int, int]:
         """The number of updates, and the number of micro-batches since the last update."""
@@ -134,6 +138,8 @@ class GradientAccumulator(ReplicaState):
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it."""
         store["micro_step"] = self.micro_step.numpy()
+        if self._apart and self.has_rows():
+            store["apart"] = np.int64(1)
         super().save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
@@ -143,10 +149,13 @@ class GradientAccumulator(ReplicaState):
             ValueError: when the state was saved for other variables.
         """
         names = set(store.keys())
-        if len(names) <= 1:
+        gradients = names - {"micro_step", "apart"}
+        if gradients and ("apart" in names) != self._apart:
+            warn_of_dropping(int(store["micro_step"][()]))
+            gradients = set()
+        if not gradients:
             self.adopt(NOTHING)
             return
-        gradients = {name for name in names if name != "micro_step"}
         by_replica = any("." in name for name in gradients)
         variables = {name.partition(".")[0] for name in gradients}
         replicas, rest = divmod(len(gradients), len(variables))
@@ -163,11 +172,27 @@ class GradientAccumulator(ReplicaState):
         def of_replica(key: str, replica: int) -> np.ndarray:
             return _array(store[f"{key}.{replica}"])
 
-        is_alike = replicas == self._strategy.num_replicas_in_sync
-        if is_alike and not self._processes.may_change:
+        now = self._strategy.num_replicas_in_sync
+        if replicas == now and not self._processes.may_change:
             self.adopt(PER_REPLICA, of_replica)
-        else:
-            self.adopt(SUM, lambda key, _: total_of(of_replica(key, r) for r in range(replicas)))
+            return
+        # Of the sum each replica gets an equal part; replicas that train apart each get the mean.
+        times = now / replicas if self._apart else 1
+
+        def total(key: str, _: int) -> np.ndarray:
+            summed = total_of(of_replica(key, r) for r in range(replicas))
+            return (summed * times).astype(summed.dtype)
+
+        self.adopt(SUM, total)
+
+
+def warn_of_dropping(micro_batches: int) -> None:
+    """Warns that micro-batches that wait for an update are dropped."""
+    tf.get_logger().warning(
+        "tfdist: the gradients of %d micro-batches wait for an update, and are dropped: replicas "
+        "that train together weigh them in another way than replicas that train apart (`local`).",
+        micro_batches,
+    )
 
 
 def _array(stored: Structure) -> np.ndarray:

@@ -56,6 +56,12 @@ def running_step(model: keras.Model) -> str | None:
     return step if innermost is model else None
 
 
+def count(counter: keras.Variable) -> None:
+    """Adds one to a counter of updates; replicas that train apart have each counted their own."""
+    for copy in getattr(counter.value, "values", (counter.value,)):
+        copy.assign_add(1)
+
+
 def advance() -> None:
     """Moves on what a step of the innermost run moves on, after a step that found no data."""
     model, step = getattr(_runs, "innermost", (None, ""))

@@ -11,8 +11,8 @@ from tfdist.step.loss_scale import LossScale
 def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tensor | None:
     """The weight of this replica's gradients; None for 1.
 
-    The weight is the share (unless the loss has it already) times the inverse of the loss scale. On
-    a replica without samples the weight is zero.
+    The weight is the share (unless the loss has it already, or the replica trains apart) times the
+    inverse of the loss scale. On a replica without samples the weight is zero.
 
     Args:
         optimizer: the optimizer that applies the gradients; its `scale_loss` may have applied the
@@ -22,7 +22,9 @@ def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tens
     weight: float | tf.Tensor | None = None
     step = replica.current()
     if step is not None:
-        scaled = step.own_loop or id(optimizer) in step.notes.scaled_losses
+        scaled = (
+            step.own_loop or step.apart is not None or id(optimizer) in step.notes.scaled_losses
+        )
         step.notes.weighted_gradients |= not scaled
         weight = step.share.nonempty if scaled else step.share.fraction
         weight = None if step.notes.empty_counts else weight

@@ -78,4 +78,4 @@ def counted(values: Structure) -> tuple[Any, Any]:
         values = loss_sums.as_mean(step, values)
     if step.share.nonempty is not None:
         values = tf.math.multiply_no_nan(values, tf.cast(step.share.nonempty, values.dtype))
-    return values, step.share.fraction
+    return values, step.reported_share.fraction

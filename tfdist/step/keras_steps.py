@@ -21,8 +21,9 @@ def complete(
 ) -> Callable:
     """Returns `fn`, completed by what must follow in the same replica.
 
-    After a training step, the statistics that layers took from their local batch are averaged. The
-    logs of training and evaluation go through `finish_logs`.
+    After a training step, the statistics that layers took from their local batch are averaged; if
+    replicas train apart, `step/local_end.py` averages them where the replicas meet. The logs of
+    training and evaluation go through `finish_logs`.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -35,7 +36,7 @@ def complete(
             return logs
         if name == "train_step":
             statistics = moving_statistics.local_statistics(model)
-            if statistics:
+            if statistics and running.apart is None:
                 moving_statistics.average(statistics, running.share)
             if running.notes.weighted_gradients and running.share.nonempty is not None:
                 _warn_of_gradients_across_replicas(model)

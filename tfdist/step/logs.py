@@ -47,7 +47,7 @@ def for_mean_over_replicas(logs: Structure, running: replica.ReplicaStep) -> Str
     def mean(log: Structure) -> tf.Tensor:
         return loss_sums.as_mean(running, tf.convert_to_tensor(log))
 
-    weight = running.share.fraction * running.replicas
+    weight = running.reported_share.fraction * running.replicas
     return contributions(logs, weight, mean, _is_floating)
 
 

@@ -35,7 +35,7 @@ def average(
         return loss_tags.tag(part, loss_tags.PART)
     per_example_loss = tf.convert_to_tensor(per_example_loss)
     mean = compute(per_example_loss, sample_weight, tf.shape(per_example_loss)[0])
-    if not step.own_loop:
+    if not step.own_loop or step.apart is not None:
         return loss_tags.tag(mean, loss_tags.LOSS)
     return loss_tags.tag(mean * tf.cast(step.share.fraction, mean.dtype), loss_tags.PART)
 
@@ -45,7 +45,7 @@ def regularization(scale: Callable, loss: Structure) -> Any:
     step = replica.current()
     if step is None:
         return scale(loss)
-    if not step.own_loop:
+    if not step.own_loop or step.apart is not None:
         return tf.reduce_sum(loss)
     step.notes.seen.discard(loss_tags.ADDED)
     return loss_tags.tag(scale(loss), loss_tags.SCALED)

@@ -95,7 +95,7 @@ def _may_be_of_samples(step: ReplicaStep, term: Term) -> bool:
     A worker of a parameter server gets the weights as tensors, so a regularizer is not seen to be a
     function of weights only. But there the number of samples is never static.
     """
-    if step.replicas == 1:
+    if step.replicas == 1 or step.apart is not None:
         return False
     operation = term.tensor.op
     if step.exchanges or operation.type not in ("Sum", "L2Loss"):

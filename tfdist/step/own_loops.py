@@ -8,6 +8,7 @@ over the replicas is the global loss.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -91,6 +92,7 @@ def _weights(step: ReplicaStep, terms: list[Term], loss: tf.Tensor) -> list:
         ValueError: where tfdist cannot tell the weight.
     """
     kinds = {term.kind for term in terms}
+    _check_apart(step, kinds, loss)
     means = [term for term in terms if term.kind == MEAN]
     same = [term for term in terms if term.kind in (ADDED, CONSTANT)]
     divided = [term for term in same if term.has_factor(1.0 / step.replicas)]
@@ -127,6 +129,18 @@ def _weights(step: ReplicaStep, terms: list[Term], loss: tf.Tensor) -> list:
     return weights
 
 
+def _check_apart(step: ReplicaStep, kinds: set[str], loss: tf.Tensor) -> None:
+    """Raises ValueError for a part of a global sum, where each replica trains apart."""
+    if step.apart is not None and kinds & {PART, SUM, SCALED}:
+        raise ValueError(
+            "This loss is a part of a sum over all replicas, but with `local` each replica trains "
+            "with its own samples until the end of the round: its loss would be too small. Take "
+            "the mean over the replica's samples (`tf.reduce_mean`, a loss of `keras.losses`, or "
+            "`tf.nn.compute_average_loss` without `global_batch_size`). "
+            f"Received: {getattr(loss, 'name', None) or loss}, which is one of {sorted(kinds)}"
+        )
+
+
 def _named(terms: list[Term], loss: tf.Tensor) -> str:
     unknown = next(term.tensor for term in terms if term.kind == UNKNOWN)
     return f"{loss.name}, with {unknown.name}, the result of {unknown.op.type}"
@@ -137,6 +151,7 @@ def _weighted_eagerly(step: ReplicaStep, target: tf.Tensor, gradient: Gradient) 
     kind = tag_of(target)
     kinds = {kind} if kind else step.notes.seen - {ADDED}
     parts = {PART, SCALED} & kinds
+    _check_apart(step, kinds, target)
     mixed = parts and (kinds - parts or ADDED in step.notes.seen)
     if not kinds or (mixed and not kind):
         raise ValueError(
@@ -161,6 +176,7 @@ def weigh_returned(step: ReplicaStep, result: Structure) -> Any:
     """
     if not step.own_loop:
         return result
+    step = dataclasses.replace(step, share=step.reported_share, apart=None)
     flat = tf.nest.flatten(result)
     if not any(_is_loss(value) for value in flat):
         return result

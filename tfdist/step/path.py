@@ -15,9 +15,13 @@ from tfdist.step import backward, exchange, replica
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import averaging_of
 from tfdist.step.exchange import Packing
+from tfdist.step.local_rounds import LocalRounds
+from tfdist.step.local_update import LocalUpdate
 from tfdist.step.loss_scale import LossScale
+from tfdist.step.replica_state import ReplicaState
 from tfdist.step.update import Update
 from tfdist.step.weighting import weigh
+from tfdist.structures import Structure
 
 
 class StepPath:
@@ -27,6 +31,7 @@ class StepPath:
 
     Args:
         options: the options of the optimizer.
+        optimizer: the optimizer as the user gave it.
         update: updates the variables.
         loss_scale: the loss scale of the optimizer.
         variables: the trainable variables; the update is built for all of them.
@@ -34,11 +39,13 @@ class StepPath:
     Attributes:
         accumulator: the gradients that wait for an update; None without accumulation.
         averaging: what the replicas average.
+        rounds: where replicas that train apart meet; None if all updates are synchronous.
     """
 
     def __init__(
         self,
         options: Options,
+        optimizer: keras.optimizers.Optimizer,
         update: Update,
         loss_scale: LossScale,
         variables: Sequence[keras.Variable],
@@ -47,6 +54,7 @@ class StepPath:
         self._update = update
         self._loss_scale = loss_scale
         self._specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        local = options.local_steps(tf.distribute.get_strategy().num_replicas_in_sync)
         self.accumulator: GradientAccumulator | None = None
         if options.accumulation_steps > 1:
             self.accumulator = GradientAccumulator(
@@ -55,13 +63,51 @@ class StepPath:
                 len(variables),
                 lambda: int(update.number().numpy()),
                 options.compression is not None,
+                local is not None,
             )
         self.averaging = averaging_of(options, self._specs, [v.path for v in variables])
+        self.rounds: LocalRounds | None = None
+        self._apart: LocalUpdate | None = None
+        if local is not None:
+            self.rounds = LocalRounds(
+                local,
+                optimizer,
+                update,
+                variables,
+                self.averaging,
+                self.accumulator,
+                options.bucket_bytes,
+            )
+            tf.distribute.get_strategy().all_rounds.add(self.rounds)
+            self._apart = LocalUpdate(self.rounds, update, loss_scale, self.accumulator)
+
+    def states(self) -> dict[str, ReplicaState | None]:
+        """What each replica has for itself, by the name of the optimizer's attribute."""
+        compressed = self.averaging.compressed
+        return {
+            "accumulator": self.accumulator,
+            "compression_state": None if compressed is None else compressed.state,
+            "local_state": None if self.rounds is None else self.rounds.state,
+        }
 
     @property
     def updates_at_each_step(self) -> bool:
         """Whether every step ends in an update: no accumulation, and no loss scale to skip one."""
         return self.accumulator is None and not self._loss_scale.is_used
+
+    def check_applied_once(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Raises ValueError at a second call in one step: each call counts as a micro-batch."""
+        step = replica.current()
+        if step is None or self.accumulator is None:
+            return
+        if id(optimizer) in step.notes.applied:
+            raise ValueError(
+                "With gradient accumulation an optimizer can be applied once per step, as each "
+                "time counts as a micro-batch. Apply all gradients at once, use an optimizer for "
+                "each group of variables, or `accumulation_steps=1`. Received: a second apply of "
+                f"{optimizer.name} with accumulation_steps={self.accumulator.steps}"
+            )
+        step.notes.applied.add(id(optimizer))
 
     def order(self, gradients: Sequence[Any]) -> None:
         """Computes large gradients first, as they travel longest; in replica context."""
@@ -84,12 +130,36 @@ class StepPath:
             variables: the variables to update.
             places: the index of each of `variables` among those that the update was built for.
         """
-        packing, packed = self._pack(gradients, weight)
+        if self.rounds is not None:
+            self.rounds.is_applied = True
         running = replica.current()
+        apart = running is not None and running.apart is not None
+        packing, packed = self._pack(gradients, weight, apart)
         if running is not None and not running.notes.computed:
             running.notes.computed += tf.nest.flatten(packed, expand_composites=True)
             for act in running.notes.when_computed:
                 act()
+
+        if running is not None and apart:
+            if self._apart is None:
+                raise ValueError(
+                    "With `local` an optimizer must be built in the strategy's scope. Build it "
+                    "there, or leave that to the first step. Received: a local step with an "
+                    "optimizer that was built elsewhere"
+                )
+
+            def chosen(found: Sequence[Structure]) -> list:
+                # With accumulation there are zeros where there is no gradient.
+                return [None if gradients[i] is None else found[i] for i in places]
+
+            self._apart.run(running, packing, packed, variables, chosen)
+            return
+        if self.rounds is not None and running is not None and running.own_loop:
+            raise ValueError(
+                "With `local` a loop of your own says which functions are training steps: "
+                "`strategy.run(tfdist.local_step(step), args=...)`. Received: an optimizer that is "
+                "applied in another function"
+            )
 
         def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:
             totals = self.averaging.sum(packing, packed, self._update.number())
@@ -106,8 +176,10 @@ class StepPath:
                 self._update_if_due, args=(average_and_update, packed, finite)
             )
 
-    def _pack(self, gradients: list, weight: float | tf.Tensor | None) -> tuple[Packing, list]:
-        """Packs and weights the gradients in one pass.
+    def _pack(
+        self, gradients: list, weight: float | tf.Tensor | None, apart: bool
+    ) -> tuple[Packing, list]:
+        """Packs and weights the gradients in one pass; without buckets if they do not travel.
 
         With accumulation all gradients become dense: zeros for variables without a gradient.
         """
@@ -118,7 +190,10 @@ class StepPath:
                 else tf.convert_to_tensor(gradient)
                 for gradient, spec in zip(gradients, self._specs)
             ]
-        packing = self.averaging.packing(gradients, self.accumulator is not None)
+        if apart and self.accumulator is None:
+            packing = Packing(gradients, self._specs, 0)
+        else:
+            packing = self.averaging.packing(gradients, self.accumulator is not None)
         packed = packing.pack(gradients)
         return packing, packed if weight is None else [weigh(value, weight) for value in packed]
 

@@ -10,11 +10,14 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tfdist.step.weighting import Share
+
+if TYPE_CHECKING:
+    from tfdist.step.local_rounds import LocalRounds
 
 
 @dataclasses.dataclass
@@ -34,6 +37,11 @@ class Notes:
         drawn: for each random number that was drawn, the state of its generator.
         computed: the gradients of the first update of this step, before they are exchanged.
         when_computed: functions that are called as soon as there are these gradients.
+        rounds: the rounds of the optimizers that a replica that trains apart has applied.
+        begun: the rounds that have noted what weights the step began with.
+        at_update: for other rounds, what weights their first update began with, by id.
+        updates: the graph that each of these was applied in, and the number of its operations
+            before and after.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -46,6 +54,28 @@ class Notes:
     drawn: list[tf.Variable] = dataclasses.field(default_factory=list)
     computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
     when_computed: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    rounds: list[LocalRounds] = dataclasses.field(default_factory=list)
+    begun: list[LocalRounds] = dataclasses.field(default_factory=list)
+    at_update: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
+    updates: list[tuple[tf.Graph, int, int]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """What a replica knows about a step that it trains apart from the others.
+
+    Attributes:
+        reported: the replica's share in what is reported of the step.
+        samples: the number of its samples, an int64 scalar.
+    """
+
+    reported: Share
+    samples: tf.Tensor
+
+    @property
+    def share(self) -> Share:
+        """The share by which gradients are weighted: the whole of the replica's own batch."""
+        return Share(1.0, self.reported.nonempty)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +92,8 @@ class ReplicaStep:
         exchanges: whether the replicas of a step can exchange values while it runs.
         samples: how many samples this replica has; None where that is not static.
         is_eager: whether the strategy's `run` was called eagerly.
+        apart: what a replica that trains apart knows of this step; None in all other steps. The
+            share of such a replica is 1: it is a device of its own.
         notes: what the step finds out.
     """
 
@@ -72,7 +104,13 @@ class ReplicaStep:
     exchanges: bool = True
     samples: int | None = None
     is_eager: bool = False
+    apart: Apart | None = None
     notes: Notes = dataclasses.field(default_factory=Notes)
+
+    @property
+    def reported_share(self) -> Share:
+        """The share by which losses and metrics that are reported count."""
+        return self.share if self.apart is None else self.apart.reported
 
 
 _running = threading.local()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tfdist.step import replica
-from tfdist.step.loss_tags import PART, tag
+from tfdist.step.loss_tags import LOSS, PART, tag
 
 
 def scale_loss(loss: tf.Tensor) -> tf.Tensor:
@@ -37,4 +37,6 @@ def scale_loss(loss: tf.Tensor) -> tf.Tensor:
     step = replica.current()
     if step is None or not step.own_loop:
         return loss
+    if step.apart is not None:
+        return tag(loss, LOSS)
     return tag(tf.math.multiply_no_nan(loss, tf.cast(step.share.fraction, loss.dtype)), PART)

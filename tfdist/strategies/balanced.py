@@ -41,13 +41,16 @@ class BalancedStrategy(KerasStrategy):
         return self.balancer is not None and compat.keras_distributes()
 
     def _step_of_replica(
-        self, share: weighting.Share, args: tuple, keras_step: str | None
+        self, known: weighting.Share | replica.Apart, args: tuple, keras_step: str | None
     ) -> replica.ReplicaStep:
+        apart = None if isinstance(known, weighting.Share) else known
+        share = known if isinstance(known, weighting.Share) else known.share
         size = weighting.batch_size(args)
         return replica.ReplicaStep(
             replica_id=static_id(),
             replicas=self.num_replicas_in_sync,
             share=share,
+            apart=apart,
             own_loop=keras_step is None,
             samples=size if isinstance(size, int) else None,
             is_eager=tf.executing_eagerly(),

@@ -14,21 +14,29 @@ from tfdist import compat
 from tfdist.balance import whole_batches
 from tfdist.balance.callback import Balance
 from tfdist.callbacks.checks import TrainingChecks
+from tfdist.callbacks.drift import Drift
 from tfdist.data import batches, shards
 from tfdist.engines.contract import Engine
+from tfdist.engines.current import alone
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
-from tfdist.step import end_of_data, keras_steps, own_loops, replica, weighting
+from tfdist.step import end_of_data, keras_steps, local_step, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.step.compiled import compiled
 from tfdist.strategies import wrapping
-from tfdist.strategies.balanced import BalancedStrategy
+from tfdist.strategies.apart import ApartStrategy
 from tfdist.structures import Structure
-from tfdist.validation import check_layers, check_model_scope, check_not_empty, check_not_legacy
+from tfdist.validation import (
+    check_layers,
+    check_model_scope,
+    check_no_synchronized_layers,
+    check_not_empty,
+    check_not_legacy,
+)
 
 
-class SynchronousStrategy(BalancedStrategy):
+class SynchronousStrategy(ApartStrategy):
     """Mixed in before a `tf.distribute.Strategy` whose replicas update together.
 
     Attributes:
@@ -58,12 +66,16 @@ class SynchronousStrategy(BalancedStrategy):
         return self.processes.is_chief and not self.is_evaluator
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check that the model is in this scope and has data."""
-        return [TrainingChecks(self)]
+        """Callbacks for `model.fit`: they check that the model is in this scope and has data.
+
+        With `local` there is also `tfdist.callbacks.Drift`.
+        """
+        return [TrainingChecks(self), *([Drift()] if self.local is not None else [])]
 
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """The callback that moves the shares of the replicas, if they are balanced."""
-        return [Balance(self.balancer, lambda: self.is_chief)] if self.balancer else []
+        balance = [Balance(self.balancer, lambda: self.is_chief)] if self.balancer else []
+        return [*super().callbacks_of_runs(), *balance]
 
     def run(
         self,
@@ -78,8 +90,7 @@ class SynchronousStrategy(BalancedStrategy):
         hands in a batch that is not distributed yet (`train_on_batch`), the batch is split here.
 
         Raises:
-            ValueError: for a step of a model that was not built in this scope; inside of a function
-                that XLA must compile.
+            ValueError: for a step of a model of another scope; in a function that XLA compiles.
             TypeError: for a step of a legacy `tf_keras` model.
         """
         check_not_legacy(fn)
@@ -89,14 +100,21 @@ class SynchronousStrategy(BalancedStrategy):
                 "the function that calls `run`; in `fit`, `model.compile(..., jit_compile=True)` "
                 "compiles what each replica computes. Received: a call of run in such a function"
             )
+        if (marked := local_step.marked(fn)) is not None:
+            return self._run_marked(marked, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
         keras_step = compat.keras_step(fn)
         if keras_step is None:
+            self._look_out()
             return self._run_with_shares(fn, args, kwargs, options)
         model, name = keras_step
         if name == "train_step":
             self._prepare(model)
+            if self._notes_local(model):
+                with self._training_apart(own_loop=False):
+                    fn = self._ending(fn, model, own_loop=False)
+                    return self._run_keras_step(fn, args, kwargs, options, model, name)
         if self.compiles_replicas and model.jit_compile:
             fn = compiled(fn, model, name)
         return self._run_keras_step(fn, args, kwargs, options, model, name)
@@ -122,7 +140,9 @@ class SynchronousStrategy(BalancedStrategy):
             layers = compat.flatten_layers(model)
             check_model_scope(model, layers, self)
             check_layers(layers, self.num_replicas_in_sync)
-            if self.num_replicas_in_sync > 1:
+            if self.local is not None:
+                check_no_synchronized_layers(layers, "With `local` replicas")
+            elif self.num_replicas_in_sync > 1:
                 keras_steps.warn_of_unsynchronized_layers(model)
             self._prepared.add(model)
         wrapping.wrap_optimizers(model)
@@ -148,14 +168,17 @@ class SynchronousStrategy(BalancedStrategy):
             global_size = weighting.batch_size(args)
             if global_size is not None:
                 args = batches.split(args, global_size, self)
-        share_of_local_replica = self._shares(args, global_size, keras_step)
+        apart = self._trains_apart
+        about_step = self._apart if apart else self._shares
+        of_local_replica = about_step(args, global_size, keras_step)
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(*args: Structure, **kwargs: Any) -> Any:
-            share = share_of_local_replica(static_id() % len(self.extended.worker_devices))
-            step = self._step_of_replica(share, args, keras_step)
+            known = of_local_replica(static_id() % len(self.extended.worker_devices))
+            step = self._step_of_replica(known, args, keras_step)
             with (
+                alone(apart),
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without(args),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tfdist.options import Options
+
 
 def own_loop(what: str) -> ValueError:
     """The error for `what`, which a loop of the user's own has asked for."""
@@ -10,3 +12,13 @@ def own_loop(what: str) -> ValueError:
         "when a rank is lost; start a loop of your own without --min. "
         f"Received: {what} outside of them"
     )
+
+
+def check_options(options: Options) -> None:
+    """Raises ValueError for options that do not survive the loss of a rank."""
+    if options.local is not None:
+        raise ValueError(
+            "With `local` each rank has weights and an optimizer state of its own within a round, "
+            "which would be lost with the rank. Start the job without --min, or leave `local` out. "
+            f"Received: local={options.local} in an elastic job"
+        )

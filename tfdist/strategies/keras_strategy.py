@@ -81,6 +81,13 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
                 "anew for each size. Compile with `jit_compile=False`, or leave out `balance`. "
                 "Received: jit_compile=True, balance=True with several replicas"
             )
+        local = self.options.local_steps(self.num_replicas_in_sync)
+        if model.jit_compile and self.compiles_replicas and local is not None:
+            raise ValueError(
+                "Replicas that train apart (`local`) cannot be compiled yet. Compile with "
+                "`jit_compile=False`, or leave out `local`. "
+                f"Received: jit_compile=True, local={local}"
+            )
 
     def batch_spec(self, dataset: tf.data.Dataset) -> Structure:
         """The type specs of a batch of `dataset`, if this strategy distributed it; else None."""
@@ -98,6 +105,18 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """Callbacks that are added to those of every `fit`, `evaluate` and `predict`."""
         return []
+
+    def callbacks_around_others(
+        self, others: list[keras.callbacks.Callback]
+    ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
+        """Callbacks of every run that come before all `others`, and those that come after them."""
+        return [], []
+
+    def finish_rounds(self) -> None:
+        """Called before anything looks at the weights of a model; by all processes."""
+
+    def stop_watching(self) -> None:
+        """Called where an exception may have stopped callbacks in a run."""
 
     def trace_anew(self, model: keras.Model) -> None:
         """Makes the next train step of `model` contain what callbacks have added to steps."""

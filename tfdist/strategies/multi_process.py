@@ -250,7 +250,7 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
 
         step = keras_steps.complete(fn, model, name, finish_logs)
         logs = self._run_with_shares(step, args, kwargs, options, name)
-        if name != "predict_step" and (own_logs or whole_batch):
+        if name != "predict_step" and (own_logs or whole_batch) and not self._trains_apart:
             return step_logs.with_global_metrics(logs, model, name)
         return logs
 

@@ -77,6 +77,8 @@ def compile_for_strategy(
     optimizer = args[0] if args else kwargs.get("optimizer")
     check_not_legacy(optimizer)
     check_not_horovods(optimizer)
+    # An interruption may have left a round, which the optimizer of before belongs to.
+    strategy.finish_rounds()
     with strategy.scope():
         compile_model(*args, **kwargs)
     digest.note_compiled(model, inspect.signature(compile_model).bind(*args, **kwargs).arguments)

@@ -10,6 +10,7 @@ from tfdist.elastic import membership
 from tfdist.elastic.processes import GroupProcesses
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.elastic import ElasticStrategy
+from tfdist.strategies.elastic_refusals import check_options
 from tfdist.strategies.horovod.engine import HorovodEngine
 from tfdist.strategies.horovod.group_connection import HorovodConnection
 from tfdist.strategies.horovod.strategy import HorovodStrategy, device_of, horovod
@@ -32,6 +33,7 @@ class ElasticHorovodStrategy(ElasticStrategy, HorovodStrategy):
     def __init__(self, *, log_all_ranks: bool = False, **options: Unpack[CommonOptions]):
         common = Options(**options)  # type: ignore[arg-type]
         check_bool("log_all_ranks", log_all_ranks)
+        check_options(common)
         hvd = horovod(common)
         if not is_mended(hvd):
             raise ImportError(

@@ -14,6 +14,7 @@ from tfdist.elastic import membership
 from tfdist.environment import ELASTIC_HOST
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.elastic import ElasticStrategy
+from tfdist.strategies.elastic_refusals import check_options
 from tfdist.strategies.multi_worker.group_engine import CollectivesConnection, GroupEngine
 from tfdist.strategies.multi_worker.strategy import MultiWorkerMirroredStrategy
 
@@ -36,6 +37,7 @@ class ElasticMultiWorkerStrategy(ElasticStrategy, MultiWorkerMirroredStrategy):
     def __init__(self, *, log_all_ranks: bool = False, **options: Unpack[CommonOptions]):
         common = Options(**options)  # type: ignore[arg-type]
         check_bool("log_all_ranks", log_all_ranks)
+        check_options(common)
         group, connection = membership.joined(lambda: CollectivesConnection(_address()))
         engine = GroupEngine(group, connection, common.bucket_bytes)
         device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"

@@ -32,6 +32,12 @@ def check(
             "slow workers should get fewer batches, or with `Synchronous()` fewer parts: "
             "`Synchronous(parts_per_worker=2, backup=True)`. Received: balance=True"
         )
+    if options.local is not None:
+        raise ValueError(
+            "`local` is for replicas that have the weights. Workers of a parameter server fetch "
+            "them for each step: leave `local` out, or take another strategy. "
+            f"Received: local={options.local}"
+        )
     check_choice("input", input, ("static", "dynamic"))
     check_seconds("worker_timeout", worker_timeout)
     if max_pending is not None:

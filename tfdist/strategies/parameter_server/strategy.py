@@ -287,7 +287,7 @@ class ParameterServerStrategy(
         wrapping.wrap_optimizers(model)
         if (parts := self.policies.parts(self.num_workers)) > 1:
             check_layers(layers, parts)
-            check_no_synchronized_layers(layers)
+            check_no_synchronized_layers(layers, "The workers of a parameter server")
             keras_steps.warn_of_unsynchronized_layers(model)
 
     def activate(self, work: Closable) -> None:

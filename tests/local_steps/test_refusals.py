@@ -1,0 +1,201 @@
+"""What cannot be done with local steps raises before training starts."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tests.devices  # noqa: F401
+import tfdist
+from tests.local_steps import by_hand
+from tfdist.options import Options
+from tfdist.processes.agreement import check_equal
+from tfdist.strategies.horovod.elastic import ElasticHorovodStrategy
+from tfdist.strategies.multi_worker.elastic import ElasticMultiWorkerStrategy
+from tfdist.strategies.parameter_server import checks
+
+LOCAL = tfdist.LocalSGD(steps=4)
+
+
+def strategy(**options):
+    return tfdist.MirroredStrategy(["CPU:0", "CPU:1"], **{"local": LOCAL, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"balance": True}, "Leave one of them out"),
+        ({"compression": "dgc"}, "momentum of gradients in itself"),
+        ({"local": tfdist.DiLoCo(4), "compression": "topk"}, "training diverges"),
+        ({"local": tfdist.DiLoCo(4), "compression": "randomk"}, "training diverges"),
+        ({"local": tfdist.DiLoCo(4), "compression": {"*": "threshold"}}, "training diverges"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message):
+    with pytest.raises(ValueError, match=message):
+        Options(**{"local": LOCAL, **options})
+
+
+def test_sparsifiers_without_outer_momentum_are_allowed():
+    Options(local=LOCAL, compression="topk")
+    Options(local=tfdist.DiLoCo(4, outer_momentum=0.0), compression="topk")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tfdist.LocalSGD("2s"), "Rounds by time"),
+        (lambda: tfdist.LocalSGD(0), "steps"),
+        (lambda: tfdist.LocalSGD(2, after=-1), "after"),
+        (lambda: tfdist.DiLoCo(2, outer_learning_rate=0.0), "outer_learning_rate"),
+        (lambda: tfdist.DiLoCo(2, outer_momentum=1.0), "outer_momentum"),
+        (lambda: tfdist.DiLoCo(2, fragments=2), "Streaming DiLoCo"),
+        (lambda: tfdist.DiLoCo(2, overlap=1), "Streaming DiLoCo"),
+    ],
+)
+def test_choices_that_are_out_of_range(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_replicas_that_train_apart_are_not_compiled():
+    with strategy().scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        with pytest.raises(ValueError, match="that train apart .* jit_compile=True, local="):
+            model.compile("sgd", "mse", jit_compile=True)
+
+
+def test_something_else_than_a_choice():
+    with pytest.raises(TypeError, match="LocalSGD"):
+        Options(local=8)
+
+
+@pytest.mark.parametrize("kind", [ElasticMultiWorkerStrategy, ElasticHorovodStrategy])
+def test_elastic_jobs(kind):
+    with pytest.raises(ValueError, match="lost with the rank. Start the job without --min"):
+        kind(local=LOCAL)
+
+
+def test_parameter_servers():
+    with pytest.raises(ValueError, match="fetch them for each step"):
+        checks.check(Options(local=LOCAL), "static", None, 10.0, None, None)
+
+
+def _compiled(layers, of=None, **options):
+    of = of or strategy()
+    with of.scope():
+        model = keras.Sequential([keras.Input((by_hand.FEATURES,)), *layers()])
+        model.compile("sgd", "mse", **options)
+    return model
+
+
+def _fit(model):
+    model.fit(np.ones((8, by_hand.FEATURES)), np.ones((8, 1)), batch_size=4, verbose=0)
+
+
+def test_synchronized_layers():
+    normalization = keras.layers.BatchNormalization
+    model = _compiled(lambda: [normalization(synchronized=True), keras.layers.Dense(1)])
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="With `local` replicas cannot exchange"):
+        _fit(model)
+    for old, new in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_train_on_batch():
+    model = _compiled(lambda: [keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="in the middle of a round"):
+        model.train_on_batch(np.ones((4, by_hand.FEATURES)), np.ones((4, 1)))
+    assert int(model.optimizer.iterations.numpy()) == 0
+
+
+class _Joint(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 1), aggregation="mean")
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.kernel)
+
+
+def test_weights_that_replicas_set_together():
+    with pytest.raises(ValueError, match="own copy of a weight"):
+        _fit(_compiled(lambda: [_Joint()]))
+
+
+def _step(of, loss_of, mark=tfdist.local_step):
+    with of.scope():
+        weight = keras.Variable([1.0])
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build([weight])
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = loss_of(x * weight.value)
+        optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+
+    data = tf.data.Dataset.from_tensor_slices(np.ones(4, "float32")).batch(4)
+    (x,) = of.experimental_distribute_dataset(data)
+    tf.function(lambda x: of.run(mark(step), args=(x,)))(x)
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda y: tf.nn.compute_average_loss(y, global_batch_size=4),
+        lambda y: tf.reduce_sum(y) / 4,
+        tf.reduce_sum,
+    ],
+)
+def test_losses_that_are_parts_of_a_global_sum(loss_of):
+    with pytest.raises(ValueError, match="a part of a sum over all replicas"):
+        _step(strategy(), loss_of)
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_weights_that_a_step_sets_before_it_builds_their_optimizer(built):
+    of = strategy()
+    with of.scope():
+        weight = keras.Variable([1.0], name="weight")
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        if built:
+            optimizer.build([weight])
+
+    def step(x):
+        weight.assign(1.1 * weight)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(x * weight.value)
+        optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+
+    data = tf.data.Dataset.from_tensor_slices(np.ones(4, "float32")).batch(4)
+    (x,) = of.experimental_distribute_dataset(data)
+    train_step = tf.function(lambda x: of.run(tfdist.local_step(step), args=(x,)))
+    if built:
+        train_step(x)
+        optimizer.finish_round()
+        np.testing.assert_allclose(weight.numpy(), [1.0])
+        return
+    with pytest.raises(ValueError, match=r"Call `optimizer.build\(variables\)` .* sets weight"):
+        train_step(x)
+    np.testing.assert_array_equal(weight.numpy(), [1.0])
+
+
+def test_steps_that_are_not_marked():
+    with pytest.raises(ValueError, match="tfdist.local_step"):
+        _step(strategy(), tf.reduce_mean, mark=lambda step: step)
+
+
+def test_after_in_a_loop_of_the_users_own():
+    with pytest.raises(ValueError, match="`after` counts the updates of `fit`"):
+        _step(strategy(local=tfdist.LocalSGD(4, after=2)), tf.reduce_mean)
+
+
+def test_one_replica_trains_as_without():
+    alone = tfdist.MirroredStrategy(["CPU:0"], local=LOCAL)
+    assert alone.local is None
+    _step(alone, tf.reduce_mean)
+
+
+def test_ranks_that_differ_are_told_what_a_callback_must_not_do():
+    with pytest.raises(RuntimeError, match="With `local` a callback must not set variables"):
+        check_equal([1, 2])

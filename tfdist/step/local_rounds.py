@@ -1,0 +1,292 @@
+"""Rounds of local steps: replicas train apart, and meet after H updates.
+
+Within a round a replica is a device of its own: it updates its own copy of the variables with its
+own optimizer state, and nothing travels. At the end of the round all replicas take the mean of
+their weights, or make a step of the outer optimizer with what they have moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from tfdist.engines.replica_context import static_id
+from tfdist.local.choices import LocalSteps
+from tfdist.step.accumulation import GradientAccumulator, warn_of_dropping
+from tfdist.step.averaging import Averaging
+from tfdist.step.local_meeting import Meeting
+from tfdist.step.local_state import LocalState
+from tfdist.step.model_optimizers import learning_rates
+from tfdist.step.update import Update
+from tfdist.structures import Structure
+
+
+class LocalRounds:
+    """Counts the updates of a round, and brings the replicas together at its end.
+
+    Made in the strategy's scope, when the optimizer is built.
+
+    Args:
+        local: the user's choice.
+        optimizer: the optimizer as the user gave it.
+        update: updates the variables.
+        variables: the trainable variables.
+        averaging: sums differences over the replicas, compressed if asked for.
+        accumulator: the gradients that wait for an update; None without accumulation.
+        bucket_bytes: upper bound of a bucket in bytes.
+
+    Attributes:
+        state: what replicas have for themselves, and the momentum of the outer optimizer.
+        variables: the trainable variables.
+        trained: ids of those that have had a gradient in a step; noted at tracing.
+        is_applied: whether a step applies the optimizer; noted at tracing.
+        meeting: what the replicas exchange at the end of a round.
+    """
+
+    def __init__(
+        self,
+        local: LocalSteps,
+        optimizer: keras.optimizers.Optimizer,
+        update: Update,
+        variables: Sequence[keras.Variable],
+        averaging: Averaging,
+        accumulator: GradientAccumulator | None,
+        bucket_bytes: int,
+    ):
+        _check_copies(variables)
+        self._strategy = tf.distribute.get_strategy()
+        self._local = local
+        self._optimizer = optimizer
+        self._averaging = averaging
+        self._accumulator = accumulator
+        self.variables = list(variables)
+        self.trained: set[int] = set()
+        self.is_applied = False
+        self._changed: list[keras.Variable] | None = None
+        self._least = tf.float32
+        self._touches = [0] * len(self.variables)  # of the step that is traced
+        rates = {id(rate) for rate in learning_rates(optimizer)}
+        self.state = LocalState(
+            [v for v in optimizer.variables if id(v) not in rates],
+            variables,
+            with_momentum=local.outer_decay > 0,
+        )
+        self.meeting = Meeting(local, update, variables, averaging, self.state, bucket_bytes)
+        self._finishing: dict[tuple, Callable[[], None]] = {}
+
+    # --- at tracing ---------------------------------------------------------------------------
+
+    def note_trained(self, gradients: Sequence[object], variables: list[keras.Variable]) -> None:
+        """Notes which variables have a gradient."""
+        now = {id(v) for v, g in zip(variables, gradients) if g is not None}
+        self.trained |= now
+        self._touches = [int(id(v) in now) for v in self.variables]
+
+    def note_changed(self, variables: list[keras.Variable]) -> None:
+        """Notes what a step sets besides the weights that it trains.
+
+        Raises:
+            ValueError: if another step of this optimizer sets something else.
+        """
+        if tf.executing_eagerly():
+            # Without a graph there may be variables among these that no step sets. In float64 the
+            # mean of equal numbers is this number, to the bit.
+            self._least = tf.float64
+        before = variables if self._changed is None else self._changed
+        if {id(variable) for variable in before} != {id(variable) for variable in variables}:
+            raise ValueError(
+                "With `local`, all steps of an optimizer must set the same variables besides the "
+                "weights, as a round may end with each of them. Let all steps set these variables, "
+                "or use an optimizer for each kind of step. Received: steps that set "
+                f"{[v.path for v in before]} and {[v.path for v in variables]}"
+            )
+        self._changed = list(variables)
+
+    def handled(self) -> list[tf.Variable]:
+        """All variables that meet, or that each replica has for itself."""
+        own = [*self.variables, *self._optimizer.variables]
+        return [*(variable.value for variable in own), *self.state.anchor, *self.state.momentum]
+
+    @property
+    def averaged(self) -> list[keras.Variable]:
+        """What replicas move apart and average: the weights, and their moving averages."""
+        return [*self.variables, *self.meeting.averages]
+
+    @property
+    def _left_out(self) -> set[int]:
+        """Ids of the trainable variables that no gradient moves: others train them, or nobody."""
+        return {id(variable) for variable in self.variables} - self.trained
+
+    # --- in steps -----------------------------------------------------------------------------
+
+    def begin(self, strategy: tf.distribute.Strategy) -> None:
+        """Notes what the weights are where a round begins; in cross-replica context.
+
+        Called where a step begins, as a step may set weights before its update. Not noted at the
+        end of the round before, as callbacks may set weights.
+        """
+
+        def note() -> None:
+            for anchor, variable in zip(self.state.anchor, self.variables):
+                anchor.assign(tf.convert_to_tensor(variable.value))
+
+        def note_everywhere() -> None:
+            strategy.extended.call_for_each_replica(note)
+
+        tf.cond(self._is_at_first_step(), note_everywhere, lambda: None)
+
+    def begin_with(self, values: dict[int, tf.Tensor]) -> None:
+        """Notes what the weights were where the step began; in replica context, at its end.
+
+        Args:
+            values: of the variables, by id.
+        """
+        is_first = self._is_at_first_step()
+        for anchor, variable in zip(self.state.anchor, self.variables):
+            anchor.assign(tf.where(is_first, values[id(variable)], anchor))
+
+    def _is_at_first_step(self) -> tf.Tensor:
+        return tf.equal(tf.convert_to_tensor(self.state.steps), 0)
+
+    def count(self, strategy: tf.distribute.Strategy, ready: Structure) -> None:
+        """Counts an update; in cross-replica context.
+
+        Args:
+            strategy: the strategy.
+            ready: tensors of the replicas that exist once there is a batch.
+        """
+        with after(strategy, ready):
+            updates = tf.convert_to_tensor(self.state.updates) + 1
+            self.state.updates.assign(updates)
+            touched = tf.convert_to_tensor(self.state.touched)
+            self.state.touched.assign(tf.maximum(touched, self._touches))
+            self.state.begun.assign(tf.ones_like(updates))
+
+    def count_step(self) -> None:
+        """Counts a step, with or without an update; in cross-replica context."""
+        for counter in (self.state.steps, self.state.unsettled):
+            counter.assign(tf.convert_to_tensor(counter) + 1)
+
+    def is_due(self) -> tf.Tensor:
+        """Whether the round has had its updates: a bool scalar; in cross-replica context."""
+        return tf.greater_equal(tf.convert_to_tensor(self.state.updates), self._local.steps)
+
+    def meet(self, strategy: tf.distribute.Strategy) -> None:
+        """Ends the round, after any number of updates; in cross-replica context.
+
+        Nothing happens to the weights, nor to the outer momentum, if no replica has moved.
+        """
+        run, state = strategy.extended.call_for_each_replica, self.state
+        left_out, trained = self._left_out, set(self.trained)
+        measured = run(self.meeting.measure, args=(left_out,))
+        first = strategy.experimental_local_results(measured)[0]
+        has_moved = self.meeting.has_moved(first)
+
+        def meet(measured: tf.Tensor) -> None:
+            self.meeting.meet(measured, left_out, trained)
+
+        tf.cond(has_moved, lambda: run(meet, args=(measured,)), lambda: None)
+        run(lambda: [count.assign(tf.zeros([])) for count in (state.samples, state.present)])
+        rounds, updates = tf.convert_to_tensor(state.rounds), tf.convert_to_tensor(state.updates)
+        state.rounds.assign(rounds + tf.cast(updates > 0, rounds.dtype))
+        for counter in (state.updates, state.steps, state.touched):
+            counter.assign(tf.zeros_like(tf.convert_to_tensor(counter)))
+
+    def settle(self, strategy: tf.distribute.Strategy, together: list[LocalRounds]) -> None:
+        """Makes equal what steps have set besides the weights; in cross-replica context.
+
+        Args:
+            strategy: the strategy.
+            together: the rounds of all optimizers of the step.
+        """
+
+        def settle() -> None:
+            self.meeting.settle(self._changed or (), self._least)
+            for own in together:
+                own.state.seen.assign(tf.zeros([]))
+
+        strategy.extended.call_for_each_replica(settle)
+        for own in together:
+            own.state.unsettled.assign(0)
+
+    # --- between steps ------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> tuple[int, int, int]:
+        """Updates and steps of the round under way, and steps after which something differs."""
+        state = self.state
+        unsettled = int(state.unsettled.numpy()) if self._changed else 0
+        return int(state.updates.numpy()), int(state.steps.numpy()), unsettled
+
+    def finish(self) -> None:
+        """Ends the round that is under way, if there is one; outside of functions, in all ranks."""
+        updates, steps, unsettled = self.under_way
+        # Without an update too: a step may set weights itself while gradients wait for an update.
+        has_begun, is_unsettled = updates + steps > 0, unsettled > 0
+        if has_begun or is_unsettled:
+            compressed = self._averaging.compressed
+            monitor = id(compressed.monitor if compressed is not None else None)
+            key = has_begun, is_unsettled, monitor, len(self.trained)
+            if key not in self._finishing:
+                self._finishing[key] = self._function(has_begun, is_unsettled)
+            self._finishing[key]()
+
+    def drop_synchronous(self) -> None:
+        """Drops what compressors and accumulation have left from synchronous updates."""
+        if self._averaging.compressed is not None:
+            self._averaging.compressed.state.start_anew()
+        accumulator = self._accumulator
+        if accumulator is not None and accumulator.has_rows():
+            warn_of_dropping(int(accumulator.micro_step.numpy()))
+            accumulator.start_anew()
+
+    def take_drift(self) -> float:
+        """The mean drift of the rounds since the last call; NaN if there were none.
+
+        The drift of a round is the root of the mean square of the replicas' distances to the mean
+        weights that all take, for the norm of the difference between these and the weights before
+        the round. With compression these weights are what the coded differences come to.
+        """
+        number = float(self.state.drifts_measured.numpy())
+        drift = float(self.state.drifts.numpy()) / number if number else float("nan")
+        for variable in (self.state.drifts, self.state.drifts_measured):
+            variable.assign(0.0)
+        return drift
+
+    def _function(self, has_begun: bool, is_unsettled: bool) -> Callable[[], None]:
+        strategy = self._strategy
+
+        @tf.function(autograph=False)
+        def finish_round() -> None:
+            with strategy.scope():
+                if has_begun:
+                    self.meet(strategy)
+                if is_unsettled:
+                    self.settle(strategy, [self])
+
+        return finish_round
+
+
+def index_of_replica() -> int:
+    """The number of the running replica among those of this process; in replica context."""
+    return static_id() % len(tf.distribute.get_strategy().extended.worker_devices)
+
+
+def after(strategy: tf.distribute.Strategy, ready: Structure) -> contextlib.AbstractContextManager:
+    """In this context operations run after what each replica has in `ready`."""
+    if tf.executing_eagerly():
+        return contextlib.nullcontext()
+    return tf.control_dependencies(list(strategy.experimental_local_results(ready)))
+
+
+def _check_copies(variables: Sequence[keras.Variable]) -> None:
+    """Raises ValueError for variables that replicas can only set together."""
+    joint = [v.path for v in variables if v.value.aggregation != tf.VariableAggregation.NONE]
+    if joint:
+        raise ValueError(
+            "With `local` each replica sets its own copy of a weight. Make these weights without "
+            f'`aggregation`, or with `aggregation="none"`. Received: {joint}'
+        )

@@ -1,0 +1,249 @@
+"""What each replica has for itself while replicas train apart, and where a round is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.step.replica_rows import PER_REPLICA, SUM, Entry
+from tfdist.step.replica_state import ReplicaState
+
+
+class LocalState(ReplicaState):
+    """The optimizer state of each replica, and the momentum of the outer optimizer.
+
+    A saved model has every replica's optimizer state, so that training goes on as if it had not
+    been interrupted. If the model is read with another number of replicas, all replicas take the
+    mean of the saved states, and the counters of the first one. If a file has no such states, all
+    replicas take the state in the layout of Keras. (A `tf.train.Checkpoint` has the first replica's
+    state only.)
+
+    Made in the strategy's scope.
+
+    Args:
+        own: the variables of the optimizer that become different on each replica.
+        variables: the trainable variables.
+        with_momentum: whether the outer optimizer has a momentum.
+
+    Attributes:
+        rounds: how many rounds have ended; the same on all replicas.
+        updates: the number of updates in the round that is under way; the same on all replicas.
+        steps: the number of steps in this round, with or without an update; the same on all
+            replicas.
+        touched: 1 for each of the variables that an update of this round trains; the same on all
+            replicas.
+        begun: 1 once replicas have trained apart; the same on all replicas.
+        unsettled: how many steps may have set something besides the weights that is not equal yet;
+            the same on all replicas.
+        samples: how many samples each replica has used in this round.
+        present: how many samples each replica had in the steps of this round, used or not.
+        seen: how many samples each replica had in the `unsettled` steps.
+        last: how many samples each replica had in the last step.
+        micro_batches: how many micro-batches wait for each replica's next update.
+        waiting: how many samples these micro-batches have.
+        anchor: what the replicas began the round with.
+        drifts: the sum of the drifts that were measured since they were last read.
+        drifts_measured: how many drifts are in this sum.
+        momentum: of the outer optimizer; empty without.
+    """
+
+    def __init__(
+        self,
+        own: Sequence[keras.Variable],
+        variables: Sequence[keras.Variable],
+        with_momentum: bool,
+    ):
+        super().__init__(name="local")
+        self._own = [variable.value for variable in own]
+        self.rounds = _counter("rounds")
+        self.updates = _counter("updates")
+        self.steps = _counter("steps")
+        self.touched = _counter("touched", [len(variables)])
+        self.begun = _counter("begun")
+        self.unsettled = _counter("unsettled")
+        self.samples = _count_of_each("samples", tf.float32)
+        self.present = _count_of_each("present", tf.float32)
+        self.seen = _count_of_each("seen", tf.float32)
+        self.last = _count_of_each("last", tf.float32)
+        self.waiting = _count_of_each("waiting", tf.float32)
+        self.micro_batches = _count_of_each("micro_batches", tf.int64)
+        self.anchor = [_like(v, "anchor") for v in variables]
+        self.drifts, self.drifts_measured = (
+            tf.Variable(0.0, trainable=False, name=name) for name in ("drifts", "drifts_measured")
+        )
+        self.momentum = [_like(v, "outer_momentum") for v in variables] if with_momentum else []
+        self._is_of_file = True
+
+    def count_samples(self, samples: tf.Tensor) -> None:
+        """Counts the samples that a replica had in a step; in replica context."""
+        self.present.assign_add(samples)
+        self.seen.assign_add(samples)
+        self.last.assign(samples)
+
+    def note_file(self, has_optimizer: bool) -> None:
+        """Called before `load_own_variables`: whether the file has the optimizer's own state."""
+        self._is_of_file = has_optimizer
+
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """What all replicas count together."""
+        return [self.rounds, self.updates, self.steps, self.begun, self.unsettled]
+
+    @property
+    def owned(self) -> list[tf.Variable]:
+        """The variables of the optimizer that need not be equal on all replicas."""
+        return list(self._own)
+
+    def entries(self) -> list[Entry]:
+        """The optimizer's variables, what accumulation has counted, and the outer momentum."""
+        own = [*self._own, self.micro_batches, self.waiting]
+        return [
+            *(Entry(v, [(f"own_{i}", ..., tuple(v.shape))]) for i, v in enumerate(own)),
+            *(
+                Entry(v, [(f"momentum_{i}", ..., tuple(v.shape))], shared=True)
+                for i, v in enumerate(self.momentum)
+            ),
+        ]
+
+    def has_rows(self) -> bool:
+        """Whether replicas have trained apart; the same in all processes."""
+        return int(self.begun.numpy()) > 0
+
+    def saved_as(self) -> str:
+        """Each replica's own."""
+        return PER_REPLICA
+
+    def position(self) -> tuple[int, int]:
+        """How many rounds have ended, and the number of updates in the round under way."""
+        return int(self.rounds.numpy()), int(self.updates.numpy())
+
+    def start_anew(self) -> None:
+        """Nothing is left of earlier rounds, except in the optimizer's own state."""
+        self.rounds.assign(0)
+        self.begun.assign(0)
+        self._begin_round()
+        for variable in [self.micro_batches, self.waiting, *self.momentum]:
+            for local in self._local(variable):
+                local.assign(tf.zeros_like(local))
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes the state where Keras' saving asks for it.
+
+        Raises:
+            RuntimeError: in the middle of a round, when the weights of the replicas differ.
+        """
+        rounds, updates = self.position()
+        if updates:
+            raise RuntimeError(
+                "The replicas train apart, so there is no one model to save yet. Save with "
+                "`model.save` or `model.save_weights` in all ranks, or at the end of an epoch; in "
+                "a loop of your own call `optimizer.finish_round()` in all ranks before. "
+                f"Received: a save after {updates} updates of a round"
+            )
+        if self.has_rows():
+            store["rounds"] = np.int64(rounds)
+            super().save_own_variables(store)
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads the state. A file of weights alone changes nothing, as with Keras' optimizers.
+
+        Raises:
+            ValueError: when the state was saved for other variables.
+        """
+        names = set(store.keys())
+        if not names and not self._is_of_file:
+            return
+        self.rounds.assign(int(store["rounds"][()]) if "rounds" in names else 0)
+        self.begun.assign(int(bool(names)))
+        self._begin_round()
+        if not names:
+            self.adopt(SUM, self._first_of())
+            return
+        shared = {key for entry in self.entries() if entry.shared for key, _, _ in entry.places}
+        wanted = {key: shape for entry in self.entries() for key, _, shape in entry.places}
+        parts = {key: [n for n in names if n == key or n.startswith(f"{key}.")] for key in wanted}
+        _check_shapes(store, wanted, parts, shared)
+        replicas = max(len(found) for found in parts.values())
+
+        def row(key: str, replica: int) -> np.ndarray:
+            if key in shared:
+                return store[key][0] if parts[key] else np.zeros(wanted[key], np.float32)
+            return np.asarray(store[f"{key}.{replica}"][()])
+
+        def of_all(key: str, _: int) -> np.ndarray:
+            first = row(key, 0)
+            if key in shared or not np.issubdtype(first.dtype, np.floating):
+                return first
+            return np.mean([row(key, r) for r in range(replicas)], axis=0, dtype=first.dtype)
+
+        if replicas == self._strategy.num_replicas_in_sync:
+            self.adopt(PER_REPLICA, row)
+            return
+        tf.get_logger().warning(
+            "tfdist: the model was saved by %s replicas, each with an optimizer state of its own; "
+            "%s replicas begin with the mean of these.",
+            replicas,
+            self._strategy.num_replicas_in_sync,
+        )
+        self.adopt(SUM, of_all)
+
+    def _first_of(self) -> Callable[[str, int], np.ndarray]:
+        """Reads what the first replica has, and zeros for what the optimizer does not have."""
+        found = {}
+        for number, variable in enumerate(self._own):
+            found[f"own_{number}"] = self._local(variable)[0].numpy()
+        empty = {key: np.zeros(shape) for e in self.entries() for key, _, shape in e.places}
+        return lambda key, _: found.get(key, empty[key])
+
+    def _give(self, entry: Entry, kind: str, replica: int, row: np.ndarray) -> None:
+        """Sets an entry; here all replicas take the whole of what is not one replica's."""
+        if kind != SUM:
+            super()._give(entry, kind, replica, row)
+            return
+        for variable in self._local(entry.variable):
+            variable.assign(row)
+
+    def _begin_round(self) -> None:
+        for counter in (self.updates, self.steps, self.unsettled, self.touched):
+            counter.assign(tf.zeros_like(counter))
+        for variable in (self.samples, self.present, self.seen):
+            for local in self._local(variable):
+                local.assign(0.0)
+
+
+def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared: set[str]) -> None:
+    """Raises ValueError unless a file has the state of the same optimizer and variables."""
+    for key, shape in wanted.items():
+        shapes = {tuple(store[name].shape) for name in parts[key]}
+        expected = (1, *shape) if key in shared else shape
+        if shapes != {expected} and not (key in shared and not shapes):
+            raise ValueError(
+                "The saved state of local steps belongs to another optimizer or another model. "
+                f"Received: {key} of shapes {sorted(shapes)}, where {expected} is wanted"
+            )
+
+
+def _counter(name: str, shape: Sequence[int] = ()) -> tf.Variable:
+    return tf.Variable(
+        tf.zeros(shape, tf.int64),
+        trainable=False,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        name=name,
+    )
+
+
+def _count_of_each(name: str, dtype: tf.DType) -> tf.Variable:
+    return tf.Variable(
+        tf.zeros([], dtype),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+        name=name,
+    )
+
+
+def _like(variable: keras.Variable, name: str) -> tf.Variable:
+    return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name=name)
