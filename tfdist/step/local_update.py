@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -60,53 +61,50 @@ class LocalUpdate:
             variables: the variables to update.
             chosen: picks the gradients of `variables` from the unpacked ones; None for none.
         """
+        with self._noted(step):
+            assert step.apart is not None
+            if self._rounds not in step.notes.rounds:
+                step.notes.rounds.append(self._rounds)
+                if self._rounds not in step.notes.begun:
+                    values = {id(v): tf.convert_to_tensor(v.value) for v in self._rounds.variables}
+                    step.notes.at_update.update(values)
+            nonempty = step.share.nonempty
+            has_samples = None if nonempty is None else nonempty > 0
+            finite = self._loss_scale.all_finite(packed)
+            ready = self._count_samples(step.apart, has_samples, finite)
+            meet = tf.distribute.get_replica_context().merge_call
+            if self._accumulator is not None:
+                used = _both(has_samples, finite)
+                self._accumulator.add(packed, used)
+                one = tf.ones([], tf.int64)
+                self._rounds.state.micro_batches.assign_add(
+                    one if used is None else tf.cast(used, tf.int64)
+                )
+                _where(has_samples, lambda: self._note_scale(finite, lambda: None))
+
+                def use(means: list, has_any: tf.Tensor) -> None:
+                    gradients = chosen(packing.unpack(means))
+                    self._rounds.note_trained(gradients, variables)
+                    _where(has_any, lambda: self._apply(gradients, variables))
+
+                meet(self._update_if_due, args=(use, ready))
+                return
+            gradients = chosen(packing.unpack(packed))
+            self._rounds.note_trained(gradients, variables)
+            _where(
+                has_samples,
+                lambda: self._note_scale(finite, lambda: self._apply(gradients, variables)),
+            )
+            meet(self._rounds.count, args=(ready,))
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _noted(step: ReplicaStep) -> Iterator[None]:
+        """Notes which operations of the graph are the update."""
         start = compat.operations_so_far()
-        self._run(step, packing, packed, variables, chosen)
+        yield
         graph = tf.compat.v1.get_default_graph()
         step.notes.updates.append((graph, start, compat.operations_so_far()))
-
-    def _run(
-        self,
-        step: ReplicaStep,
-        packing: Packing,
-        packed: list,
-        variables: list[keras.Variable],
-        chosen: Callable[[Sequence[Structure]], list],
-    ) -> None:
-        assert step.apart is not None
-        if self._rounds not in step.notes.rounds:
-            step.notes.rounds.append(self._rounds)
-            if self._rounds not in step.notes.begun:
-                values = {id(v): tf.convert_to_tensor(v.value) for v in self._rounds.variables}
-                step.notes.at_update.update(values)
-        nonempty = step.share.nonempty
-        has_samples = None if nonempty is None else nonempty > 0
-        finite = self._loss_scale.all_finite(packed)
-        ready = self._count_samples(step.apart, has_samples, finite)
-        meet = tf.distribute.get_replica_context().merge_call
-        if self._accumulator is not None:
-            used = _both(has_samples, finite)
-            self._accumulator.add(packed, used)
-            one = tf.ones([], tf.int64)
-            self._rounds.state.micro_batches.assign_add(
-                one if used is None else tf.cast(used, tf.int64)
-            )
-            _where(has_samples, lambda: self._note_scale(finite, lambda: None))
-
-            def use(means: list, has_any: tf.Tensor) -> None:
-                gradients = chosen(packing.unpack(means))
-                self._rounds.note_trained(gradients, variables)
-                _where(has_any, lambda: self._apply(gradients, variables))
-
-            meet(self._update_if_due, args=(use, ready))
-            return
-        gradients = chosen(packing.unpack(packed))
-        self._rounds.note_trained(gradients, variables)
-        _where(
-            has_samples,
-            lambda: self._note_scale(finite, lambda: self._apply(gradients, variables)),
-        )
-        meet(self._rounds.count, args=(ready,))
 
     def _count_samples(
         self, apart: Apart, has_samples: tf.Tensor | None, finite: tf.Tensor | None
