@@ -14,6 +14,7 @@ namespaces need root. Run it on an idle machine.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -131,17 +132,17 @@ def draw(found: Found, arguments: argparse.Namespace) -> None:
     for axes, what, label in zip(
         figure.subplots(1, 2), ("bytes", "seconds"), ("bytes sent by a host", "seconds")
     ):
-        for system in arguments.systems:
+        for number, system in enumerate(arguments.systems):
             runs = found[task, rate, system]
             if system == ALONE and what == "bytes":
                 continue
             spent = [statistics.mean(block) for block in zip(*(run[what] for run in runs))]
             losses = [statistics.mean(block) for block in zip(*(run["loss"] for run in runs))]
-            places = [sum(spent[: number + 1]) for number in range(len(spent))]
-            axes.plot(places, losses, label=system, marker=".")
+            places = list(itertools.accumulate(spent))
+            axes.plot(places, losses, label=system, marker=".", color=f"C{number}")
         axes.set(xlabel=f"{label} ({task}, {LINKS[rate]})", ylabel="loss on held-out data")
         axes.set_xscale("log")
-    figure.axes[0].legend(fontsize="small")
+    figure.axes[1].legend(fontsize="small")  # has all systems, as one device sends nothing
     figure.savefig(arguments.plot, dpi=120)
 
 
