@@ -17,6 +17,8 @@ from tfdist.parameter_server.chief import errors
 _PAUSE = 0.2
 # Seconds after which a worker that does not answer counts as lost too, and is left out.
 _ATTEMPT = 5.0
+# A process that is being killed takes connections for so many seconds at most.
+_MOMENT = 1.0
 
 
 class Servers:
@@ -91,8 +93,7 @@ class Servers:
 
     def _wait_for_all(self) -> None:
         """Waits until no server is lost."""
-        while unreachable({**self._named("ps"), **self._named("worker")}, _ATTEMPT):
-            pass
+        wait_for({**self._named("ps"), **self._named("worker")})
 
     def _named(self, job: str) -> dict[str, str]:
         return {f"{job} {number}": address for number, address in enumerate(self._addresses[job])}
@@ -131,6 +132,22 @@ class _Connecting(threading.Thread):
             compat.connect_again(*self._arguments)
         except Exception as error:
             self.error = error
+
+
+def wait_for(named: Mapping[str, str]) -> None:
+    """Waits until all take connections, and still do so a moment later.
+
+    A process that is being killed may lose its connections before it stops to take new ones. Who
+    took it for a living one would wait for it with TensorFlow's lock, and hold up all others.
+
+    Args:
+        named: addresses, by any name.
+    """
+    times = 0
+    while times < 2:
+        times = 0 if unreachable(named, _ATTEMPT) else times + 1
+        if times == 1:
+            time.sleep(_MOMENT)
 
 
 def _answers(mark: tf.Variable) -> bool:
