@@ -25,11 +25,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,23 +125,19 @@ def wanted(arguments: argparse.Namespace) -> list[Job]:
 
 def measure_all(jobs: list[Job], results: Results, arguments: argparse.Namespace) -> None:
     """Runs the jobs that the results lack, as long as there is time; says how it goes."""
-    start = time.monotonic()
-    for number, job in enumerate(jobs, start=1):
-        minutes = (time.monotonic() - start) / 60
-        if not results.lacks(job):
-            continue
-        if minutes > arguments.minutes:
-            break
-        cell = results.cell(job.link, job.ranks)
-        head = f"{minutes:.1f} min, job {number} of {len(jobs)}: {cell.title}, {job.backend}"
-        try:
-            found = measure(job, cell.model_link, arguments)
-        except (RuntimeError, subprocess.TimeoutExpired) as error:
-            print(f"{head}: FAILED\n{error}", file=sys.stderr, flush=True)
-            continue
-        results.add(job, found)
-        text = report.progress(results.cell(job.link, job.ranks), found)
-        print(f"{head}\n{text}", file=sys.stderr, flush=True)
+
+    def link(job: Job) -> model.Link | None:
+        return results.cell(job.link, job.ranks).model_link
+
+    def title(job: Job) -> str:
+        return f"{results.cell(job.link, job.ranks).title}, {job.backend}"
+
+    def progress(job: Job, found: Mapping[str, Any]) -> str:
+        return report.progress(results.cell(job.link, job.ranks), found)
+
+    results.fill(
+        jobs, arguments.minutes, lambda job: measure(job, link(job), arguments), title, progress
+    )
 
 
 def main() -> int:

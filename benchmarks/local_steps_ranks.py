@@ -13,30 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-import tfdist
+from benchmarks.local_sgd import building
+from benchmarks.local_sgd.choices import CHOICES
 from benchmarks.pages import ROOT
 from tests.traffic.joining import join
 
-# One host alone trains with its part of the batch, and exchanges nothing.
-ALONE = "one device"
-# The options of the strategy, by system. Blocks of updates are multiples of all numbers of steps.
-SYSTEMS: dict[str, dict[str, Any]] = {
-    ALONE: {},
-    "synchronous": {},
-    "PowerSGD, rank 4": {"compression": tfdist.compression.PowerSGD(4)},
-    "H = 8": {"local": tfdist.LocalSGD(8)},
-    "H = 8, 4 bits": {
-        "local": tfdist.LocalSGD(8),
-        "compression": tfdist.compression.QSGD(7, norm="max", error_feedback=True),
-    },
-    "first synchronous, then H = 16": {"local": tfdist.LocalSGD(16, after=96)},
-    "H = 32": {"local": tfdist.LocalSGD(32)},
-    "H = 32, 4 bits": {
-        "local": tfdist.LocalSGD(32),
-        "compression": tfdist.compression.QSGD(7, norm="max", error_feedback=True),
-    },
-    "DiLoCo, H = 32": {"local": tfdist.DiLoCo(32)},
-}
 # Bytes that this host has sent.
 _SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
@@ -87,7 +68,7 @@ def task_of(name: str, updates: int, seed: int) -> tuple[Any, tf.data.Dataset, t
 def main() -> None:
     """Trains, and writes the numbers of each block."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--system", choices=SYSTEMS, required=True)
+    parser.add_argument("--choice", choices=CHOICES, required=True)
     parser.add_argument("--task", choices=("char_lm", "digits"), required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--blocks", type=int, required=True)
@@ -98,13 +79,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("addresses", nargs="+")
     arguments = parser.parse_args()
-    batch, is_alone = arguments.batch, arguments.system == ALONE
-    if is_alone:
-        batch //= len(arguments.addresses)
-    else:
-        join(arguments.backend, arguments.rank, arguments.folder, arguments.addresses)
-    backend = "mirrored" if is_alone else arguments.backend
-    strategy = tfdist.Strategy(backend, **SYSTEMS[arguments.system])
+    join(arguments.backend, arguments.rank, arguments.folder, arguments.addresses)
+    _, local, compression = CHOICES[arguments.choice]
+    strategy = building.strategy(arguments.backend, compression, local)
     keras.utils.set_random_seed(arguments.seed)
     updates = arguments.blocks * arguments.updates
     build, samples, validation = task_of(arguments.task, updates, arguments.seed)
@@ -112,7 +89,7 @@ def main() -> None:
         model = build()
     notes = Notes(validation, 64)
     model.fit(
-        samples.batch(batch, drop_remainder=True),
+        samples.batch(arguments.batch, drop_remainder=True),
         epochs=arguments.blocks,
         steps_per_epoch=arguments.updates,
         shuffle=False,

@@ -35,8 +35,10 @@ def fit(
 
     class Steps(keras.callbacks.Callback):
         total = 0.0
-        # For tfdist: as with the other systems, ranks need not agree after each batch.
+        # For tfdist: as with the other systems, ranks need not agree after each batch, and nobody
+        # has to compare weights before and after this callback.
         decides_in_batches = False
+        changes_variables = False
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
             # Keras gives the mean over all steps so far.

@@ -16,18 +16,37 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.traffic import network
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECK = Path(__file__).with_name("rate_check.py")
 UNLIMITED = "unlimited"
-# Rates as `tc` writes them, with the bytes per second, and with the name in tables.
+
+
+class Link(NamedTuple):
+    """What a host's link is like.
+
+    Attributes:
+        bytes_per_second: what it carries.
+        title: in tables.
+        delay: seconds by which all that is sent arrives later.
+    """
+
+    bytes_per_second: float
+    title: str
+    delay: float = 0.0
+
+
+# By the rate as `tc` writes it, and what comes after a "+".
 LINKS = {
-    UNLIMITED: (float("inf"), "no limit"),
-    "10gbit": (1.25e9, "10 Gbit/s"),
-    "1gbit": (1.25e8, "1 Gbit/s"),
-    "100mbit": (1.25e7, "100 Mbit/s"),
+    UNLIMITED: Link(float("inf"), "no limit"),
+    "10gbit": Link(1.25e9, "10 Gbit/s"),
+    "1gbit": Link(1.25e8, "1 Gbit/s"),
+    "100mbit": Link(1.25e7, "100 Mbit/s"),
+    "100mbit+50ms": Link(1.25e7, "100 Mbit/s, 50 ms each way", 0.05),
+    "10mbit": Link(1.25e6, "10 Mbit/s"),
 }
 # The share of its rate that a link must carry in a check, at least and at most: `tc` counts headers
 # too, and the first burst is free. Where the cores cannot send so fast, as at 10 Gbit/s here, the
@@ -79,15 +98,23 @@ class Rig:
         self.hosts = hosts
         self.interface = interface
         self.reason = reason
+        self._delay = contextlib.ExitStack()
 
     def rates(self, wanted: Sequence[str]) -> list[str]:
         """The wanted rates that these hosts' links can have."""
         return [UNLIMITED] if self.reason else list(wanted)
 
     def limit(self, rate: str) -> None:
-        """Sets the speed of all links."""
+        """Sets the speed of all links, and their delay."""
+        self.close()
         for host in self.hosts:
-            host.limit(None if rate == UNLIMITED else rate)
+            host.limit(None if rate == UNLIMITED else rate.partition("+")[0])
+        if LINKS[rate].delay:
+            self._delay.enter_context(network.delayed(self.hosts, LINKS[rate].delay))
+
+    def close(self) -> None:
+        """Ends the delay of all links."""
+        self._delay.close()
 
     def start(
         self, number: int, command: Sequence[str], variables: Mapping[str, str], log: Path
@@ -146,8 +173,8 @@ def rig(count: int) -> Iterator[Rig]:
             addresses = [f"127.0.0.{number + 1}" for number in range(count)]
             yield Rig([LocalHost(address) for address in addresses], "lo", reason)
         else:
-            with network.hosts(count) as hosts:
-                yield Rig(hosts, "eth0", "")
+            with network.hosts(count) as hosts, contextlib.closing(Rig(hosts, "eth0", "")) as made:
+                yield made
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -1,22 +1,21 @@
-"""tfdist with Keras 3; options: "strategy", and "compression" as `tfdist.Strategy` takes it."""
+"""tfdist with Keras 3; options: "strategy", "compression" and "local" as `building` takes them."""
 
 from __future__ import annotations
 
 import keras
 
-import tfdist
+from benchmarks.local_sgd import building
 from benchmarks.side_by_side import fitting, models_keras, recording, work
 
 
 def main() -> None:
     """Trains one rank."""
     arguments = recording.parse(__doc__)
-    name, compression = arguments.options["strategy"], arguments.options["compression"]
+    options = arguments.options
+    name = options["strategy"]
     recording.join(name, arguments)
     keras.utils.set_random_seed(work.SEED)
-    strategy = tfdist.Strategy(
-        name, compression=compression and tfdist.compression.get(compression)
-    )
+    strategy = building.strategy(name, options["compression"], options.get("local"))
     with strategy.scope():
         model = models_keras.build(arguments.work, keras)
         model.compile(models_keras.optimizer(arguments.work, keras), models_keras.loss(keras))

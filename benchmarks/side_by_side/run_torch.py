@@ -5,14 +5,12 @@ Options: "hook", a communication hook's name; "single" for one device without an
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.side_by_side import models_torch, recording, work
+from benchmarks.side_by_side import fitting_torch, models_torch, recording, work
 
 
 def distributed(model: torch.nn.Module, hook: str | None) -> DistributedDataParallel:
@@ -43,20 +41,7 @@ def main() -> None:
         dist.init_process_group("gloo")
         rank, ranks = dist.get_rank(), dist.get_world_size()
         model = distributed(model, arguments.options.get("hook"))
-    batch, task = arguments.batch, work.WORKS[arguments.work]
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=work.MOMENTUM)
-    x, y = map(torch.from_numpy, task.share(batch, rank, ranks))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    recorder = recording.Recorder(arguments, {"torch": version("torch")}, parameters)
-    for step in range(recorder.steps):
-        first = step * batch % len(x)
-        own = slice(first, first + batch)
-        optimizer.zero_grad()
-        logits = model(x[own]).flatten(0, -2)
-        loss = torch.nn.functional.cross_entropy(logits, y[own].flatten().long())
-        loss.backward()
-        optimizer.step()
-        recorder.step_done(loss.item())
+    fitting_torch.fit(model, arguments, rank, ranks)
     if ranks > 1:
         dist.barrier()  # rank 0 must not end first: it serves the others
         dist.destroy_process_group()

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.local_sgd.choices import CHOICES, STEPS
+
 OWN, PEERS_TF, PEERS_TORCH = "own", "tf", "torch"
 
 
@@ -110,4 +112,31 @@ OVERLAP = {
     f"overlap-{name}": System(f"tfdist `{name}`", "run_overlap", OWN, {"strategy": name})
     for name in ("horovod", "multi_worker")
 }
-SYSTEMS = COMPARED | OVERLAP
+
+# The systems for `local_steps.py`.
+LOCAL = {
+    **{
+        f"local-{strategy}-{key}": System(
+            f"tfdist `{strategy}`, {choice.title}",
+            "run_tfdist",
+            OWN,
+            {"strategy": strategy, "compression": choice.compression, "local": choice.local},
+        )
+        for strategy in ("multi_worker", "horovod")
+        for key, choice in CHOICES.items()
+    },
+    **{
+        name: System(
+            f"{title}, H = {STEPS}",
+            script,
+            PEERS_TORCH,
+            {"algorithm": algorithm, "local": {"steps": STEPS}},
+        )
+        for name, title, script, algorithm in (
+            ("post_local_sgd", "PyTorch PostLocalSGDOptimizer", "run_post_local", "local_sgd"),
+            ("torchft_local_sgd", "torchft LocalSGD", "run_torchft", "local_sgd"),
+            ("torchft_diloco", "torchft DiLoCo", "run_torchft", "diloco"),
+        )
+    },
+}
+SYSTEMS = COMPARED | OVERLAP | LOCAL

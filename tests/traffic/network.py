@@ -7,11 +7,13 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _HOSTS_FILES = pathlib.Path("/etc/netns")
 _PREFIX = "tfdist-"
+_DELAY = pathlib.Path(__file__).with_name("delay.py")
 
 # How much of what a host sends after a pause passes at once; `tc` writes 1024 bytes as 1kb.
 BURST = "256kb"
@@ -30,6 +32,8 @@ class Host:
     def __init__(self, name: str, address: str, switch: str, port: str):
         self.name = name
         self.address = address
+        self.switch = switch
+        self.port = port
         self._ends = [(name, "eth0"), (switch, port)]
 
     def limit(self, rate: str | None, burst: str = BURST) -> None:
@@ -48,13 +52,11 @@ class Host:
 
     def cut(self) -> None:
         """Takes the host off the network: nobody is told."""
-        _, (switch, port) = self._ends
-        _run("ip", "-n", switch, "link", "set", port, "down")
+        _run("ip", "-n", self.switch, "link", "set", self.port, "down")
 
     def mend(self) -> None:
         """Brings the host back to the network, after `cut`."""
-        _, (switch, port) = self._ends
-        _run("ip", "-n", switch, "link", "set", port, "up")
+        _run("ip", "-n", self.switch, "link", "set", self.port, "up")
 
     def mute(self) -> None:
         """Loses all that the host sends; it still receives. Nobody is told."""
@@ -111,6 +113,36 @@ def hosts(count: int, rate: str | None = None, burst: str = BURST) -> Iterator[l
             host.limit(rate, burst)
             _names_itself(host)
         yield made
+
+
+@contextlib.contextmanager
+def delayed(made: Sequence[Host], seconds: float) -> Iterator[None]:
+    """In this context, what any of all `hosts` sends to another one arrives so much later.
+
+    A process stands in for the bridge (`delay.py`). What is under way at the beginning and at the
+    end is lost, so TCP sends it again.
+
+    Raises:
+        RuntimeError: when that process cannot start, or has ended before the context.
+    """
+    switch, ports = made[0].switch, [host.port for host in made]
+    for port in ports:
+        _run("ip", "-n", switch, "link", "set", port, "nomaster")
+    command = [sys.executable, "-S", str(_DELAY), str(seconds), *ports]
+    with subprocess.Popen(
+        ["ip", "netns", "exec", switch, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as relay:
+        assert relay.stdout and relay.stderr
+        try:
+            has_begun = relay.stdout.readline() == b"ready\n"
+            if has_begun:
+                yield
+            if not has_begun or relay.poll() is not None:
+                raise RuntimeError(f"Nothing is delayed: {relay.stderr.read().decode()[-3000:]}")
+        finally:
+            relay.kill()
+            for port in ports:
+                _run("ip", "-n", switch, "link", "set", port, "master", "bridge")
 
 
 def run_ranks(

@@ -1,0 +1,40 @@
+"""Charts of the loss against bytes and against seconds."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from benchmarks.local_sgd.choices import CHOICES
+from benchmarks.local_sgd.found import Found
+from benchmarks.local_sgd.losses import RATE
+from benchmarks.side_by_side.rig import LINKS
+
+matplotlib.use("Agg")
+
+
+def draw(found: Found, task: str, path: Path) -> None:
+    """Draws the mean loss of a task after each block, against what was spent until then.
+
+    Args:
+        found: what was measured.
+        task: the task.
+        path: the path of the PNG.
+    """
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    labels = {"bytes": "bytes sent by a host", "seconds": f"seconds on {LINKS[RATE].title}"}
+    for axes, (what, label) in zip(figure.subplots(1, 2), labels.items()):
+        for number, (choice, (title, *_)) in enumerate(CHOICES.items()):
+            runs = found.runs(task, choice)
+            spent = [statistics.mean(block) for block in zip(*(run[what] for run in runs))]
+            losses = [statistics.mean(block) for block in zip(*(run["loss"] for run in runs))]
+            if runs:
+                places = list(itertools.accumulate(spent))
+                axes.plot(places, losses, label=title, marker=".", color=f"C{number}")
+        axes.set(xlabel=f"{label} ({task})", ylabel="loss on held-out data", xscale="log")
+    figure.axes[0].legend(fontsize="small")
+    figure.savefig(path, dpi=120)

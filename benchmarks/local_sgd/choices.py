@@ -1,0 +1,43 @@
+"""What is compared: how replicas meet, and how they code what they send.
+
+Nothing here imports TensorFlow, because the environments of the peers read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Choice(NamedTuple):
+    """Options of `tfdist.Strategy`.
+
+    Attributes:
+        title: in tables.
+        local: the name of the class and its arguments; None for synchronous training.
+        compression: as `tfdist.compression.get` takes it; None to send all as it is.
+    """
+
+    title: str
+    local: Mapping[str, Any] | None = None
+    compression: Mapping[str, Any] | None = None
+
+
+# The rounds of the peers, and of what is compared with them.
+STEPS = 32
+_POWERSGD = {"name": "powersgd", "rank": 4}
+_FOUR_BITS = {"name": "qsgd", "levels": 7, "norm": "max", "error_feedback": True}
+_LOCAL_SGD = {"name": "LocalSGD", "steps": STEPS}
+_POST_LOCAL = {"name": "LocalSGD", "steps": 16, "after": 96}
+
+SYNCHRONOUS, POST_LOCAL, DENSE, DILOCO = "synchronous", "post_local", "h32", "diloco"
+CHOICES = {
+    SYNCHRONOUS: Choice("synchronous"),
+    "powersgd": Choice("PowerSGD, rank 4", compression=_POWERSGD),
+    POST_LOCAL: Choice("first 96 synchronous, then H = 16", _POST_LOCAL),
+    DENSE: Choice("H = 32", _LOCAL_SGD),
+    "h32-bits": Choice("H = 32, 4 bits", _LOCAL_SGD, _FOUR_BITS),
+    "h32-powersgd": Choice("H = 32, PowerSGD, rank 4", _LOCAL_SGD, _POWERSGD),
+    DILOCO: Choice("DiLoCo, H = 32", {"name": "DiLoCo", "steps": STEPS}),
+    "diloco-bits": Choice("DiLoCo, H = 32, 4 bits", {"name": "DiLoCo", "steps": STEPS}, _FOUR_BITS),
+}

@@ -1,0 +1,61 @@
+"""The goals of local steps, with what was measured and a verdict."""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks.common import tables
+from benchmarks.local_sgd import plan
+from benchmarks.local_sgd.choices import CHOICES, POST_LOCAL
+from benchmarks.local_sgd.found import Found
+from benchmarks.side_by_side.rig import LINKS
+from benchmarks.side_by_side.systems import OWN
+
+# By rate, the mean step of two hosts by that of one device without any communication.
+STEP_BOUNDS = {"100mbit": 1.05, "10mbit": 1.10, "100mbit+50ms": 1.15}
+# Losses by that of synchronous training at equal samples.
+POST_LOCAL_BOUND, CODED_BOUND, TIMES_FEWER = 1.005, 1.03, 200
+# A choice with a greater loss in this task does not count for the time of a step.
+TASK = "char_lm"
+HEAD = ["goal", "tfdist", "bound", "measured", "loss", "reached"]
+
+
+def table(found: Found, backend: str) -> list[str]:
+    """The goals that these measurements can show."""
+    rows = []
+    for rate, bound in STEP_BOUNDS.items():
+        if choice := best(found, backend, rate):
+            ratios = found.ratios(plan.own(backend, choice), plan.ALONE[OWN], rate)
+            goal = f"step on {LINKS[rate].title}, by one device"
+            rows.append(_row(goal, choice, bound, ratios, found.loss_ratios(TASK, choice)))
+    for task in found.tasks():
+        if ratios := found.loss_ratios(task, POST_LOCAL):
+            goal = f"loss of {task}, by synchronous training"
+            rows.append(_row(goal, POST_LOCAL, POST_LOCAL_BOUND, ratios, ratios))
+        coded = [c for c in CHOICES if (found.fewer(task, c) or 0) >= TIMES_FEWER]
+        losses = {choice: found.loss_ratios(task, choice) for choice in coded}
+        if known := {choice: ratios for choice, ratios in losses.items() if ratios}:
+            choice = min(known, key=lambda c: statistics.median(known[c]))
+            goal = f"the same, with {TIMES_FEWER} × fewer bytes"
+            rows.append(_row(goal, choice, CODED_BOUND, known[choice], known[choice]))
+    return tables.table(HEAD, rows, "ttnnnt")
+
+
+def best(found: Found, backend: str, rate: str) -> str | None:
+    """The choice with the shortest step, of those whose loss is not too great or not known."""
+    times = {}
+    for choice in CHOICES:
+        losses = found.loss_ratios(TASK, choice)
+        ratios = found.ratios(plan.own(backend, choice), plan.ALONE[OWN], rate)
+        if ratios and (not losses or statistics.median(losses) <= CODED_BOUND):
+            times[choice] = statistics.median(ratios)
+    return min(times, key=times.__getitem__, default=None)
+
+
+def _row(
+    goal: str, choice: str, bound: float, ratios: list[float], losses: list[float]
+) -> list[str]:
+    loss = f"{statistics.median(losses):.3f}" if losses else "not measured"
+    reached = "yes" if statistics.median(ratios) <= bound else "no"
+    measured = tables.with_range(ratios, ".3f")
+    return [goal, CHOICES[choice].title, f"≤ {bound:g}", measured, loss, reached]
