@@ -155,8 +155,10 @@ benchmark-elastic: horovod ## the cost of an elastic job, and of a lost rank; ne
 soak: horovod ## what a long elastic job uses after many deaths and joins; half an hour; needs root
 	$(BIN)/python -m benchmarks.soak --update
 
-benchmark-local-steps: $(INSTALLED) ## local steps on slow links: bytes, time, loss; needs root
-	$(BIN)/python -m benchmarks.local_steps --update --plot
+# Interrupted, it goes on with the jobs that are missing; FRESH=1 measures all of them anew.
+benchmark-local-steps: peers ## local steps on slow links: time, bytes, loss; 40 minutes; needs root
+	$(BIN)/python -m benchmarks.local_steps --update --plot --peers $(PEERS) \
+	  $(if $(FRESH),--fresh) $(BENCH_OPTIONS)
 
 benchmark-balance: horovod ## step time with a slow rank: even and balanced parts
 	$(BIN)/python -m benchmarks.balance --update

@@ -39,5 +39,6 @@ CHOICES = {
     "h32-bits": Choice("H = 32, 4 bits", _LOCAL_SGD, _FOUR_BITS),
     "h32-powersgd": Choice("H = 32, PowerSGD, rank 4", _LOCAL_SGD, _POWERSGD),
     DILOCO: Choice("DiLoCo, H = 32", {"name": "DiLoCo", "steps": STEPS}),
-    "diloco-bits": Choice("DiLoCo, H = 32, 4 bits", {"name": "DiLoCo", "steps": STEPS}, _FOUR_BITS),
 }
+# Not where synchronous updates come first: those would be timed.
+TIMED = [key for key, choice in CHOICES.items() if not (choice.local or {}).get("after")]

@@ -7,7 +7,7 @@ import itertools
 from typing import NamedTuple
 
 from benchmarks.common import runner
-from benchmarks.local_sgd.choices import CHOICES, DENSE, DILOCO
+from benchmarks.local_sgd.choices import CHOICES, DENSE, DILOCO, TIMED
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.systems import LOCAL, OWN, PEERS_TORCH, SYSTEMS
 
@@ -66,7 +66,8 @@ def systems(parts: list[str], arguments: argparse.Namespace) -> list[str]:
     """
     names = []
     if STEP_TIME in parts:
-        names += [ALONE[OWN], *(own(arguments.backend, choice) for choice in arguments.choices)]
+        names += [ALONE[OWN]]
+        names += [own(arguments.backend, choice) for choice in arguments.choices if choice in TIMED]
     if PEERS in parts:
         names += [ALONE[OWN], *(own(arguments.backend, choice) for choice in (DENSE, DILOCO))]
         names += [ALONE[PEERS_TORCH], *TORCH]
