@@ -60,14 +60,15 @@ _OF_PEERS = (
 def steps(found: Found, backend: str) -> list[str]:
     """A table of step times."""
     alone = plan.ALONE[OWN]
+    titles = {alone: "one device"}
+    titles |= {plan.own(backend, choice): CHOICES[choice].title for choice in CHOICES}
     rows = []
     for rate in found.rates():
-        for name in (alone, *(plan.own(backend, choice) for choice in CHOICES)):
+        for name, title in titles.items():
             seconds, ratios = found.seconds(name, rate), found.ratios(name, alone, rate)
             if seconds:
-                title = "one device" if name == alone else SYSTEMS[name].title.partition(", ")[2]
-                sent = 0.0 if name == alone else found.step_bytes(name, rate)
-                row = [LINKS[rate].title, title, f"{sent / 1e6:.3f}", _milliseconds(seconds)]
+                row = [LINKS[rate].title, title, f"{found.step_bytes(name, rate) / 1e6:.3f}"]
+                row += [_milliseconds(seconds)]
                 rows.append([*row, tables.with_range(ratios, ".3f") if ratios else "–"])
     head = ["link", "system", "MB per step", "ms per step", "by one device"]
     return tables.table(head, rows, "ttn")

@@ -1,6 +1,6 @@
 """Sends bytes to the next host and receives from the previous host; prints bytes per second.
 
-python rate_check.py ADDRESS NEXT_ADDRESS SIZE
+python rate_check.py ADDRESS NEXT_ADDRESS NOT_COUNTED SIZE
 """
 
 import socket
@@ -10,8 +10,6 @@ import time
 
 PORT = 3400
 BLOCK = 1 << 20
-# The limiter lets the first bytes of a transfer through at once: 256 kB at each end of the link.
-NOT_COUNTED = 1_000_000
 
 
 def send(address: str, size: int) -> None:
@@ -33,7 +31,8 @@ def send(address: str, size: int) -> None:
 
 def main() -> None:
     """Prints the rate at which the bytes arrived."""
-    own, following, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    own, following = sys.argv[1:3]
+    not_counted, size = map(int, sys.argv[3:5])
     with socket.create_server((own, PORT)) as server:
         sender = threading.Thread(target=send, args=(following, size))
         sender.start()
@@ -44,7 +43,7 @@ def main() -> None:
             came, counted_from, start = 0, 0, 0.0
             while count := connection.recv_into(buffer):
                 came += count
-                if not start and came >= NOT_COUNTED:
+                if not start and came >= not_counted:
                     start, counted_from = time.perf_counter(), came
             seconds = time.perf_counter() - start
         sender.join()

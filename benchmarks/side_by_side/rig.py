@@ -53,6 +53,8 @@ LINKS = {
 # link is not at fault.
 LEAST, MOST = 0.85, 1.02
 SENT_BY_ANY_CORE = 2e8
+# After so many ways, there and back being two, TCP is as fast as a link that takes its time.
+UNTIL_FAST = 25
 
 # So an hour of measurements does not fail because something else ran for a few seconds.
 CHECKS = 12
@@ -148,15 +150,19 @@ class Rig:
         """Bytes per second that arrive at each host while each sends to the next one."""
         if len(self.hosts) == 1:
             return []
-        # 0.4 seconds at the rate, but at least 5 MB, because the first 1 MB does not count.
-        size = int(min(max(5e6, 0.4 * LINKS[rate][0]), 5e8))
+        # Counted are 0.4 seconds at the rate, but at least 4 MB. What comes before that passes the
+        # limiter at once, 256 kB at each end of the link, or tells TCP the speed of a long way.
+        link = LINKS[rate]
+        before = int(1e6 + (UNTIL_FAST * link.delay * link.bytes_per_second if link.delay else 0))
+        size = before + int(min(max(4e6, 0.4 * link.bytes_per_second), 5e8))
         processes = []
         logs = [folder / f"check{number}.json" for number in range(len(self.hosts))]
         for number, log in enumerate(logs):
             log.unlink(missing_ok=True)
             following = self.hosts[(number + 1) % len(self.hosts)].address
             command = [sys.executable, "-S", str(CHECK), self.hosts[number].address, following]
-            processes.append(self.start(number, [*command, str(size)], {}, log))
+            sizes = [str(before), str(size)]
+            processes.append(self.start(number, [*command, *sizes], {}, log))
         with ended(processes):
             if any([process.wait(60) for process in processes]):
                 raise RuntimeError("\n".join(log.read_text()[-2000:] for log in logs))

@@ -148,7 +148,7 @@ def test_the_page_has_a_table_of_each_part_that_ran():
     jobs = [stepped("keras", 0.05), stepped(plan.own(BACKEND, DENSE), 0.1)]
     one = report.page(Found(jobs), BACKEND, SETTINGS)
     assert "| 100 Mbit/s | H = 32 | 2.000 | 100.0 (100.0–100.0) | 2.000 (2.000–2.000) |" in one
-    assert "| 100 Mbit/s | one device | 0.000 | 50.0 (50.0–50.0) | 1.000" in one
+    assert "| 100 Mbit/s | one device | 2.000 | 50.0 (50.0–50.0) | 1.000" in one
     jobs += [stepped("torch", 0.04), stepped("post_local_sgd", 0.12)]
     jobs += [trained(SYNCHRONOUS, 2.0, 10**6), trained(CODED, 2.05, 5000)]
     page = report.page(Found(jobs), BACKEND, SETTINGS)
