@@ -23,9 +23,10 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(models_torch.build(arguments.work))
-    # In each step gradients are averaged over the ranks of a host. Here a host has one.
-    own = [dist.new_group([number]) for number in range(ranks)][rank]
-    state = post_localSGD_hook.PostLocalSGDState(None, own, start_localSGD_iter=0)
+    # A host has one rank, so there is nobody to average the gradients of each step with.
+    state = post_localSGD_hook.PostLocalSGDState(
+        None, None, start_localSGD_iter=0, post_local_gradient_allreduce=False
+    )
     model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
     steps = arguments.options["local"]["steps"]
     averager = PeriodicModelAverager(period=steps, warmup_steps=0)
