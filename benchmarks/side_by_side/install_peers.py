@@ -1,4 +1,4 @@
-"""Makes the environments of the peers: FOLDER-tf with Horovod, FOLDER-torch with PyTorch.
+"""Makes the environments of the peers: FOLDER-tf with Horovod, FOLDER-torch with PyTorch, torchft.
 
 The peers are installed only for the benchmark, in environments of their own, with the same Python,
 TensorFlow and numpy as tfdist's. An existing environment is left as it is.
@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # 2.13 is the version that both PyPI's index and a machine with PyTorch's CPU build have.
 TORCH = "torch==2.13.0"
+TORCHFT = "torchft==0.2.0"
 
 
 def install(folder: Path, *requirements: str) -> Path:
@@ -48,7 +49,7 @@ def main() -> None:
         python = install(Path(f"{arguments.folder}-tf"), *same, *shared)
         subprocess.run([python, ROOT / "scripts" / "install_horovod.py"], check=True)
     if "torch" in arguments.only:
-        install(Path(f"{arguments.folder}-torch"), TORCH, *shared)
+        install(Path(f"{arguments.folder}-torch"), TORCH, TORCHFT, *shared)
 
 
 if __name__ == "__main__":
