@@ -14,6 +14,7 @@ Each job is kept in out/local_steps.json when it ends. The next run goes on with
 missing, and all tables are made of the jobs that are there. Namespaces need root.
 
     python -m benchmarks.local_steps --update --plot    # 40 minutes on an idle machine, two cores
+    python -m benchmarks.local_steps --update --plot --rounds 5   # and three more rounds of steps
     python -m benchmarks.local_steps --parts step_time --minutes 20   # begins no job after that
     python -m benchmarks.local_steps --parts loss --tasks digits --seeds 1 --kept /tmp/digits.json
 """
@@ -46,12 +47,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--backend", choices=plan.BACKENDS, default=plan.BACKENDS[0])
     parser.add_argument("--choices", nargs="+", choices=CHOICES, default=list(CHOICES))
     parser.add_argument("--rates", nargs="+", choices=plan.RATES, default=list(plan.RATES))
-    parser.add_argument("--rounds", type=int, default=3, help="of step times")
+    parser.add_argument("--rounds", type=int, default=2, help="of step times")
     parser.add_argument("--steps", type=int, default=64, help="that are timed on each link")
     parser.add_argument("--peers", default=str(pages.ROOT / ".venv-peers"), help="environments")
     parser.add_argument("--tasks", nargs="+", choices=plan.TASKS, default=list(plan.TASKS[:1]))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--blocks", type=int, default=6)
+    parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--updates", type=int, default=64, help="in a block")
     parser.add_argument("--batch", type=int, default=32, help="of all hosts together")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no job begins")

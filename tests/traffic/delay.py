@@ -47,14 +47,16 @@ def send(link: socket.socket, frame: bytes) -> None:
 
 
 def main() -> None:
-    """Delays what comes, until it is killed."""
+    """Delays what comes, until the process that started this one closes the pipe, or ends."""
     seconds, links = float(sys.argv[1]), [end_of_link(name) for name in sys.argv[2:]]
     places: dict[bytes, socket.socket] = {}
     waiting: collections.deque[tuple[float, bytes, socket.socket]] = collections.deque()
     print("ready", flush=True)
     while True:
         pause = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
-        ready, _, _ = select.select(links, [], [], pause)
+        ready, _, _ = select.select([sys.stdin, *links], [], [], pause)
+        if sys.stdin in ready:
+            return
         for link in ready:
             frame = link.recv(1 << 17)
             places[frame[_FROM]] = link

@@ -129,9 +129,8 @@ def delayed(made: Sequence[Host], seconds: float) -> Iterator[None]:
     for port in ports:
         _run("ip", "-n", switch, "link", "set", port, "nomaster")
     command = [sys.executable, "-S", str(_DELAY), str(seconds), *ports]
-    with subprocess.Popen(
-        ["ip", "netns", "exec", switch, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as relay:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(["ip", "netns", "exec", switch, *command], **pipes) as relay:
         assert relay.stdout and relay.stderr
         try:
             has_begun = relay.stdout.readline() == b"ready\n"

@@ -64,7 +64,7 @@ while data := connection.recv(1):
 """
 _ASKING = """
 import socket, sys, time
-connection = socket.create_connection((sys.argv[1], 5000))
+connection = socket.create_connection((sys.argv[1], 5000), 20)
 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 for _ in sys.stdin:
     start = time.perf_counter()
@@ -77,6 +77,7 @@ _RECEIVER_OF_MUCH = """
 import socket, time
 server = socket.create_server(("0.0.0.0", 5000))
 print("ready", flush=True)
+server.settimeout(20)
 connection, _ = server.accept()
 came, start = 0, 0.0
 while data := connection.recv(1 << 20):
@@ -87,7 +88,7 @@ print((came - counted_from) / (time.perf_counter() - start))
 """
 _SENDER_OF_MUCH = """
 import socket, sys
-connection = socket.create_connection((sys.argv[1], 5000))
+connection = socket.create_connection((sys.argv[1], 5000), 20)
 connection.sendall(bytes(60_000_000))
 """
 
