@@ -19,12 +19,14 @@ from tfdist.compression.base import Compressor
 from tfdist.compression.choice import Choice
 from tfdist.limits import INT64_MAX
 from tfdist.local.choices import LocalSteps, check_local
-from tfdist.validation import check_integer, check_number
+from tfdist.validation import check_choice, check_integer, check_number
 
 DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 
 # Horovod makes room for twice as many bytes, and that number must fit in an int64.
 _MOST_BYTES = 2**62
+
+EXCHANGES = ("auto", "ring", "hierarchical")
 
 Compression = str | Compressor | Mapping[str, Any] | None
 
@@ -44,6 +46,7 @@ class CommonOptions(OptimizerOptions, total=False):
     local: LocalSteps | None
     balance: bool
     balance_max_share: float | None
+    exchange: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +69,10 @@ class Options:
         local: replicas train apart for some steps, then average: a `tfdist.LocalSGD` or
             `tfdist.DiLoCo`; see the guide, "Local steps". None to exchange in every update. Not for
             a parameter server.
+        exchange: how gradients are summed: "ring", between all replicas at once; "hierarchical",
+            inside each host first, then between the hosts, which saves traffic between hosts with
+            several replicas; "auto" chooses. See the guide, "Algorithms of the exchange". Only
+            "auto" for a parameter server.
 
     Raises:
         ValueError: when a value is out of range or of another type, and for unknown compressors.
@@ -78,6 +85,7 @@ class Options:
     balance: bool = False
     balance_max_share: float | None = None
     local: LocalSteps | None = None
+    exchange: str = "auto"
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)
@@ -92,6 +100,7 @@ class Options:
                     f"or none. Received: balance_max_share={self.balance_max_share}, balance=False"
                 )
         object.__setattr__(self, "compression", Choice.of(self.compression))
+        check_choice("exchange", self.exchange, EXCHANGES)
         check_local(self.local)
         if self.local is not None:
             self.local.check_compression(self.compression)

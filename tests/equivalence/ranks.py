@@ -58,6 +58,7 @@ class Ranks:
         launcher: what connects them: "multi_worker" (TF_CONFIG) or "horovod".
         processes: their number.
         devices: virtual CPU devices of each.
+        hosts: the number of hosts on which Horovod's processes believe to be, equally many on each.
         program: the command, to which the description of the job and the rank are added.
     """
 
@@ -65,6 +66,7 @@ class Ranks:
     launcher: str
     processes: int
     devices: int = 1
+    hosts: int = 1
     program: tuple[str, ...] = (sys.executable, "-m", "tests.equivalence.worker")
 
 
@@ -98,6 +100,8 @@ class Start:
             environments(ranks.launcher, ranks.processes, environ, devices_per_worker=devices)
         )
         for rank in range(ranks.processes):
+            if ranks.hosts > 1:
+                own[rank].update(_place(rank, ranks))
             log = self._stack.enter_context(self._log(rank).open("wb"))
             self._processes.append(
                 subprocess.Popen(
@@ -171,3 +175,16 @@ class Start:
             process.wait()
             process.stdin.close()
         self._stack.close()
+
+
+def _place(rank: int, ranks: Ranks) -> dict[str, str]:
+    """The variables that tell a process of Horovod on which host it is."""
+    of_host = ranks.processes // ranks.hosts
+    host, local_rank = divmod(rank, of_host)
+    return {
+        "HOROVOD_HOSTNAME": f"host{host}",
+        "HOROVOD_LOCAL_RANK": str(local_rank),
+        "HOROVOD_LOCAL_SIZE": str(of_host),
+        "HOROVOD_CROSS_RANK": str(host),
+        "HOROVOD_CROSS_SIZE": str(ranks.hosts),
+    }

@@ -20,11 +20,17 @@ JOBS = {
         Ranks("multi_worker-3", "multi_worker", 3, program=_PROGRAM),
         Ranks("horovod-3", "horovod", 3, program=_PROGRAM),
         Ranks("multi_worker-2x2", "multi_worker", 2, devices=2, program=_PROGRAM),
+        Ranks("horovod-2x2", "horovod", 4, hosts=2, program=_PROGRAM),
+        Ranks("multi_worker-3x2", "multi_worker", 3, devices=2, program=_PROGRAM),
+        Ranks("horovod-3x2", "horovod", 6, hosts=3, program=_PROGRAM),
     )
 }
 PAIRS = ("multi_worker-2", "horovod-2")
 MULTI_WORKER = ("multi_worker-2",)
-ALL = tuple(JOBS)
+# Jobs of several hosts, at least by what their ranks are told.
+ON_HOSTS = ("multi_worker-2x2", "horovod-2x2")
+ON_MORE_HOSTS = (*ON_HOSTS, "multi_worker-3x2", "horovod-3x2")
+ALL = tuple(job for job in JOBS if job not in ("horovod-2x2", "multi_worker-3x2", "horovod-3x2"))
 HOROVOD = ("horovod-2", "horovod-3")
 # Jobs of more than two replicas, whose sums of half precision could be rounded more than once.
 MANY_HALVES = ("multi_worker-3", "multi_worker-2x2", "horovod-3")
@@ -35,6 +41,7 @@ _USUAL = {
     "data": ("horovod-2",),
     "decisions": ("horovod-2",),
     "files": ("multi_worker-2",),
+    "hosts": ("multi_worker-2x2",),
     "loops.keras_losses": ("multi_worker-2",),
     "loops.means": ("multi_worker-2",),
     "loops.built_in_the_first_step": ("horovod-2",),

@@ -3,8 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfdist.engines.current import current
-from tfdist.engines.replica_context import static_id
+from tfdist.engines.current import current, own_number
 
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 PART = 3
@@ -23,14 +22,11 @@ def given(replica, replicas, dtype):
 
 def results(make, dtype):
     """What this replica gets of each operation; in replica context."""
-    engine = current()
-    own = {
-        name: tf.constant(value)
-        for name, value in make(static_id(), engine.replicas, dtype).items()
-    }
+    engine, number = current(), int(tf.get_static_value(own_number()))
+    own = {name: tf.constant(value) for name, value in make(number, engine.replicas, dtype).items()}
     last = engine.replicas - 1
     sums = engine.all_reduce([own["vector"], own["odd"]])
-    indices = tf.constant([static_id(), 0], tf.int64)
+    indices = tf.constant([number, 0], tf.int64)
     rows = tf.IndexedSlices(own["rows"][0], indices, tf.constant([9, 2], tf.int64))
     (sparse,) = engine.all_reduce([rows])
     return {

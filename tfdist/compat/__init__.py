@@ -44,7 +44,6 @@ from tfdist.compat.coordinator import (
     run_on_workers,
 )
 from tfdist.compat.data import counted_by_keras, keras_distributes, number_of_batches
-from tfdist.compat.exchange_of_rows import all_to_all
 from tfdist.compat.gradients import (
     gradients_by_value,
     hook_gradients,
@@ -65,6 +64,12 @@ from tfdist.compat.graphs import (
 )
 from tfdist.compat.groups import abort_group, form_group
 from tfdist.compat.initial_rows import CHIEF
+from tfdist.compat.launching import (
+    all_to_all,
+    all_to_all_between_workers,
+    gather_between_workers,
+    sum_between_workers,
+)
 from tfdist.compat.losses import (
     hook_keras_losses,
     hook_loop_losses,
@@ -223,6 +228,9 @@ __all__ = [
     "variables_to_build",
     "writes_rows",
     "written_since",
+    "all_to_all_between_workers",
+    "gather_between_workers",
+    "sum_between_workers",
 ]
 
 

@@ -46,6 +46,12 @@ _SEVERAL: dict[str, str] = {
     "instead": "a constructor argument",
 }
 _OPS = touch(_EXTENDED, "_cross_device_ops", READ, **_SEVERAL)
+_HOST_OPS = touch(
+    *(_EXTENDED, "_host_cross_device_ops", READ),
+    why="carries values of which each worker has one, between the workers only",
+    versions=TENSORFLOW,
+    instead="a public way to reduce one value per worker inside of a `tf.function`",
+)
 _LAUNCHERS = touch(
     "tensorflow.python.distribute.cross_device_ops:CollectiveAllReduce",
     *("_launchers", READ),
@@ -92,7 +98,7 @@ class MultiWorkerExtended(CollectiveAllReduceExtended):
         super().__init__(strategy, cluster_resolver, communication_options)
         MultiWorkerExtended._server_runs = _SERVER.of(self)
         if _WORKERS.of(self) > 1:
-            for launcher in _LAUNCHERS.of(_OPS.of(self)):
+            for launcher in (*_LAUNCHERS.of(_OPS.of(self)), host_launcher_of(self)):
                 if tf.DeviceSpec.from_string(_DEVICE.of(launcher)).device_type == "CPU":
                     _TOKEN.write(launcher, _TakenInTurns(launcher))
 
@@ -131,6 +137,11 @@ def launcher_of(strategy: tf.distribute.Strategy, replica_id: int) -> Any:
     """The object that launches a replica's collective operations in `MultiWorkerExtended`."""
     launchers = _LAUNCHERS.of(_OPS.of(strategy.extended))
     return launchers[replica_id % len(launchers)]
+
+
+def host_launcher_of(extended: tf.distribute.StrategyExtended) -> Any:
+    """The object that launches collective operations with one value per worker."""
+    return _LAUNCHERS.of(_HOST_OPS.of(extended))[0]
 
 
 class _TakenInTurns:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import tensorflow as tf
 
 from tfdist.engines.processes import Processes
+
+if TYPE_CHECKING:
+    from tfdist.engines.hosts import Hosts
 
 Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 
@@ -26,10 +29,13 @@ class Engine(Protocol):
         processes: the processes that the replicas run in; they also talk outside of steps.
         largest_message: in bytes. Longer vectors travel faster in pieces of this size. None for no
             bound.
+        hosts: the replicas by host, if they sum inside their hosts first; None for one group of
+            all replicas.
     """
 
     processes: Processes
     largest_message: int | None
+    hosts: Hosts | None = None
 
     @property
     def replicas(self) -> int:

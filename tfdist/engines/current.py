@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from tfdist.engines.contract import Engine, Value
+from tfdist.engines.hosts import Hosts
 from tfdist.engines.processes import OneProcess
 from tfdist.engines.replica_context import ReplicaContextEngine
 
@@ -69,6 +70,8 @@ def current() -> Engine:
         raise ExchangeRefusedError("the step needs an engine")
     if getattr(_thread, "is_alone", False):
         return _ALONE
+    if (hosts := getattr(_thread, "hosts", None)) is not None:
+        return hosts.between
     return getattr(tf.distribute.get_strategy(), "engine", _OF_OTHERS)
 
 
@@ -85,3 +88,26 @@ def alone(is_alone: bool = True) -> Iterator[None]:
         yield
     finally:
         _thread.is_alone = before
+
+
+@contextlib.contextmanager
+def between(hosts: Hosts | None) -> Iterator[None]:
+    """In this thread, the current engine is the one between hosts.
+
+    Args:
+        hosts: the replicas by host; None to change nothing.
+    """
+    before = getattr(_thread, "hosts", None)
+    _thread.hosts = hosts or before
+    try:
+        yield
+    finally:
+        _thread.hosts = before
+
+
+def own_number() -> tf.Tensor:
+    """The number of this replica, or between hosts of this host; int32; in replica context."""
+    hosts = getattr(_thread, "hosts", None)
+    if hosts is not None:
+        return tf.constant(hosts.host_id)
+    return tf.convert_to_tensor(tf.distribute.get_replica_context().replica_id_in_sync_group)

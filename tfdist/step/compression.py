@@ -3,6 +3,9 @@
 Error feedback (Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
 Schemes", ICML 2019, algorithm 2) is the same for all compressors: what a replica could not send is
 added to its next gradient.
+
+Where replicas are grouped by host, their gradients are summed inside the host first, and a host
+takes the place of a replica: each of its replicas computes the same, from the same sum.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compression.choice import Choice
+from tfdist.engines.current import between, current, own_number
+from tfdist.engines.hosts import Hosts
 from tfdist.step import wire
 from tfdist.step.compression_state import CompressionState
 from tfdist.step.compression_step import UnitStep, is_compressed, seeds
@@ -109,16 +114,23 @@ class CompressedExchange:
         self, first: int, dense: dict[int, tf.Tensor], number: tf.Tensor
     ) -> dict[int, tf.Tensor]:
         """One step of the stage that begins with update `first`."""
-        context = tf.distribute.get_replica_context()
-        replica_id, replicas = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        hosts = current().hosts
+        with between(hosts):
+            return self._exchange_between(hosts, first, dense, number)
+
+    def _exchange_between(
+        self, hosts: Hosts | None, first: int, dense: dict[int, tf.Tensor], number: tf.Tensor
+    ) -> dict[int, tf.Tensor]:
+        """The same, where the current engine is between `hosts`, if there are such groups."""
+        sender, senders = own_number(), current().replicas
         running, variables = [], []
         for index, unit in enumerate(self.units):
             if any(member in dense for member in unit.bucket.indices):
                 variables.append(self.state.parts[index])
                 state = {name: v.read_value() for name, v in variables[-1].items()}
-                step = seeds(self._seed, unit, number, replica_id, replicas)
+                step = seeds(self._seed, unit, number, sender, senders)
                 compressor = compressor_at(unit.compressor, first)
-                running.append(UnitStep(unit, compressor, state, dense, step))
+                running.append(UnitStep(unit, compressor, state, dense, step, hosts))
         while waiting := [unit_step for unit_step in running if unit_step.payload is not None]:
             sums = [w for w in waiting if w.compressor.aggregation == "sum"]
             gathers = [w for w in waiting if w.compressor.aggregation == "gather"]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tfdist.compression.base import Compressor, Payload, Result, State, Step
+from tfdist.engines.hosts import Hosts
 from tfdist.step.compression_state import residual
 from tfdist.step.compression_units import Unit
 from tfdist.structures import Gradient, Structure
@@ -48,6 +49,9 @@ class UnitStep:
         state: the unit's state.
         dense: gradients by the variable's index.
         step: seeds.
+        hosts: the replicas by host, if they are grouped: then this is what a host does. Each of its
+            replicas keeps an equal part of the host's state, so that the sum over all replicas is
+            what all hosts have.
 
     Attributes:
         unit: the unit, without variables that have no dense gradient.
@@ -63,17 +67,22 @@ class UnitStep:
         state: State,
         dense: Mapping[int, tf.Tensor],
         step: Step,
+        hosts: Hosts | None = None,
     ):
+        self._hosts = hosts
         self.unit = unit.only(dense)
         self.compressor = compressor
         self._planned = unit
         self._planned_state = state
-        self._gradient = self._joined(dense)
-        self._corrected = self._gradient
-        self._state = {name: self._taken(value) for name, value in state.items()}
-        kept = self._state.pop(residual, None)
-        if kept is not None:
-            self._corrected += kept
+        self._own_gradient = self._joined(dense)
+        own = {name: self._taken(value) for name, value in state.items()}
+        kept = own.pop(residual, None)
+        corrected = self._own_gradient if kept is None else self._own_gradient + kept
+        self._corrected = self._of_host(corrected)
+        self._state = {
+            name: self._of_host(value) if self._has_parts(name, value) else value
+            for name, value in own.items()
+        }
         self._check_shapes()
         self._exchange = compressor.exchange(self._corrected, dict(self._state), step)
         self._result: Result | None = None
@@ -106,7 +115,8 @@ class UnitStep:
         assert self._result is not None
         kept = self._result.kept
         own = self._result.own
-        return self._gradient, own, self._corrected - own if kept is None else kept
+        gradient = self._of_host(self._own_gradient)
+        return gradient, own, self._corrected - own if kept is None else kept
 
     def kept(self) -> State:
         """The entries of the state that have changed, for the next step."""
@@ -118,6 +128,10 @@ class UnitStep:
         }
         if residual in self._planned_state:
             changed[residual] = self._corrected - self._result.own
+        if self._hosts is not None:
+            for name, value in changed.items():
+                if self._has_parts(name, value):
+                    changed[name] = value / self._hosts.replicas
         return {name: self._put_back(name, value) for name, value in changed.items()}
 
     def totals(self) -> dict[int, tf.Tensor]:
@@ -132,6 +146,14 @@ class UnitStep:
             for index in self.unit.bucket.indices
         ]
         return tf.reshape(tf.concat(flat, axis=0), self.unit.spec.shape)
+
+    def _of_host(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum over the replicas of this host; `value` if they are not grouped."""
+        return value if self._hosts is None else self._hosts.sum_within(value)
+
+    def _has_parts(self, name: str, value: tf.Tensor) -> bool:
+        """Whether each replica of a host has a part of this entry of the host's state."""
+        return name not in self.compressor.shared_state and value.dtype.is_floating
 
     def _is_whole(self, value: tf.Tensor) -> bool:
         """Whether an entry of the state stays undivided; else it has a part for each variable."""

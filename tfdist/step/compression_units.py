@@ -13,6 +13,7 @@ from tfdist.compression.base import Compressor, nbytes
 from tfdist.compression.choice import Choice
 from tfdist.compression.none import Uncompressed
 from tfdist.compression.traffic import gather_pays_until, sent_bytes
+from tfdist.engines.current import current
 from tfdist.step.exchange import Bucket, plan_buckets
 
 
@@ -131,7 +132,8 @@ def _check_momentum(chosen: Sequence[Compressor | None], paths: Sequence[str]) -
 
 def warn_of_traffic(units: Sequence[Unit]) -> None:
     """Warns if gathering payloads makes more traffic than sending uncompressed gradients."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    engine = current()
+    replicas = (engine.hosts.between if engine.hosts else engine).replicas
     for compressor in dict.fromkeys(unit.compressor for unit in units):
         specs = [unit.spec for unit in units if unit.compressor == compressor]
         uncompressed = sum(nbytes(spec) for spec in specs)

@@ -172,7 +172,7 @@ def all_reduce(values: list) -> list:
     if not values or engine.replicas == 1:
         return values
     cuts = [_cut(value, engine.largest_message) for value in values]
-    sums = iter(engine.all_reduce([piece for cut in cuts for piece in cut]))
+    sums = iter((engine.hosts or engine).all_reduce([piece for cut in cuts for piece in cut]))
     return [_joined([next(sums) for _ in cut]) for cut in cuts]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfdist.compression.base import nbytes
-from tfdist.engines.current import current
+from tfdist.engines.current import current, own_number
 from tfdist.engines.words import WORD, as_words, bytes_of
 from tfdist.step.exchange import Packing, all_reduce, enough, plan_buckets
 
@@ -75,7 +75,7 @@ def _gather_of_two(vector: tf.Tensor) -> tf.Tensor:
     """
     (total,) = all_reduce([vector])
     other = total - vector
-    first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
+    first = own_number() == 0
     return tf.stack([tf.where(first, vector, other), tf.where(first, other, vector)])
 
 

@@ -22,3 +22,9 @@ def check_options(options: Options) -> None:
             "which would be lost with the rank. Start the job without --min, or leave `local` out. "
             f"Received: local={options.local} in an elastic job"
         )
+    if options.exchange == "hierarchical":
+        raise ValueError(
+            "In an elastic job (`tfdist run --min`) a host may lose some of its replicas, so they "
+            "are not grouped by host. Start the job without --min, or leave `exchange` out. "
+            "Received: exchange='hierarchical' in an elastic job"
+        )

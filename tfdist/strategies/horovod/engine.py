@@ -147,6 +147,22 @@ class HorovodEngine(Engine):
             return rows
         return tf.ensure_shape(self._run(self._hvd.alltoall, rows), rows.shape)
 
+    def all_to_some(self, vector: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+        """Gives the next `counts[j]` elements of `vector` to each rank j.
+
+        Args:
+            vector: the elements for rank 0, then those for rank 1, and so on.
+            counts: int32, of `[replicas]`.
+
+        Returns:
+            What the ranks have given to this one, one after the other.
+        """
+
+        def sent(entered: tf.Tensor, **identity: Any) -> tf.Tensor:
+            return self._hvd.alltoall(entered, splits=counts, **identity)[0]
+
+        return self._run(sent, vector)
+
     def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
         """This rank's part of the sum, added up from the parts that all ranks send to this one.
 

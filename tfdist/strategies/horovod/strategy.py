@@ -21,6 +21,7 @@ from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.engine_extended import EngineExtended
 from tfdist.strategies.horovod.backend import is_installed
 from tfdist.strategies.horovod.engine import HorovodEngine
+from tfdist.strategies.horovod.hosts import hosts_of
 from tfdist.strategies.horovod.losses import is_loss
 from tfdist.strategies.multi_process import MultiProcessStrategy
 
@@ -75,6 +76,7 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         compat.install_collectives()
         compat.separate_collectives(self)
         engine = HorovodEngine(hvd, _Ranks(hvd))
+        engine.hosts = hosts_of(hvd, engine, common.exchange)
         super().__init__(EngineExtended(self, device_of(hvd), engine))
         self._init_processes(common, engine, log_all_ranks)
 

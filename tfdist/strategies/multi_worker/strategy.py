@@ -18,6 +18,7 @@ from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.multi_worker.engine import CollectivesEngine
+from tfdist.strategies.multi_worker.hosts import hosts_of
 from tfdist.validation import check_resolver, check_seconds
 
 
@@ -104,6 +105,7 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         processes = OneProcess() if cluster is None else _Workers(self, cluster)
         # TensorFlow's ring is slow with tensors of many megabytes.
         engine = CollectivesEngine(processes, largest_message=common.bucket_bytes)
+        engine.hosts = hosts_of(self, engine, common.exchange)
         self._init_processes(common, engine, log_all_ranks)
 
 

@@ -38,6 +38,12 @@ def check(
             "them for each step: leave `local` out, or take another strategy. "
             f"Received: local={options.local}"
         )
+    if options.exchange != "auto":
+        raise ValueError(
+            "`exchange` is how replicas sum gradients. Workers of a parameter server send theirs "
+            "to the parameter servers: leave `exchange` out. "
+            f"Received: exchange={options.exchange!r}"
+        )
     check_choice("input", input, ("static", "dynamic"))
     check_seconds("worker_timeout", worker_timeout)
     if max_pending is not None:

@@ -1,0 +1,85 @@
+"""Replicas that are grouped by host get what replicas without groups get."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.devices import DEVICES
+from tests.multi_process import layers
+from tests.multi_process.jobs import ON_HOSTS, ON_MORE_HOSTS, scenario
+from tests.multi_process.scenarios import hosts
+from tests.step.engines import DTYPES
+
+
+@scenario(hosts.operations, ON_MORE_HOSTS)
+def test_operations_give_what_numpy_gives(found):
+    for rank in found:
+        assert sorted(rank) == sorted(DTYPES)
+        for of_dtype in rank.values():
+            expected = of_dtype["expected"]
+            assert of_dtype["found"]
+            for replica in of_dtype["found"]:
+                assert sorted(replica) == sorted(expected)
+                for name, value in expected.items():
+                    assert replica[name].dtype == value.dtype
+                    np.testing.assert_array_equal(replica[name], value, err_msg=name)
+
+
+@scenario(hosts.trained, ON_MORE_HOSTS)
+def test_groups_train_what_one_device_trains(found):
+    model = layers.model(tf.distribute.get_strategy(), layers.WAYS, optimizer="adam")
+    layers.fit(model, batch=20)
+    for rank in found:
+        for exchange, groups in (("auto", True), ("ring", False), ("hierarchical", True)):
+            own = rank[exchange]
+            assert own["groups"] is groups
+            for of_replica in own["on all replicas"]:
+                assert of_replica == found[0][exchange]["on all replicas"][0]
+            for ours, theirs in zip(own["weights"], model.get_weights(), strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@scenario(hosts.compressed, ON_HOSTS)
+def test_a_host_compresses_as_one_replica_does(found):
+    assert_as_one_replica_per_host(found, layers.COMPRESSORS)
+    assert found[0]["history"]["compression_ratio"] > 1
+
+
+@pytest.mark.full
+@scenario(hosts.momentum, ON_HOSTS)
+def test_a_host_has_one_momentum(found):
+    assert_as_one_replica_per_host(found, layers.MOMENTUM)
+
+
+def assert_as_one_replica_per_host(found, compressors):
+    """Compares with two replicas, of which each has the samples of one host."""
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], compression=layers.choice(compressors))
+    model = layers.model(strategy, compressors)
+    monitor = tfdist.callbacks.CompressionMonitor()
+    history = layers.fit(model, callbacks=(monitor,))
+    for rank in found:
+        assert rank["history"] == found[0]["history"]
+        for of_replica in rank["on all replicas"]:
+            assert of_replica == found[0]["on all replicas"][0]
+        for ours, theirs in zip(rank["weights"], model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+        for name, values in history.items():
+            np.testing.assert_allclose(rank["history"][name], values[-1], rtol=1e-4)
+
+
+@pytest.mark.full
+@scenario(hosts.resumed, ON_HOSTS)
+def test_a_resumed_training_in_groups_equals_an_uninterrupted_one(found):
+    for rank in found:
+        assert rank["resumed"] == rank["whole"]
+        assert any(np.any(values) for values in rank["whole"]["kept"].values())
+
+
+@scenario(hosts.from_a_ring, ON_HOSTS)
+def test_replicas_that_had_no_groups_before_agree(found):
+    """What they had not sent is different on the replicas of a host."""
+    for rank in found:
+        assert rank["before"] != found[0]["before"] or rank is found[0]
+        for of_replica in rank["on all replicas"]:
+            assert of_replica == found[0]["on all replicas"][0]
