@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
@@ -24,7 +25,7 @@ def join(
         backend: "multi_worker" or "horovod".
         rank: the number of this host.
         folder: where the ranks, which share a file system, leave word for each other.
-        addresses: of all hosts.
+        addresses: of all hosts; as often as the host has ranks, one after the other.
         interface: of the network that connects them.
     """
     if backend == "multi_worker":
@@ -48,7 +49,9 @@ def _join_horovod(
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
-    slots = get_host_assignments(parse_hosts(",".join(f"{a}:1" for a in addresses)), len(addresses))
+    counts = collections.Counter(addresses)
+    hosts = parse_hosts(",".join(f"{address}:{count}" for address, count in counts.items()))
+    slots = get_host_assignments(hosts, len(addresses))
     port_file = folder / "rendezvous"
     if rank == 0:
         server = RendezvousServer()
@@ -68,8 +71,8 @@ def _join_horovod(
         HOROVOD_HOSTNAME=slot.hostname,
         HOROVOD_RANK=str(slot.rank),
         HOROVOD_SIZE=str(slot.size),
-        HOROVOD_LOCAL_RANK="0",
-        HOROVOD_LOCAL_SIZE="1",
+        HOROVOD_LOCAL_RANK=str(slot.local_rank),
+        HOROVOD_LOCAL_SIZE=str(slot.local_size),
         HOROVOD_CROSS_RANK=str(slot.cross_rank),
         HOROVOD_CROSS_SIZE=str(slot.cross_size),
     )
