@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.engines.current import current
+from tfdist.step.rows import sums_of_rows
 from tfdist.structures import Structure
 
 # An operation with fewer bytes than this takes as long as one with this many.
@@ -122,6 +123,7 @@ class Packing:
 
     def __init__(self, gradients: Sequence[Any], specs: Sequence[tf.TensorSpec], bucket_bytes: int):
         dense, self._sparse = _dense_and_sparse(gradients)
+        self._sparse_specs = [specs[index] for index in self._sparse]
         self._buckets = [
             dataclasses.replace(bucket, indices=tuple(dense[i] for i in bucket.indices))
             for bucket in plan_buckets([specs[i] for i in dense], bucket_bytes)
@@ -142,7 +144,9 @@ class Packing:
         Args:
             packed: the tensors from `pack`, of the same shapes on every replica.
         """
-        return [total for value in reversed(packed) for total in all_reduce([value])][::-1]
+        dense, sparse = packed[: len(self._buckets)], packed[len(self._buckets) :]
+        rows = sums_of_rows(sparse, self._sparse_specs, all_reduce)
+        return [total for value in reversed(dense) for total in all_reduce([value])][::-1] + rows
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """Inverse of `pack`; None where there was no gradient."""
