@@ -30,7 +30,9 @@ class PowerSGD(Compressor):
 
     Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization"
     (NeurIPS 2019), algorithm 1, with warm start (section 4.2) and error feedback (algorithm 2). A
-    kernel of more than two axes becomes a matrix with the last axis as columns. For a gradient M of
+    kernel of more than two axes becomes the matrix for which the fewest bytes travel: a query's
+    kernel of [256, 8, 32] becomes [256, 256], a convolution's of [3, 3, 64, 64] becomes [576, 64].
+    Its first axes are the rows, the others the columns. For a gradient M of
     shape [n, m], first M Q of shape [n, rank] is exchanged, then Mᵀ P of shape [m, rank]. Where
     this would not be less than n m elements, as for vectors, the variable travels uncompressed.
 
@@ -95,9 +97,10 @@ class PowerSGD(Compressor):
 
 
 def _matrix(spec: tf.TensorSpec) -> tuple[int, int]:
-    """Rows and columns."""
-    columns = spec.shape[-1] if len(spec.shape) else 1
-    return math.prod(spec.shape) // max(1, columns), columns
+    """Rows and columns: the first axes and the others, so that the two together are fewest."""
+    shape = list(spec.shape)
+    cuts = [(math.prod(shape[:cut]), math.prod(shape[cut:])) for cut in range(1, len(shape))]
+    return min(reversed(cuts), key=sum, default=(math.prod(shape), 1))
 
 
 def _product(left: tf.Tensor, right: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:

@@ -1,0 +1,32 @@
+"""Sparse gradients between processes, as rows and as tables."""
+
+import numpy as np
+import tensorflow as tf
+
+from tests.multi_process.jobs import ALL, scenario
+from tests.multi_process.scenarios import rows
+
+
+@scenario(rows.sums, (*ALL, "horovod-2x2"))
+def test_sums_of_rows_are_numpys(found):
+    for rank in found:
+        for name, of_counts in rank.items():
+            total = sum(rows.COUNTS[name][: _replicas(found)])
+            for sums, number in zip(of_counts["found"], of_counts["rows"], strict=True):
+                np.testing.assert_array_equal(sums, of_counts["expected"])
+                # A row has 12 bytes, and its number 8.
+                assert number == (rows.ROWS if 20 * total > 2 * 12 * rows.ROWS else total)
+
+
+def _replicas(found):
+    return len(found) * len(found[0]["few"]["found"])
+
+
+@scenario(rows.trained, (*ALL, "horovod-2x2"))
+def test_embeddings_train_as_on_one_device(found):
+    model = rows.embeddings(tf.distribute.get_strategy())
+    model.fit(*rows.data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
+    for rank in found:
+        assert rank["weights"] == found[0]["weights"]
+        for ours, theirs in zip(rank["weights"], model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
