@@ -1,9 +1,11 @@
 """Sparse gradients travel as rows or as tables, whichever is fewer bytes."""
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.step.rows import table_is_smaller
+from tfdist.step.rows import are_summed, table_is_smaller
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,29 @@ from tfdist.step.rows import table_is_smaller
 )
 def test_the_smaller_of_both(spec, rows, expected):
     assert bool(table_is_smaller(spec, tf.constant(rows, tf.int64))) is expected
+
+
+_OPTIMIZERS = [
+    (lambda: keras.optimizers.SGD(0.1), True),
+    (lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.1), True),
+    (lambda: keras.optimizers.SGD(0.1, clipnorm=0.1), False),
+    (lambda: keras.optimizers.SGD(0.1, clipvalue=0.1), False),
+    (lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1), False),
+    (lambda: keras.optimizers.Adam(0.1), False),
+]
+
+
+@pytest.mark.parametrize(("make", "expected"), _OPTIMIZERS)
+def test_which_optimizers_sum_rows_of_one_number(make, expected):
+    """What is said of an optimizer is what it does."""
+    number = tf.constant([1, 1])
+    twice = tf.IndexedSlices(tf.constant([[1.0, 2.0], [3.0, -1.0]]), number, tf.constant([3, 2]))
+    found = []
+    for gradient in (twice, tf.convert_to_tensor(twice)):
+        optimizer, variable = make(), keras.Variable(np.ones((3, 2), "float32"))
+        for _ in range(2):
+            optimizer.apply([gradient], [variable])
+        found.append(variable.numpy())
+    assert are_summed(make()) is expected
+    assert np.allclose(*found, atol=1e-6) is expected
+    assert are_summed(keras.optimizers.LossScaleOptimizer(make())) is expected

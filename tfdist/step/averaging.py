@@ -41,7 +41,10 @@ class Averaging(Protocol):
 
 
 def averaging_of(
-    options: Options, specs: Sequence[tf.TensorSpec], paths: Sequence[str]
+    options: Options,
+    specs: Sequence[tf.TensorSpec],
+    paths: Sequence[str],
+    rows_are_summed: bool,
 ) -> Averaging:
     """What is averaged under `options`: so far the gradients, at each update.
 
@@ -51,5 +54,6 @@ def averaging_of(
         options: the options of the optimizer.
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
+        rows_are_summed: whether sparse gradients may travel as tables; see `rows.are_summed`.
     """
-    return Totals(options, specs, paths)
+    return Totals(options, specs, paths, rows_are_summed)

@@ -135,7 +135,7 @@ class Packing:
         packed = [pack(bucket, gradients) for bucket in self._buckets]
         return packed + [gradients[index] for index in self._sparse]
 
-    def sum(self, packed: Sequence[Any]) -> list[Any]:
+    def sum(self, packed: Sequence[Any], rows_are_summed: bool = False) -> list[Any]:
         """The sums over the replicas of the tensors from `pack`; called in replica context.
 
         Each sum is an operation of its own, which starts as soon as its gradients are there. The
@@ -143,9 +143,14 @@ class Packing:
 
         Args:
             packed: the tensors from `pack`, of the same shapes on every replica.
+            rows_are_summed: whether sparse gradients may travel as tables; see
+                `rows.are_summed`.
         """
         dense, sparse = packed[: len(self._buckets)], packed[len(self._buckets) :]
-        rows = sums_of_rows(sparse, self._sparse_specs, all_reduce)
+        if rows_are_summed:
+            rows = sums_of_rows(sparse, self._sparse_specs, all_reduce)
+        else:
+            rows = all_reduce(list(sparse))
         return [total for value in reversed(dense) for total in all_reduce([value])][::-1] + rows
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.options import Options
-from tfdist.step import backward, exchange, replica
+from tfdist.step import backward, exchange, replica, rows
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import averaging_of
 from tfdist.step.exchange import Packing
@@ -65,7 +65,9 @@ class StepPath:
                 options.compression is not None,
                 local is not None,
             )
-        self.averaging = averaging_of(options, self._specs, [v.path for v in variables])
+        self.averaging = averaging_of(
+            options, self._specs, [v.path for v in variables], rows.are_summed(optimizer)
+        )
         self.rounds: LocalRounds | None = None
         self._apart: LocalUpdate | None = None
         if local is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import keras
 import tensorflow as tf
 
 from tfdist.engines.current import current
@@ -14,6 +15,20 @@ _AllReduce = Callable[[list], list]
 
 # Bytes of the number of a row.
 _INDEX_BYTES = 8
+
+
+def are_summed(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an update with several rows of one number is that with their sum.
+
+    A replica that looks a row up twice has it twice in its gradient, and so has one device. Keras'
+    Adam squares each of the two, and clipping sees both. Only then tables give another result.
+
+    Args:
+        optimizer: Keras' optimizer, or one with a loss scale around it.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    clips = any(getattr(inner, n) for n in ("clipnorm", "clipvalue", "global_clipnorm"))
+    return type(inner) is keras.optimizers.SGD and not clips
 
 
 def sums_of_rows(

@@ -26,7 +26,7 @@ def sums(here):
             values, numbers = parts[place : place + 2]
             gradient = tf.IndexedSlices(values, numbers, tf.constant([ROWS, WIDTH], tf.int64))
             packing = Packing([gradient], [spec], 0)
-            return packing.unpack(packing.sum(packing.pack([gradient])))[0]
+            return packing.unpack(packing.sum(packing.pack([gradient]), True))[0]
 
         return strategy.run(exchanged)
 
@@ -59,13 +59,23 @@ def _dense(given):
 
 
 def trained(here):
-    """The weights of two embeddings, of which one is smaller than its gradient; with clipping."""
-    model = embeddings(here.strategy)
-    model.fit(*data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
-    return {"weights": [weight.tolist() for weight in model.get_weights()]}
+    """By optimizer, the weights of two embeddings, of which one is smaller than its gradient."""
+    found = {}
+    for name in OPTIMIZERS:
+        model = embeddings(here.strategy, name)
+        model.fit(*data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
+        found[name] = [weight.tolist() for weight in model.get_weights()]
+    return found
 
 
-def embeddings(strategy):
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "clipped sgd": lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.1),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+}
+
+
+def embeddings(strategy, name):
     """A model of two embeddings."""
     keras.utils.set_random_seed(3)
     with strategy.scope():
@@ -74,7 +84,7 @@ def embeddings(strategy):
         large = keras.layers.Embedding(3000, 4, name="large")(words)
         joined = keras.layers.Flatten()(keras.layers.Concatenate()([small, large]))
         model = keras.Model(words, keras.layers.Dense(1)(joined))
-        model.compile(keras.optimizers.Adam(0.01, global_clipnorm=0.1), "mse")
+        model.compile(OPTIMIZERS[name](), "mse")
     return model
 
 
