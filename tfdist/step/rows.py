@@ -21,7 +21,7 @@ def are_summed(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether an update with several rows of one number is that with their sum.
 
     A replica that looks a row up twice has it twice in its gradient, and so has one device. Keras'
-    Adam squares each of the two, and clipping sees both. Only then tables give another result.
+    Adam squares each of the two, and clipping sees both: their sum would give another update.
 
     Args:
         optimizer: Keras' optimizer, or one with a loss scale around it.
