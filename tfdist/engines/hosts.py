@@ -21,25 +21,22 @@ class Hosts(abc.ABC):
         between: carries tensors between the hosts. All replicas of a host hand in the same values,
             and get the same results.
         host_id: the number of this host among the hosts.
+        replicas: the number of replicas of each host.
 
     Attributes:
         between: as above.
         host_id: as above.
-        replicas: the number of replicas of each host.
+        replicas: as above.
         smallest: in bytes; fewer are summed without groups, which takes fewer messages.
     """
 
     smallest = 16 * 1024
 
-    def __init__(self, flat: Engine, between: Engine, host_id: int):
+    def __init__(self, flat: Engine, between: Engine, host_id: int, replicas: int):
         self._flat = flat
         self.between = between
         self.host_id = host_id
-
-    @property
-    def replicas(self) -> int:
-        """The number of replicas of each host."""
-        return self._flat.replicas // self.between.replicas
+        self.replicas = replicas
 
     @abc.abstractmethod
     def sum_within(self, tensor: tf.Tensor) -> tf.Tensor:

@@ -83,7 +83,8 @@ def _sum(
         return tf.reshape(sums, spec.shape), tf.range(spec.shape[0], dtype=indices.dtype)
 
     def rows(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        (joined,) = all_reduce([tf.IndexedSlices(values, indices, tf.constant(spec.shape))])
+        shape = tf.constant(spec.shape.as_list(), tf.int64)
+        (joined,) = all_reduce([tf.IndexedSlices(values, indices, shape)])
         return joined.values, joined.indices
 
     @tf.autograph.experimental.do_not_convert

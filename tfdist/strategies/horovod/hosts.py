@@ -29,7 +29,8 @@ class LocalRanks(Hosts):
     """
 
     def __init__(self, engine: HorovodEngine, within: SomeRanks, across: SomeRanks):
-        super().__init__(engine, BetweenHosts(engine, within, across), across.place)
+        between = BetweenHosts(engine, within, across)
+        super().__init__(engine, between, across.place, within.size)
         self._within, self._across = within, across
 
     def sum_within(self, tensor: tf.Tensor) -> tf.Tensor:

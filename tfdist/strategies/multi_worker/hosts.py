@@ -37,7 +37,8 @@ def hosts_of(
     are_cpus = all(tf.DeviceSpec.from_string(d).device_type == "CPU" for d in devices)
     if not in_groups(exchange, [len(devices)] * flat.processes.size, by_default=are_cpus):
         return None
-    return ProcessesAsHosts(flat, BetweenProcesses(flat), flat.processes.rank)
+    between = BetweenProcesses(flat)
+    return ProcessesAsHosts(flat, between, flat.processes.rank, len(devices))
 
 
 class BetweenProcesses(Engine):
