@@ -11,6 +11,8 @@ from tests.multi_process.jobs import ON_HOSTS, ON_MORE_HOSTS, scenario
 from tests.multi_process.scenarios import hosts
 from tests.step.engines import DTYPES
 
+_HALVES = ("fp16", "bf16")
+
 
 @scenario(hosts.operations, ON_MORE_HOSTS)
 def test_operations_give_what_numpy_gives(found):
@@ -62,8 +64,11 @@ def assert_as_one_replica_per_host(found, compressors):
         assert rank["history"] == found[0]["history"]
         for of_replica in rank["on all replicas"]:
             assert of_replica == found[0]["on all replicas"][0]
-        for ours, theirs in zip(rank["weights"], model.get_weights(), strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+        # A sum of two gradients is rounded otherwise than the gradient of all samples, and a half
+        # may then be another one. A kernel and a bias of each layer; kernels are compressed.
+        close = [t for c in compressors for t in (2e-5 if c.name in _HALVES else 1e-6, 1e-6)]
+        for ours, theirs, atol in zip(rank["weights"], model.get_weights(), close, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=atol)
         for name, values in history.items():
             np.testing.assert_allclose(rank["history"][name], values[-1], rtol=1e-4)
 
