@@ -64,6 +64,7 @@ def compile_where_possible(operations: Iterable[tf.Operation]) -> None:
         _SET_ATTRIBUTE.of(operation)(_COMPILE, value)
 
 
+@tf.autograph.experimental.do_not_convert
 def is_in_xla() -> bool:
     """Whether a function is being traced that XLA must compile, or a function inside of it."""
     graph = tf.compat.v1.get_default_graph()

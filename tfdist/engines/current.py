@@ -70,7 +70,8 @@ def current() -> Engine:
         raise ExchangeRefusedError("the step needs an engine")
     if getattr(_thread, "is_alone", False):
         return _ALONE
-    if (hosts := getattr(_thread, "hosts", None)) is not None:
+    hosts = getattr(_thread, "hosts", None)
+    if hosts is not None:
         return hosts.between
     return getattr(tf.distribute.get_strategy(), "engine", _OF_OTHERS)
 

@@ -86,8 +86,8 @@ class SynchronousStrategy(ApartStrategy):
     ) -> Any:
         """Runs `fn` on each replica; see `tf.distribute.Strategy.run`.
 
-        Losses are weighted by each replica's true share of the global batch. If Keras' trainer
-        hands in a batch that is not distributed yet (`train_on_batch`), the batch is split here.
+        Losses are weighted by each replica's true share of the global batch. A batch that is not
+        distributed yet (`train_on_batch`) is split here.
 
         Raises:
             ValueError: for a step of a model of another scope; in a function that XLA compiles.
@@ -100,7 +100,8 @@ class SynchronousStrategy(ApartStrategy):
                 "the function that calls `run`; in `fit`, `model.compile(..., jit_compile=True)` "
                 "compiles what each replica computes. Received: a call of run in such a function"
             )
-        if (marked := local_step.marked(fn)) is not None:
+        marked = local_step.marked(fn)
+        if marked is not None:
             return self._run_marked(marked, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)

@@ -20,8 +20,15 @@ class CollectivesEngine(ReplicaContextEngine):
     """
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
-        """The sums; of half precision, with more than two replicas, in float32."""
-        return with_sums_of_halves(self, values, super().all_reduce)
+        """The sums; of half precision, with more than two replicas, in float32.
+
+        TensorFlow's gather crashes if no replica has rows, so one without rows sends a row of
+        zeros.
+        """
+        if self.replicas == 1:
+            return list(values)
+        some = [_with_a_row(v) if isinstance(v, tf.IndexedSlices) else v for v in values]
+        return with_sums_of_halves(self, some, super().all_reduce)
 
     def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
         """The rows for this replica, in one operation."""
@@ -35,3 +42,10 @@ class CollectivesEngine(ReplicaContextEngine):
         if self.replicas == 1:
             return vector
         return sum_of_rows(self.all_to_all(tf.reshape(vector, [self.replicas, -1])))
+
+
+def _with_a_row(rows: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The rows; a row of zeros, which adds nothing, if there are none."""
+    missing = tf.cast(tf.equal(tf.size(rows.indices), 0), tf.int32)
+    values = tf.pad(rows.values, [[0, missing], *[[0, 0]] * (rows.values.shape.rank - 1)])
+    return tf.IndexedSlices(values, tf.pad(rows.indices, [[0, missing]]), rows.dense_shape)
