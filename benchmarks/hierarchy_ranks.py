@@ -101,12 +101,12 @@ def measured(
     for _, name in in_turn(list(steps), rounds):
         before, start = sent(), time.perf_counter_ns()
         steps[name]()[0].numpy()
-        own = [time.perf_counter_ns() - start, 0]
-        processes.all_gather([0])  # what the others of this host send counts too
-        own[1] = sent() - before
-        nanoseconds, size = processes.all_gather([own]).max(axis=0)
-        found[name]["seconds"].append(int(nanoseconds) / 1e9)
-        found[name]["bytes"].append(int(size))
+        nanoseconds = time.perf_counter_ns() - start
+        slowest = int(processes.all_gather([nanoseconds]).max())
+        # All have exchanged, so what the others of this host send counts too.
+        size = sent() - before
+        found[name]["seconds"].append(slowest / 1e9)
+        found[name]["bytes"].append(int(processes.all_gather([size]).max()))
     return found
 
 

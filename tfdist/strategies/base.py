@@ -86,8 +86,7 @@ class SynchronousStrategy(ApartStrategy):
     ) -> Any:
         """Runs `fn` on each replica; see `tf.distribute.Strategy.run`.
 
-        Losses are weighted by each replica's true share of the global batch. A batch that is not
-        distributed yet (`train_on_batch`) is split here.
+        Weighs losses by each replica's share of the global batch. Splits a batch that is whole.
 
         Raises:
             ValueError: for a step of a model of another scope; in a function that XLA compiles.
