@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
 import tensorflow as tf
 
 from tfdist.compat.multi_worker import host_launcher_of, launcher_of
@@ -54,7 +52,7 @@ def all_to_all_between_workers(strategy: tf.distribute.Strategy, rows: tf.Tensor
 
 
 def _launched(
-    launcher: Any, operation: Callable[..., tf.Tensor], value: tf.Tensor, **attributes: str
+    launcher: object, operation: Callable[..., tf.Tensor], value: tf.Tensor, **attributes: str
 ) -> tf.Tensor:
     token, options = _TOKEN.of(launcher)(), _OPTIONS.of(launcher)
     with tf.device(_DEVICE.of(launcher)):

@@ -139,7 +139,7 @@ def launcher_of(strategy: tf.distribute.Strategy, replica_id: int) -> Any:
     return launchers[replica_id % len(launchers)]
 
 
-def host_launcher_of(extended: tf.distribute.StrategyExtended) -> Any:
+def host_launcher_of(extended: tf.distribute.StrategyExtended) -> Structure:
     """The object that launches collective operations with one value per worker."""
     return _LAUNCHERS.of(_HOST_OPS.of(extended))[0]
 

@@ -63,8 +63,9 @@ def hosts_of(hvd: ModuleType, engine: HorovodEngine, exchange: str) -> Hosts | N
     if not in_groups(exchange, sizes, by_default=not hvd.nccl_built()):
         return None
     own_host, own_place, _ = places[hvd.rank()]
-    within = sorted(np.flatnonzero(places[:, 0] == own_host), key=lambda rank: places[rank, 1])
-    across = sorted(np.flatnonzero(places[:, 1] == own_place), key=lambda rank: places[rank, 0])
+    ranks = range(engine.replicas)
+    within = sorted((r for r in ranks if places[r, 0] == own_host), key=lambda r: places[r, 1])
+    across = sorted((r for r in ranks if places[r, 1] == own_place), key=lambda r: places[r, 0])
     return LocalRanks(engine, SomeRanks(engine, within), SomeRanks(engine, across))
 
 
