@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 import tensorflow as tf
 
 from tfdist.compat.multi_worker import host_launcher_of, launcher_of
