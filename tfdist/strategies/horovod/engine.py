@@ -158,7 +158,7 @@ class HorovodEngine(Engine):
             What the ranks have given to this one, one after the other.
         """
 
-        def sent(entered: tf.Tensor, **identity: Any) -> tf.Tensor:
+        def sent(entered: tf.Tensor, **identity: object) -> tf.Tensor:
             return self._hvd.alltoall(entered, splits=counts, **identity)[0]
 
         return self._run(sent, vector)
