@@ -48,7 +48,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest chaos lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
-.PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
+.PHONY: benchmark-small-sums benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -119,6 +119,9 @@ benchmark-links: horovod ## measure compressed exchanges between two hosts; need
 
 benchmark-hierarchy: horovod ## exchanges between hosts with several replicas each; needs root
 	$(BIN)/python -m benchmarks.hierarchy --update
+
+benchmark-small-sums: $(INSTALLED) ## sums of small tensors, beside TensorFlow's ring; needs root
+	$(BIN)/python -m benchmarks.small_sums --update
 
 benchmark-convergence: $(INSTALLED) ## train three small models with all compressors
 	$(BIN)/python -m benchmarks.convergence --update --plot

@@ -171,7 +171,7 @@ def main() -> None:
     if arguments.host:
         rank, folder, *addresses = arguments.host
         join(arguments.backend, int(rank), Path(folder), addresses)
-    strategy: Any = tfdist.Strategy(arguments.backend)
+    strategy: Any = tfdist.Strategy(arguments.backend, exchange="ring")
     processes = strategy.processes
     messages = Messages(processes.rank, processes.size)
     found: dict[str, Any] = {"sizes": {}}

@@ -1,14 +1,35 @@
 """The engines of several processes carry tensors as their contract says."""
 
-from tests.multi_process.jobs import ALL, scenario
+import numpy as np
+
+from tests.multi_process.jobs import ALL, MULTI_WORKER, scenario
 from tests.multi_process.scenarios import engines
 from tests.step.engines import DTYPES, assert_equal
 
 
 @scenario(engines.all_operations, ALL)
 def test_processes_get_what_numpy_gives(found):
+    assert_as_numpy(found)
+
+
+@scenario(engines.all_operations_of_a_ring, (*MULTI_WORKER, "multi_worker-3", "multi_worker-2x2"))
+def test_a_ring_gives_what_numpy_gives(found):
+    assert_as_numpy(found)
+
+
+def assert_as_numpy(found):
+    """Compares with NumPy's results."""
     for rank in found:
         assert sorted(rank) == sorted(DTYPES)
         for dtype in DTYPES:
             for replica in rank[dtype]:
                 assert_equal(replica["found"], replica["expected"])
+
+
+@scenario(engines.gradients_of_sums, ALL)
+def test_the_gradient_of_a_sum_is_the_sum_of_the_gradients(found):
+    replicas = sum(len(rank) for rank in found)
+    total = np.array([1.0, 2.0]) * replicas * (replicas + 1) / 2
+    for rank in found:
+        for gradient in rank:
+            np.testing.assert_allclose(gradient, 2 * total * replicas, rtol=1e-6)

@@ -67,6 +67,7 @@ from tfdist.compat.initial_rows import CHIEF
 from tfdist.compat.launching import (
     all_to_all,
     all_to_all_between_workers,
+    gather,
     gather_between_workers,
     sum_between_workers,
 )
@@ -229,6 +230,7 @@ __all__ = [
     "writes_rows",
     "written_since",
     "all_to_all_between_workers",
+    "gather",
     "gather_between_workers",
     "sum_between_workers",
 ]

@@ -35,6 +35,19 @@ def all_to_all(strategy: tf.distribute.Strategy, replica_id: int, rows: tf.Tenso
     return _launched(launcher_of(strategy, replica_id), tf.raw_ops.CollectiveAllToAllV2, rows)
 
 
+def gather(strategy: tf.distribute.Strategy, replica_id: int, value: tf.Tensor) -> tf.Tensor:
+    """The values of all replicas, of equal shapes, joined along the first axis.
+
+    TensorFlow's replica context gathers the shapes before the values.
+
+    Args:
+        strategy: as for `all_to_all`.
+        replica_id: as for `all_to_all`.
+        value: of one axis or more.
+    """
+    return _launched(launcher_of(strategy, replica_id), tf.raw_ops.CollectiveGatherV2, value)
+
+
 def sum_between_workers(strategy: tf.distribute.Strategy, value: tf.Tensor) -> tf.Tensor:
     """The sum of one value per worker under `MultiWorkerExtended`; in cross-replica context."""
     launcher = host_launcher_of(strategy.extended)

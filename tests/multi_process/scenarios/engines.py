@@ -4,11 +4,40 @@ import numpy as np
 import tensorflow as tf
 
 from tests.step.engines import DTYPES, given, of_replicas, results
+from tfdist.engines.replica_context import static_id
+from tfdist.step.exchange import all_reduce
 
 
 def all_operations(here):
     """By dtype, each local replica's results of the engine's operations, and those expected."""
+    return _all_operations(here, here.strategy)
+
+
+def all_operations_of_a_ring(here):
+    """The same, where small tensors are not gathered."""
+    return _all_operations(here, here.make(exchange="ring"))
+
+
+def gradients_of_sums(here):
+    """The gradient of a replica's number with regard to it, if the square of the sum is added."""
+
+    def gradient(number):
+        with tf.GradientTape() as tape:
+            tape.watch(number)
+            (total,) = all_reduce([number])
+            square = total * total
+        return tape.gradient(square, number)
+
     strategy = here.strategy
+
+    @tf.function
+    def step():
+        return strategy.run(lambda: gradient(tf.constant([1.0, 2.0]) * (static_id() + 1)))
+
+    return [part.numpy() for part in strategy.experimental_local_results(step())]
+
+
+def _all_operations(here, strategy):
     expected = {d: of_replicas(strategy.num_replicas_in_sync, d) for d in DTYPES}
     found = {}
     for dtype in DTYPES:

@@ -17,7 +17,7 @@ from tfdist.elastic import membership
 from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
-from tfdist.strategies.multi_worker.engine import CollectivesEngine
+from tfdist.strategies.multi_worker.engine import SMALL_BYTES, CollectivesEngine
 from tfdist.strategies.multi_worker.hosts import hosts_of
 from tfdist.validation import check_resolver, check_seconds
 
@@ -104,7 +104,11 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         tf.distribute.Strategy.__init__(self, extended)
         processes = OneProcess() if cluster is None else _Workers(self, cluster)
         # TensorFlow's ring is slow with tensors of many megabytes.
-        engine = CollectivesEngine(processes, largest_message=common.bucket_bytes)
+        engine = CollectivesEngine(
+            processes,
+            largest_message=common.bucket_bytes,
+            gathered=0 if common.exchange == "ring" else SMALL_BYTES,
+        )
         engine.hosts = hosts_of(self, engine, common.exchange)
         self._init_processes(common, engine, log_all_ranks)
 
