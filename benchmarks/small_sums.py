@@ -1,8 +1,8 @@
 """Sums of small tensors between the processes of `multi_worker`, beside TensorFlow's ring.
 
-The ranks are processes of this machine, and share its cores: over loopback, or each on a host of its
-own, which is a network namespace behind a link that `tc` limits. All ranks begin together, the time
-of the slowest counts, and each sum is compared with the exact one. The two systems take turns.
+The ranks are processes of this machine, and share its cores: over loopback, or each on a host of
+its own, which is a network namespace behind a link that `tc` limits. All ranks begin together, the
+time of the slowest counts, and each sum is compared with the exact one. The two systems take turns.
 Limited links need root.
 
     python -m benchmarks.small_sums              # about ten minutes
