@@ -14,7 +14,14 @@ from tfdist.processes import files
 from tfdist.processes.contracts import Coordinated, KerasRunner
 
 # About how many seconds pass until the processes again ask each other about Ctrl-C.
+# The least and the most time between questions. Between them it is so many times what a question
+# takes, as on a slow link each is as long as several steps.
 _SECONDS_BETWEEN_QUESTIONS = 1.0
+_MOST_SECONDS_BETWEEN_QUESTIONS = 30.0
+_TIMES_A_QUESTION = 100
+
+# Two numbers of milliseconds travel as one; each is less than this.
+_HIGH = 2**31
 
 
 class _Interruption:
@@ -110,11 +117,18 @@ def raise_everywhere(processes: Processes, error: Exception | None, action: str)
         raise RuntimeError(f"Rank 0 could not {action}. Its error was: {message}")
 
 
+def _seconds_between(seconds: float) -> float:
+    """The seconds between questions that take `seconds`."""
+    wanted = max(_SECONDS_BETWEEN_QUESTIONS, _TIMES_A_QUESTION * seconds)
+    return min(wanted, _MOST_SECONDS_BETWEEN_QUESTIONS)
+
+
 class Questions:
     """Asks the other processes now and then whether someone pressed Ctrl-C.
 
-    All processes ask at the same steps, about one second apart. Each answer includes how long the
-    steps took, and from the answers all processes compute the same next step.
+    All processes ask at the same steps, about one second apart; up to 30 seconds where a question
+    takes more than 10 ms. Each answer includes how long the steps and the last question took, and
+    from the answers all processes compute the same next step.
 
     Args:
         processes: the processes.
@@ -125,6 +139,7 @@ class Questions:
         self._steps_between = 1
         self._steps_left = 1
         self._asked_at = time.monotonic()
+        self._asking = 0
 
     def start_again(self) -> None:
         """Measures the time of steps anew; called by all processes before other kinds of steps."""
@@ -135,8 +150,7 @@ class Questions:
         """Asks if it is time to; called by all processes before each step.
 
         Returns:
-            Whether it is time for the work that is due about once a second; the same in all
-            processes.
+            Whether it is time for the work that is due about as often; the same in all processes.
 
         Raises:
             KeyboardInterrupt: in all processes, when Ctrl-C was pressed in one.
@@ -145,18 +159,24 @@ class Questions:
         self._steps_left -= 1
         if self._steps_left > 0:
             return False
-        milliseconds = int(1000 * (time.monotonic() - self._asked_at))
-        rows = self._processes.all_gather([int(_Interruption.requested), milliseconds])
+        began = time.monotonic()
+        # Two numbers, as wherever processes meet.
+        both = int(1000 * (began - self._asked_at)) * _HIGH + self._asking
+        rows = self._processes.all_gather([int(_Interruption.requested), both])
+        self._asking = int(1000 * (time.monotonic() - began))
         self._check_answers(rows[:, 0].tolist())
         if rows[:, 0].any():
             ranks = [rank for rank, requested in enumerate(rows[:, 0]) if requested]
             raise KeyboardInterrupt(f"Ctrl-C in rank {', '.join(map(str, ranks))}")
-        seconds_per_step = max(int(rows[:, 1].max()), 1) / 1000 / self._steps_between
-        wanted = int(_SECONDS_BETWEEN_QUESTIONS / seconds_per_step)
+        steps, questions = rows[:, 1] // _HIGH, rows[:, 1] % _HIGH
+        seconds_per_step = max(int(steps.max()), 1) / 1000 / self._steps_between
+        # Whoever asks last waits for nobody.
+        seconds = _seconds_between(int(questions.min()) / 1000)
+        wanted = int(seconds / seconds_per_step)
         self._steps_between = min(max(wanted, 1), 2 * self._steps_between)
         self._steps_left = self._steps_between
         self._asked_at = time.monotonic()
-        return bool(rows[:, 1].max() > 500 * _SECONDS_BETWEEN_QUESTIONS)
+        return bool(steps.max() > 500 * seconds)
 
     @staticmethod
     def _check_answers(answers: list[int]) -> None:
