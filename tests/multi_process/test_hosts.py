@@ -1,5 +1,6 @@
 """Replicas that are grouped by host get what replicas without groups get."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -88,3 +89,30 @@ def test_replicas_that_had_no_groups_before_agree(found):
         assert rank["before"] != found[0]["before"] or rank is found[0]
         for of_replica in rank["on all replicas"]:
             assert of_replica == found[0]["on all replicas"][0]
+
+
+@scenario(hosts.gradients_of_sums, ON_HOSTS)
+def test_the_gradient_of_a_sum_in_groups_is_the_sum_of_the_gradients(found):
+    replicas = sum(len(rank) for rank in found)
+    total = np.array([1.0, 2.0]) * replicas * (replicas + 1) / 2
+    for rank in found:
+        for gradient in rank:
+            np.testing.assert_allclose(gradient, 2 * total * replicas, rtol=1e-6)
+
+
+@scenario(hosts.of_unknown_shape, ON_HOSTS)
+def test_a_gradient_of_unknown_shape_trains_as_on_one_device(found):
+    model = keras.Sequential([keras.Input((2,)), hosts.Unknown()])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((8, 2)), np.zeros((8, 1)), 8, epochs=2, verbose=0)
+    for rank in found:
+        np.testing.assert_allclose(rank[0], model.get_weights()[0], atol=1e-6)
+
+
+@scenario(hosts.with_a_state_that_begins_with_ones, ON_HOSTS)
+def test_the_first_state_of_a_host_is_that_of_one_replica(found):
+    model = layers.model(tf.distribute.get_strategy(), layers.WAYS[:1])
+    layers.fit(model, last=1)
+    for rank in found:
+        for ours, theirs in zip(rank, model.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)

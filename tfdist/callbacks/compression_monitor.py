@@ -59,7 +59,7 @@ class CompressionMonitor(keras.callbacks.Callback):
     - `compression_cosine`: between the gradient of the step and what was sent in the step.
 
     Without error feedback the residual is the step's error. Measuring takes a few passes over the
-    gradients and causes no traffic in the step.
+    gradients and causes no traffic between hosts in the step.
 
     Args:
         max_residual: larger residuals lead to a warning, once per training. Karimireddy et al.

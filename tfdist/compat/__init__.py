@@ -142,6 +142,7 @@ __all__ = [
     "StateOfThread",
     "abort_group",
     "all_to_all",
+    "all_to_all_between_workers",
     "allow_functions_of_coordinator",
     "apply_weight_decay",
     "applying_reduced_gradients",
@@ -159,6 +160,8 @@ __all__ = [
     "forget_custom_gradients",
     "form_group",
     "function_graph",
+    "gather",
+    "gather_between_workers",
     "gradients_by_value",
     "hook_add",
     "hook_additions",
@@ -222,6 +225,7 @@ __all__ = [
     "set_backup_epoch",
     "set_initial_epoch",
     "step_of",
+    "sum_between_workers",
     "traced_function",
     "unbuilt_parts",
     "unrecorded",
@@ -229,10 +233,6 @@ __all__ = [
     "variables_to_build",
     "writes_rows",
     "written_since",
-    "all_to_all_between_workers",
-    "gather",
-    "gather_between_workers",
-    "sum_between_workers",
 ]
 
 

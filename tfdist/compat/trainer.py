@@ -58,7 +58,6 @@ _PREDICT_STEP = "one_step_on_data"  # what `make_predict_function` hands to `Str
 
 
 @tf.autograph.experimental.do_not_convert
-@tf.autograph.experimental.do_not_convert
 def keras_step(fn: Callable) -> tuple[keras.Model, str] | None:
     """The model and the step's name, if `fn` is what Keras' trainer passes to `Strategy.run`.
 

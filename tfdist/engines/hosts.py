@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -43,7 +43,15 @@ class Hosts(abc.ABC):
         """The sum over the replicas of this host, on each of them; in replica context."""
 
     def sum(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The sum over all replicas; in replica context."""
+        """The sum over all replicas, in replica context; its gradient is the gradients' sum."""
+
+        @tf.custom_gradient
+        def summed(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            return self._sum(value), self.sum
+
+        return summed(tensor)
+
+    def _sum(self, tensor: tf.Tensor) -> tf.Tensor:
         return self.between.all_reduce([self.sum_within(tensor)])[0]
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
@@ -62,6 +70,8 @@ class Hosts(abc.ABC):
 
     def _has_groups(self, value: Value) -> bool:
         if isinstance(value, tf.IndexedSlices) or value.dtype == tf.float16:
+            return False
+        if not value.shape.is_fully_defined():
             return False
         return value.shape.num_elements() * value.dtype.size >= self.smallest
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -44,7 +44,7 @@ def averaging_of(
     options: Options,
     specs: Sequence[tf.TensorSpec],
     paths: Sequence[str],
-    rows_are_summed: bool,
+    rows_are_summed: Callable[[], bool],
 ) -> Averaging:
     """What is averaged under `options`: so far the gradients, at each update.
 
@@ -54,6 +54,7 @@ def averaging_of(
         options: the options of the optimizer.
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
-        rows_are_summed: whether sparse gradients may travel as tables; see `rows.are_summed`.
+        rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
+            tables; see `rows.are_summed`.
     """
     return Totals(options, specs, paths, rows_are_summed)

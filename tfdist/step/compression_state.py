@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compression.base import Compressor, State
+from tfdist.engines.current import current
 from tfdist.step.exchange import Bucket
 from tfdist.step.replica_rows import NOTHING, PER_REPLICA, SUM, Entry, places, total_of
 from tfdist.step.replica_state import ReplicaState
@@ -48,7 +49,15 @@ class CompressionState(ReplicaState):
                 self._processes.note_own(self._local(part[name])[0], first)
 
     def _first(self, index: int) -> dict[str, tf.Tensor]:
-        return first_state(*self._units[index])
+        """A host's first state, of which each of its replicas has a part."""
+        compressor, _ = self._units[index]
+        hosts = current().hosts
+        return {
+            name: value / hosts.replicas
+            if hosts and value.dtype.is_floating and name not in compressor.shared_state
+            else value
+            for name, value in first_state(*self._units[index]).items()
+        }
 
     def _make(self, index: int) -> dict[str, tf.Variable]:
         compressor, _ = self._units[index]

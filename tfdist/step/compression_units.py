@@ -132,8 +132,9 @@ def _check_momentum(chosen: Sequence[Compressor | None], paths: Sequence[str]) -
 
 def warn_of_traffic(units: Sequence[Unit]) -> None:
     """Warns if gathering payloads makes more traffic than sending uncompressed gradients."""
-    engine = current()
-    replicas = (engine.hosts.between if engine.hosts else engine).replicas
+    hosts = current().hosts
+    replicas = (hosts.between if hosts else current()).replicas
+    who = "hosts" if hosts else "replicas"
     for compressor in dict.fromkeys(unit.compressor for unit in units):
         specs = [unit.spec for unit in units if unit.compressor == compressor]
         uncompressed = sum(nbytes(spec) for spec in specs)
@@ -142,9 +143,9 @@ def warn_of_traffic(units: Sequence[Unit]) -> None:
             sent = sent_bytes(payload, stage.aggregation, replicas)
             if stage.aggregation == "gather" and sent > sent_bytes(uncompressed, "sum", replicas):
                 warnings.warn(
-                    f"{stage} makes more traffic among {replicas} replicas than no compression, as "
-                    "every replica's payload travels to all others: that pays up to "
-                    f"{gather_pays_until(payload / uncompressed)} replicas. Choose a smaller "
+                    f"{stage} makes more traffic among {replicas} {who} than no compression, as "
+                    "the payload of each of them travels to all others: that pays up to "
+                    f"{gather_pays_until(payload / uncompressed)} {who}. Choose a smaller "
                     "ratio, or a compressor whose payloads are summed: 'powersgd', 'randomk', "
                     "'fp16'.",
                     stacklevel=2,

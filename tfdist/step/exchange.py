@@ -108,8 +108,14 @@ def unpack(bucket: Bucket, flat: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _reshape(tensor: tf.Tensor, member_shape: tuple[int, ...], shape: Sequence[int]) -> tf.Tensor:
-    """`tensor` in `shape`; no operation if the bucket's member is a vector already."""
-    return tensor if len(member_shape) == 1 else tf.reshape(tensor, shape)
+    """`tensor` in `shape`; no operation if the bucket's member is a vector already.
+
+    The static shape is known then: ranks choose by it how a bucket travels.
+    """
+    if len(member_shape) > 1 or len(member_shape) == 0:
+        return tf.reshape(tensor, shape)
+    is_known = tensor.shape.is_fully_defined()
+    return tensor if is_known else tf.ensure_shape(tensor, member_shape)
 
 
 class Packing:

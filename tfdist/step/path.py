@@ -66,7 +66,10 @@ class StepPath:
                 local is not None,
             )
         self.averaging = averaging_of(
-            options, self._specs, [v.path for v in variables], rows.are_summed(optimizer)
+            options,
+            self._specs,
+            [v.path for v in variables],
+            functools.partial(rows.are_summed, optimizer),
         )
         self.rounds: LocalRounds | None = None
         self._apart: LocalUpdate | None = None

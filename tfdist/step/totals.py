@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +22,8 @@ class Totals:
         options: bucket size and compression.
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
-        rows_are_summed: whether sparse gradients may travel as tables; see `rows.are_summed`.
+        rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
+            tables; see `rows.are_summed`.
 
     Attributes:
         compressed: the part that compresses; None without compression.
@@ -33,7 +34,7 @@ class Totals:
         options: Options,
         specs: Sequence[tf.TensorSpec],
         paths: Sequence[str],
-        rows_are_summed: bool = False,
+        rows_are_summed: Callable[[], bool] = lambda: False,
     ):
         self._rows_are_summed = rows_are_summed
         self._bucket_bytes = options.bucket_bytes
@@ -66,12 +67,12 @@ class Totals:
             number: int64 scalar, the number of updates so far.
         """
         if self.compressed is None:
-            return packing.unpack(packing.sum(packed, self._rows_are_summed))
+            return packing.unpack(packing.sum(packed, self._rows_are_summed()))
         gradients = packing.unpack(packed)
         sums = self.compressed(gradients, number)
         rest = [None if index in sums else value for index, value in enumerate(gradients)]
         others = self._on_the_way(rest)
-        totals = others.unpack(others.sum(others.pack(rest), self._rows_are_summed))
+        totals = others.unpack(others.sum(others.pack(rest), self._rows_are_summed()))
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
     def _on_the_way(self, gradients: Sequence[Any]) -> Packing:

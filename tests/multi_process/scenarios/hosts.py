@@ -1,5 +1,7 @@
 """What replicas get that are grouped by host."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -7,6 +9,7 @@ import tensorflow as tf
 import tfdist
 from tests.multi_process import layers
 from tests.step.engines import DTYPES, given
+from tfdist import compression
 from tfdist.engines.current import between, current, own_number
 from tfdist.step.exchange import all_reduce
 
@@ -21,6 +24,7 @@ def operations(here):
 
 def _operations(strategy, dtype):
     hosts = strategy.engine.hosts
+    hosts.smallest = 0
     count, replicas = hosts.between.replicas, strategy.num_replicas_in_sync
     values = tf.constant(_values(replicas, dtype))
     function = tf.function(lambda: strategy.run(_results, args=(values, hosts)), autograph=False)
@@ -131,6 +135,8 @@ def trained(here):
     found = {}
     for exchange in ("auto", "ring", "hierarchical"):
         strategy = here.make(exchange=exchange)
+        if strategy.engine.hosts is not None:
+            strategy.engine.hosts.smallest = 0
         model = layers.model(strategy, layers.WAYS, optimizer="adam")
         layers.fit(model, batch=20)
         found[exchange] = {
@@ -139,6 +145,83 @@ def trained(here):
             "groups": strategy.engine.hosts is not None,
         }
     return found
+
+
+def gradients_of_sums(here):
+    """The gradient of the square of a sum that is made in groups, on each local replica."""
+    strategy = here.make()
+    strategy.engine.hosts.smallest = 0
+
+    def gradient(number):
+        with tf.GradientTape() as tape:
+            tape.watch(number)
+            (total,) = all_reduce([number])
+            square = total * total
+        return tape.gradient(square, number)
+
+    @tf.function
+    def of_replicas():
+        return strategy.run(
+            lambda: gradient(tf.cast(own_number() + 1, tf.float32) * tf.constant([1.0, 2.0]))
+        )
+
+    return [np.asarray(g) for g in strategy.experimental_local_results(of_replicas())]
+
+
+def of_unknown_shape(here):
+    """The weights after steps whose gradient has a shape that is known only when they run."""
+    strategy = here.make()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), Unknown()])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((8, 2)), np.zeros((8, 1)), 8, epochs=2, verbose=0)
+    return model.get_weights()
+
+
+class Unknown(keras.layers.Layer):
+    """A layer with one long weight, whose gradient TensorFlow cannot see the shape of."""
+
+    def build(self, shape):
+        del shape
+        self.long = self.add_weight(shape=(8000,), initializer="ones")
+
+    def call(self, inputs):
+        @tf.custom_gradient
+        def first(weight):
+            def gradient(upstream):
+                number = tf.size(weight) + 0 * tf.shape(inputs)[0]
+                return tf.tile(upstream[None], [number])
+
+            return weight[0], gradient
+
+        return tf.reduce_sum(inputs, axis=1, keepdims=True) * first(tf.convert_to_tensor(self.long))
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept(compression.Compressor):
+    """Sends everything, times a state that begins with ones and stays."""
+
+    aggregation = "sum"
+
+    def init(self, spec):
+        return {"scale": tf.ones([])}
+
+    def encode(self, gradient, state, step):
+        return (gradient * state["scale"],), state
+
+    def decode(self, payload, spec):
+        return payload[0]
+
+    def wire_bytes(self, spec):
+        return 4 * spec.shape.num_elements()
+
+
+def with_a_state_that_begins_with_ones(here):
+    """The weights after two steps."""
+    strategy = here.make(compression=Kept(min_bytes=0))
+    model = layers.model(strategy, [Kept(min_bytes=0)])
+    layers.fit(model, last=1)
+    return model.get_weights()
 
 
 def _bits(model):

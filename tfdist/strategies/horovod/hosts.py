@@ -38,7 +38,7 @@ class LocalRanks(Hosts):
         parts = self._within.padded(tensor)
         return _shaped(self._within.all_gather(self._within.reduce_scatter(parts)), tensor)
 
-    def sum(self, tensor: tf.Tensor) -> tf.Tensor:
+    def _sum(self, tensor: tf.Tensor) -> tf.Tensor:
         """The sum over all ranks: each rank sums one part, also between the hosts."""
         part = self._within.reduce_scatter(self._within.padded(tensor))
         return _shaped(self._within.all_gather(self._across.all_reduce(part)), tensor)
