@@ -20,6 +20,22 @@ def static_id() -> int:
     return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
 
+def check_unconditional() -> None:
+    """Raises RuntimeError in a condition, a loop or a function that a replica made.
+
+    There each rank decides for itself, and ranks that decide differently would wait forever.
+    TensorFlow refuses it wherever replicas meet. A condition around all replicas is allowed.
+    """
+    context = tf.distribute.get_replica_context()
+    if context is not None:
+        context.merge_call(_meet)
+
+
+@tf.autograph.experimental.do_not_convert
+def _meet(strategy: tf.distribute.Strategy) -> None:
+    """Nothing is to be done where the replicas of this process meet."""
+
+
 class ReplicaContextEngine(Engine):
     """Carries tensors between the replicas of the running strategy, whichever it is.
 

@@ -180,7 +180,7 @@ def orders_of_operations(here):
     """In how many orders TensorFlow runs the collective operations of many tensors."""
 
     def exchange_many():
-        return all_reduce([tf.ones([2]) for _ in range(3 * compat.OPERATIONS_UNDER_WAY)])
+        return all_reduce([tf.ones([4096]) for _ in range(3 * compat.OPERATIONS_UNDER_WAY)])
 
     function = tf.function(lambda: here.strategy.run(exchange_many), autograph=False)
     graph = function.get_concrete_function().graph

@@ -15,6 +15,7 @@ from tfdist import compat
 from tfdist.engines.contract import Engine, Value
 from tfdist.engines.halves import sum_of_rows, sums_of_halves
 from tfdist.engines.processes import Processes
+from tfdist.engines.replica_context import check_unconditional
 
 
 class HorovodEngine(Engine):
@@ -71,19 +72,9 @@ class HorovodEngine(Engine):
         first = tf.reshape(result, [-1])[:1]
         self._sink.assign(tf.reduce_sum(tf.cast(first, tf.float32)))
 
-    def _check_unconditional(self) -> None:
-        """Raises RuntimeError in a condition, a loop or a function that a replica made.
-
-        There each rank decides for itself, and ranks that decide differently would wait forever.
-        TensorFlow refuses it wherever replicas meet. A condition around all replicas is allowed.
-        """
-        context = tf.distribute.get_replica_context()
-        if context is not None:
-            context.merge_call(_meet)
-
     def _run(self, operation: Callable[..., tf.Tensor], tensor: tf.Tensor) -> tf.Tensor:
         """The result of one of Horovod's operations; all ranks run it, even if it is not needed."""
-        self._check_unconditional()
+        check_unconditional()
         result = operation(self._entered(tensor, tf.shape(tensor)), **self._identity())
         self._left(result)
         return result
@@ -95,7 +86,7 @@ class HorovodEngine(Engine):
         """
         if self.replicas == 1:
             return list(values)
-        self._check_unconditional()
+        check_unconditional()
         sums: dict[int, Value] = {}
         sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
         halves = [i for i, value in enumerate(values) if value.dtype == tf.float16]
@@ -172,8 +163,3 @@ class HorovodEngine(Engine):
             return vector
         rows = tf.reshape(vector, [self.replicas, -1])
         return sum_of_rows(self.all_to_all(rows))
-
-
-@tf.autograph.experimental.do_not_convert
-def _meet(strategy: tf.distribute.Strategy) -> None:
-    """Nothing is to be done where the replicas of this process meet."""
