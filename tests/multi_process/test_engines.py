@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.multi_process.jobs import ALL, MULTI_WORKER, scenario
+from tests.multi_process.jobs import ALL, MULTI_WORKER, PAIRS, scenario
 from tests.multi_process.scenarios import engines
 from tests.step.engines import DTYPES, assert_equal
 
@@ -33,3 +33,9 @@ def test_the_gradient_of_a_sum_is_the_sum_of_the_gradients(found):
     for rank in found:
         for gradient in rank:
             np.testing.assert_allclose(gradient, 2 * total * replicas, rtol=1e-6)
+
+
+@scenario(engines.sum_in_a_condition, (*PAIRS, "multi_worker-2x2"))
+def test_a_sum_in_a_condition_of_each_rank_is_refused(found):
+    for rank in found:
+        assert "RuntimeError: `merge_call` called while defining a new" in rank

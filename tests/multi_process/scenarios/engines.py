@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.multi_process.scenarios.common import error_of
 from tests.step.engines import DTYPES, given, of_replicas, results
 from tfdist.engines.replica_context import static_id
 from tfdist.step.exchange import all_reduce
@@ -35,6 +36,17 @@ def gradients_of_sums(here):
         return strategy.run(lambda: gradient(tf.constant([1.0, 2.0]) * (static_id() + 1)))
 
     return [part.numpy() for part in strategy.experimental_local_results(step())]
+
+
+def sum_in_a_condition(here):
+    """What is raised where each rank decides whether it takes part in a sum."""
+
+    def sum_or_not():
+        own = tf.ones([8])
+        return tf.cond(tf.random.uniform([]) < 2.0, lambda: all_reduce([own])[0], lambda: own)
+
+    step = tf.function(lambda: here.strategy.run(sum_or_not), autograph=False)
+    return error_of(step)
 
 
 def _all_operations(here, strategy):
