@@ -112,7 +112,7 @@ def _reshape(tensor: tf.Tensor, member_shape: tuple[int, ...], shape: Sequence[i
 
     The static shape is known then: ranks choose by it how a bucket travels.
     """
-    if len(member_shape) > 1 or len(member_shape) == 0:
+    if len(member_shape) != 1:
         return tf.reshape(tensor, shape)
     is_known = tensor.shape.is_fully_defined()
     return tensor if is_known else tf.ensure_shape(tensor, member_shape)

@@ -19,7 +19,13 @@ _SIZE = 7
 
 def operations(here):
     """By dtype, what each local replica gets, and what NumPy gives."""
-    return {dtype: _operations(here.strategy, dtype) for dtype in DTYPES}
+    strategy = _grouped(here)
+    return {dtype: _operations(strategy, dtype) for dtype in DTYPES}
+
+
+def _grouped(here, **options):
+    """A strategy whose replicas are grouped by host."""
+    return here.make(exchange="hierarchical", **options)
 
 
 def _operations(strategy, dtype):
@@ -93,7 +99,7 @@ def momentum(here):
 
 
 def _monitored(here, compressors):
-    strategy = here.make(compression=layers.choice(compressors))
+    strategy = _grouped(here, compression=layers.choice(compressors))
     model = layers.model(strategy, compressors)
     history = layers.fit(model, callbacks=(tfdist.callbacks.CompressionMonitor(),))
     last = {name: float(values[-1]) for name, values in history.items()}
@@ -102,7 +108,7 @@ def _monitored(here, compressors):
 
 def resumed(here):
     """A training that is saved after two epochs, and one that is not."""
-    strategy = here.make(compression=layers.choice(layers.STATEFUL))
+    strategy = _grouped(here, compression=layers.choice(layers.STATEFUL))
     whole = layers.model(strategy, layers.STATEFUL)
     layers.fit(whole)
     model = layers.model(strategy, layers.STATEFUL)
@@ -123,7 +129,7 @@ def from_a_ring(here):
     model.save(here.folder / "model.keras")
     here.meet()
     before = layers.state(model)["kept"]
-    strategy = here.make(compression=layers.choice(layers.STATEFUL))
+    strategy = _grouped(here, compression=layers.choice(layers.STATEFUL))
     with strategy.scope():
         loaded = keras.models.load_model(here.folder / "model.keras")
     layers.fit(loaded, first=2)
@@ -143,13 +149,14 @@ def trained(here):
             "weights": [w.tolist() for w in model.get_weights()],
             "on all replicas": _bits(model),
             "groups": strategy.engine.hosts is not None,
+            "by default": isinstance(strategy, tfdist.MultiWorkerMirroredStrategy),
         }
     return found
 
 
 def gradients_of_sums(here):
     """The gradient of the square of a sum that is made in groups, on each local replica."""
-    strategy = here.make()
+    strategy = _grouped(here)
     strategy.engine.hosts.smallest = 0
 
     def gradient(number):
@@ -170,7 +177,7 @@ def gradients_of_sums(here):
 
 def of_unknown_shape(here):
     """The weights after steps whose gradient has a shape that is known only when they run."""
-    strategy = here.make()
+    strategy = _grouped(here)
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), Unknown()])
         model.compile("sgd", "mse")
@@ -218,7 +225,7 @@ class Kept(compression.Compressor):
 
 def with_a_state_that_begins_with_ones(here):
     """The weights after two steps."""
-    strategy = here.make(compression=Kept(min_bytes=0))
+    strategy = _grouped(here, compression=Kept(min_bytes=0))
     model = layers.model(strategy, [Kept(min_bytes=0)])
     layers.fit(model, last=1)
     return model.get_weights()

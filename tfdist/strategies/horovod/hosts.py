@@ -59,8 +59,8 @@ def hosts_of(hvd: ModuleType, engine: HorovodEngine, exchange: str) -> Hosts | N
     places = engine.processes.sum(tf.constant(places)).numpy()
     # Those with local rank 0 are as many as there are hosts.
     sizes = [int(size) for _, local_rank, size in places if local_rank == 0]
-    # NCCL has a way of its own between GPUs.
-    if not in_groups(exchange, sizes, by_default=not hvd.nccl_built()):
+    # Its all-to-all exchanges are slower than its ring, but on slow links (benchmarks/hierarchy.py).
+    if not in_groups(exchange, sizes, by_default=False):
         return None
     own_host, own_place, _ = places[hvd.rank()]
     ranks = range(engine.replicas)
