@@ -41,3 +41,12 @@ def history(found, expected, key="history"):
     """Asserts that all ranks report the same history, that of `expected`, a `OneDevice`."""
     assert all(rank[key] == found[0][key] for rank in found)
     metrics(found[0][key], expected.history)
+
+
+def assert_sums_of_gradients(found):
+    """The gradients that `scenarios.engines.gradients_in` found in each rank are right."""
+    replicas = sum(len(rank) for rank in found)
+    total = np.array([1.0, 2.0]) * replicas * (replicas + 1) / 2
+    for rank in found:
+        for gradient in rank:
+            np.testing.assert_allclose(gradient, 2 * total * replicas, rtol=1e-6)

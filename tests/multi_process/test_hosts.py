@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfdist
 from tests.devices import DEVICES
 from tests.multi_process import layers
+from tests.multi_process.checks import assert_sums_of_gradients
 from tests.multi_process.jobs import ON_HOSTS, ON_MORE_HOSTS, scenario
 from tests.multi_process.scenarios import hosts
 from tests.step.engines import DTYPES
@@ -88,17 +89,16 @@ def test_replicas_that_had_no_groups_before_agree(found):
     """What they had not sent is different on the replicas of a host."""
     for rank in found:
         assert rank["before"] != found[0]["before"] or rank is found[0]
+        assert any(np.any(total) for total in rank["sums"]["before"].values())
+        for key, total in rank["sums"]["before"].items():
+            np.testing.assert_array_equal(rank["sums"]["after"][key], total)
         for of_replica in rank["on all replicas"]:
             assert of_replica == found[0]["on all replicas"][0]
 
 
 @scenario(hosts.gradients_of_sums, ON_HOSTS)
 def test_the_gradient_of_a_sum_in_groups_is_the_sum_of_the_gradients(found):
-    replicas = sum(len(rank) for rank in found)
-    total = np.array([1.0, 2.0]) * replicas * (replicas + 1) / 2
-    for rank in found:
-        for gradient in rank:
-            np.testing.assert_allclose(gradient, 2 * total * replicas, rtol=1e-6)
+    assert_sums_of_gradients(found)
 
 
 @scenario(hosts.of_unknown_shape, ON_HOSTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import tensorflow as tf
 
@@ -54,14 +55,19 @@ class ExchangeRefusedError(RuntimeError):
 
 
 @contextlib.contextmanager
-def refusing_exchanges() -> Iterator[None]:
-    """In this context and thread, `current` raises ExchangeRefusedError."""
-    before = getattr(_thread, "refuses", False)
-    _thread.refuses = True
+def _with(name: str, value: object) -> Iterator[None]:
+    """In this context and thread, an attribute of `_thread` has this value."""
+    before = getattr(_thread, name, None)
+    setattr(_thread, name, value)
     try:
         yield
     finally:
-        _thread.refuses = before
+        setattr(_thread, name, before)
+
+
+def refusing_exchanges() -> AbstractContextManager[None]:
+    """In this context and thread, `current` raises ExchangeRefusedError."""
+    return _with("refuses", True)
 
 
 def current() -> Engine:
@@ -76,34 +82,22 @@ def current() -> Engine:
     return getattr(tf.distribute.get_strategy(), "engine", _OF_OTHERS)
 
 
-@contextlib.contextmanager
-def alone(is_alone: bool = True) -> Iterator[None]:
+def alone(is_alone: bool = True) -> AbstractContextManager[None]:
     """In this thread, the current engine is that of a replica that has no others.
 
     Args:
         is_alone: False to change nothing.
     """
-    before = getattr(_thread, "is_alone", False)
-    _thread.is_alone = before or is_alone
-    try:
-        yield
-    finally:
-        _thread.is_alone = before
+    return _with("is_alone", getattr(_thread, "is_alone", False) or is_alone)
 
 
-@contextlib.contextmanager
-def between(hosts: Hosts | None) -> Iterator[None]:
+def between(hosts: Hosts | None) -> AbstractContextManager[None]:
     """In this thread, the current engine is the one between hosts.
 
     Args:
         hosts: the replicas by host; None to change nothing.
     """
-    before = getattr(_thread, "hosts", None)
-    _thread.hosts = hosts or before
-    try:
-        yield
-    finally:
-        _thread.hosts = before
+    return _with("hosts", hosts or getattr(_thread, "hosts", None))
 
 
 def own_number() -> tf.Tensor:

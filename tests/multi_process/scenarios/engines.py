@@ -20,21 +20,22 @@ def all_operations_of_a_ring(here):
 
 
 def gradients_of_sums(here):
-    """The gradient of a replica's number with regard to it, if the square of the sum is added."""
+    """As `gradients_in`, by the job's strategy."""
+    return gradients_in(here.strategy)
 
-    def gradient(number):
+
+def gradients_in(strategy):
+    """On each local replica, the gradient of the square of the sum with regard to its number."""
+
+    def gradient():
+        number = tf.constant([1.0, 2.0]) * (static_id() + 1)
         with tf.GradientTape() as tape:
             tape.watch(number)
             (total,) = all_reduce([number])
             square = total * total
         return tape.gradient(square, number)
 
-    strategy = here.strategy
-
-    @tf.function
-    def step():
-        return strategy.run(lambda: gradient(tf.constant([1.0, 2.0]) * (static_id() + 1)))
-
+    step = tf.function(lambda: strategy.run(gradient), autograph=False)
     return [part.numpy() for part in strategy.experimental_local_results(step())]
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multi_process import layers
+from tests.multi_process.scenarios import engines
 from tests.step.engines import DTYPES, given
 from tfdist import compression
 from tfdist.engines.current import between, current, own_number
@@ -132,8 +133,20 @@ def from_a_ring(here):
     strategy = _grouped(here, compression=layers.choice(layers.STATEFUL))
     with strategy.scope():
         loaded = keras.models.load_model(here.folder / "model.keras")
+        loaded.optimizer.build(loaded.trainable_variables)
+    sums = {"before": _sum_kept(model), "after": _sum_kept(loaded)}
     layers.fit(loaded, first=2)
-    return {"before": before, "on all replicas": _bits(loaded)}
+    return {"before": before, "sums": sums, "on all replicas": _bits(loaded)}
+
+
+def _sum_kept(model):
+    """The sum over all replicas of what compressors keep."""
+    processes = model.distribute_strategy.processes
+    rows = model.optimizer.compression_state._local_rows()
+    return {
+        key: processes.sum(tf.constant(np.sum(of_key, axis=0))).numpy()
+        for key, of_key in sorted(rows.items())
+    }
 
 
 def trained(here):
@@ -155,24 +168,10 @@ def trained(here):
 
 
 def gradients_of_sums(here):
-    """The gradient of the square of a sum that is made in groups, on each local replica."""
+    """The gradients of a sum that is made in groups."""
     strategy = _grouped(here)
     strategy.engine.hosts.smallest = 0
-
-    def gradient(number):
-        with tf.GradientTape() as tape:
-            tape.watch(number)
-            (total,) = all_reduce([number])
-            square = total * total
-        return tape.gradient(square, number)
-
-    @tf.function
-    def of_replicas():
-        return strategy.run(
-            lambda: gradient(tf.cast(own_number() + 1, tf.float32) * tf.constant([1.0, 2.0]))
-        )
-
-    return [np.asarray(g) for g in strategy.experimental_local_results(of_replicas())]
+    return engines.gradients_in(strategy)
 
 
 def of_unknown_shape(here):

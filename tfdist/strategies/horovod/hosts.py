@@ -59,7 +59,7 @@ def hosts_of(hvd: ModuleType, engine: HorovodEngine, exchange: str) -> Hosts | N
     places = engine.processes.sum(tf.constant(places)).numpy()
     # Those with local rank 0 are as many as there are hosts.
     sizes = [int(size) for _, local_rank, size in places if local_rank == 0]
-    # Its all-to-all exchanges are slower than its ring, but on slow links (benchmarks/hierarchy.py).
+    # Groups take longer than Horovod's ring, but on slow links (benchmarks/hierarchy.py).
     if not in_groups(exchange, sizes, by_default=False):
         return None
     own_host, own_place, _ = places[hvd.rank()]

@@ -32,13 +32,18 @@ def hosts_of(
         flat: its engine.
         exchange: the option.
     """
-    devices = strategy.extended.worker_devices
+    replicas = len(strategy.extended.worker_devices)
     # Between hosts the values travel from CPU to CPU. NCCL has a way of its own between GPUs.
-    are_cpus = all(tf.DeviceSpec.from_string(d).device_type == "CPU" for d in devices)
-    if not in_groups(exchange, [len(devices)] * flat.processes.size, by_default=are_cpus):
+    by_default = are_cpus(strategy)
+    if not in_groups(exchange, [replicas] * flat.processes.size, by_default):
         return None
-    between = BetweenProcesses(flat)
-    return ProcessesAsHosts(flat, between, flat.processes.rank, len(devices))
+    return ProcessesAsHosts(flat, BetweenProcesses(flat), flat.processes.rank, replicas)
+
+
+def are_cpus(strategy: tf.distribute.Strategy) -> bool:
+    """Whether all replicas of this process run on CPUs."""
+    devices = strategy.extended.worker_devices
+    return all(tf.DeviceSpec.from_string(d).device_type == "CPU" for d in devices)
 
 
 class BetweenProcesses(Engine):

@@ -18,7 +18,7 @@ from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.multi_worker.engine import SMALL_BYTES, CollectivesEngine
-from tfdist.strategies.multi_worker.hosts import hosts_of
+from tfdist.strategies.multi_worker.hosts import are_cpus, hosts_of
 from tfdist.validation import check_resolver, check_seconds
 
 
@@ -107,7 +107,7 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         engine = CollectivesEngine(
             processes,
             largest_message=common.bucket_bytes,
-            gathered=0 if common.exchange == "ring" else SMALL_BYTES,
+            gathered=SMALL_BYTES if common.exchange != "ring" and are_cpus(self) else 0,
         )
         engine.hosts = hosts_of(self, engine, common.exchange)
         self._init_processes(common, engine, log_all_ranks)
