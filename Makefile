@@ -48,7 +48,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: help train check test test-full test-rest chaos lint horovod equivalence benchmark
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
-.PHONY: benchmark-small-sums benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
+.PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
+.PHONY: benchmark-small-sums
 .PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
