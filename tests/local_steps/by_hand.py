@@ -275,6 +275,10 @@ class Replicas:
             self.samples[:] = self.unsettled[:] = 0
             return
         self.updates += 1
+        self.after_update()
+
+    def after_update(self) -> None:
+        """Lets the replicas meet, if it is time."""
         if self.updates == self.case.local[1]["steps"]:
             self.meet()
 

@@ -49,8 +49,6 @@ def test_sparsifiers_without_outer_momentum_are_allowed():
         (lambda: tfdist.LocalSGD(2, after=-1), "after"),
         (lambda: tfdist.DiLoCo(2, outer_learning_rate=0.0), "outer_learning_rate"),
         (lambda: tfdist.DiLoCo(2, outer_momentum=1.0), "outer_momentum"),
-        (lambda: tfdist.DiLoCo(2, fragments=2), "Streaming DiLoCo"),
-        (lambda: tfdist.DiLoCo(2, overlap=1), "Streaming DiLoCo"),
     ],
 )
 def test_choices_that_are_out_of_range(make, message):

@@ -37,6 +37,31 @@ class LocalSteps:
         return 0.0
 
     @property
+    def fragments(self) -> int:
+        """All weights are exchanged at once."""
+        return 1
+
+    @property
+    def overlap(self) -> int:
+        """The replicas wait for the exchange."""
+        return 0
+
+    @property
+    def mixing_factor(self) -> float:
+        """Without overlap nothing is mixed."""
+        return 0.0
+
+    @property
+    def streams(self) -> bool:
+        """Whether the weights are exchanged in fragments, or while the next steps compute."""
+        return self.fragments > 1 or self.overlap > 0
+
+    @property
+    def turns(self) -> list[int]:
+        """After how many updates of `steps` each fragment is exchanged, ascending, 1 to `steps`."""
+        return [(p + 1) * self.steps // self.fragments for p in range(self.fragments)]
+
+    @property
     def averages(self) -> bool:
         """Whether the weights are averaged, without an outer optimizer."""
         return self.outer_rate == 1.0 and self.outer_decay == 0.0
@@ -123,19 +148,31 @@ class DiLoCo(LocalSteps):
     with Nesterov's momentum. With Δ the mean, m the momentum, μ its factor and η the learning rate:
     m ← μ m + Δ, and the new weights are the anchor − η (Δ + μ m).
 
+    With `fragments` the weights are cut into P groups of whole variables, which have about equally
+    many bytes. Fragment p (0-based) is exchanged after (p + 1) H/P updates, rounded down, and then
+    each H updates. Each has rounds of its own: an anchor, a momentum, and samples that count. So as
+    many bytes travel as without, but only 1/P at a time.
+
+    With `overlap` the exchange that begins after update t ends after update t + τ: it can run while
+    the next τ steps compute. Then a replica takes α w + (1 − α) v, where w are its weights by now
+    and v the new weights, which are the fragment's next anchor.
+
     Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
-    arXiv 2311.08105, algorithm 1.
+    arXiv 2311.08105, algorithm 1. With `fragments` and `overlap`: Douillard et al., "Streaming
+    DiLoCo with Overlapping Communication", arXiv 2501.18512, algorithm 2.
 
     Args:
         steps: H, the number of updates of a round, 1 to 2**31 - 1.
         outer_learning_rate: η, more than 0.
         outer_momentum: μ, at least 0 and less than 1.
-        fragments: 1. Other values, which send the weights in parts, are not possible yet.
-        overlap: 0. Other values, which send while the next steps compute, are not possible yet.
+        fragments: P, 1 to `steps`, and at most the number of trainable variables.
+        overlap: τ, in updates, at least 0 and less than `steps` / `fragments`, so that only one
+            exchange is under way.
+        mixing_factor: α, at least 0 and less than 1. Only with `overlap`: 0 drops what a replica
+            has learned during the exchange.
 
     Raises:
-        ValueError: when an argument is out of range or of another type, and for `fragments` and
-            `overlap` that are not possible yet.
+        ValueError: when an argument is out of range or of another type.
 
     Example:
 
@@ -143,12 +180,15 @@ class DiLoCo(LocalSteps):
     >>> strategy = tfdist.Strategy("mirrored", local=tfdist.DiLoCo(steps=32))
     >>> strategy.options.local.outer_learning_rate
     0.7
+    >>> tfdist.DiLoCo(steps=30, fragments=3, overlap=5).turns
+    [10, 20, 30]
     """
 
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
     fragments: int = 1
     overlap: int = 0
+    mixing_factor: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,11 +201,23 @@ class DiLoCo(LocalSteps):
             )
         check_integer("fragments", self.fragments, 1)
         check_integer("overlap", self.overlap, 0)
-        if self.fragments > 1 or self.overlap > 0:
+        check_number("mixing_factor", self.mixing_factor, 0)
+        if self.fragments > self.steps:
             raise ValueError(
-                "Streaming DiLoCo (a fragment at a time, while the next steps compute) is not "
-                "possible yet. Leave out `fragments` and `overlap`. "
-                f"Received: fragments={self.fragments}, overlap={self.overlap}"
+                "Each fragment is exchanged once in `steps` updates, and only one at a time. Give "
+                "at most as many `fragments` as `steps`. "
+                f"Received: fragments={self.fragments}, steps={self.steps}"
+            )
+        if self.overlap * self.fragments >= self.steps:
+            raise ValueError(
+                "The exchange of a fragment must end before that of the next one begins: `overlap` "
+                "must be less than `steps` / `fragments`. Received: "
+                f"overlap={self.overlap}, steps={self.steps}, fragments={self.fragments}"
+            )
+        if self.mixing_factor >= 1:
+            raise ValueError(
+                "`mixing_factor` must be less than 1: with 1 the replicas would take nothing from "
+                f"each other. Received: mixing_factor={self.mixing_factor}"
             )
 
     @property

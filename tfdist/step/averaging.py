@@ -44,6 +44,7 @@ def averaging_of(
     options: Options,
     specs: Sequence[tf.TensorSpec],
     paths: Sequence[str],
+    fragments: Sequence[int],
     rows_are_summed: Callable[[], bool],
 ) -> Averaging:
     """What is averaged under `options`: so far the gradients, at each update.
@@ -54,7 +55,8 @@ def averaging_of(
         options: the options of the optimizer.
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
+        fragments: for each variable a number; only those of equal numbers are summed together.
         rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
             tables; see `rows.are_summed`.
     """
-    return Totals(options, specs, paths, rows_are_summed)
+    return Totals(options, specs, paths, fragments, rows_are_summed)

@@ -11,7 +11,7 @@ takes the place of a replica: each of its replicas computes the same, from the s
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +43,8 @@ class CompressedExchange:
         paths: the trainable variables' paths.
         bucket_bytes: upper bound of a bucket in bytes.
         seed: for random numbers.
+        fragments: for each variable a number; only those of equal numbers are given together. None
+            for one number.
 
     Attributes:
         units: which variables are compressed together, and by what.
@@ -58,8 +60,10 @@ class CompressedExchange:
         paths: Sequence[str],
         bucket_bytes: int,
         seed: int,
+        fragments: Sequence[int] | None = None,
     ):
-        self.units = plan_units(choice, specs, paths, bucket_bytes)
+        self._fragments = list(fragments or [0] * len(specs))
+        self.units = plan_units(choice, specs, paths, bucket_bytes, self._fragments)
         self.in_use: list[Unit] = self.units
         self.state = CompressionState([(unit.compressor, unit.bucket) for unit in self.units])
         self.monitor: Structure = None
@@ -84,7 +88,7 @@ class CompressedExchange:
             for index in unit.bucket.indices
             if is_compressed(gradients[index], unit.compressor)
         }
-        self.in_use = [part for unit in self.units if (part := unit.only(dense)).bucket.indices]
+        self._note_in_use(gradients, dense)
         if not dense:
             return {}
         starts = starts_of_stages(self.units)
@@ -92,6 +96,13 @@ class CompressedExchange:
             return self._exchange(0, dense, number)
         by_stage = functools.partial(self._by_stage, starts)
         return tf.distribute.get_replica_context().merge_call(by_stage, args=(dense, number))
+
+    def _note_in_use(self, gradients: Sequence[Any], dense: Container[int]) -> None:
+        """Notes the units of the fragments that are given; those of others stay as they were."""
+        given = {f for f, gradient in zip(self._fragments, gradients) if gradient is not None}
+        others = [u for u in self.in_use if self._fragments[u.bucket.indices[0]] not in given]
+        now = [part for unit in self.units if (part := unit.only(dense)).bucket.indices]
+        self.in_use = sorted([*others, *now], key=lambda unit: unit.bucket.indices)
 
     def _by_stage(
         self,

@@ -115,9 +115,7 @@ class StepEnd:
             for own in rounds:
                 own.count_step()
             run(self._end_of_replica, args=(rounds, samples, nonempty, before))
-            due = [own.is_due() for own in rounds]
-        for own, is_due in zip(rounds, due):
-            tf.cond(is_due, lambda own=own: own.meet(strategy), lambda: None)
+            due = [own.end_step(strategy) for own in rounds]
         tf.cond(tf.reduce_any(due), lambda: rounds[0].settle(strategy, rounds), lambda: None)
 
     def _end_of_replica(
@@ -263,7 +261,7 @@ def may_differ(variable: keras.Variable) -> bool:
 
 def _check_shared(rounds: list[LocalRounds]) -> None:
     """Raises ValueError if two optimizers of a step make outer steps with the same weights."""
-    if not any(own.meeting.sends_differences for own in rounds):
+    if not any(own.sends_differences for own in rounds):
         return
     seen: set[int] = set()
     for own in rounds:

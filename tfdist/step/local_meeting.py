@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.engines.current import current
+from tfdist.compression.base import nbytes
 from tfdist.local.choices import LocalSteps
+from tfdist.local.fragments import plan_fragments
 from tfdist.step import exchange
 from tfdist.step.averaging import Averaging
-from tfdist.step.exchange import Packing, enough
+from tfdist.step.local_means import average
 from tfdist.step.local_state import LocalState
 from tfdist.step.update import Update
 
 
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """What one replica has moved in the round of a fragment.
+
+    Attributes:
+        moves: for each trainable variable, from the end to the beginning; None for variables of
+            other fragments, and for those that the optimizer does not train.
+        averages: the moving averages of the weights.
+        samples: how many samples the replica has used.
+        present: how many it had.
+        touched: 1 for each trainable variable that an update has trained.
+        rounds: how many rounds of the fragment had ended before.
+    """
+
+    moves: list[tf.Tensor | None]
+    averages: list[tf.Tensor]
+    samples: tf.Tensor
+    present: tf.Tensor
+    touched: tf.Tensor
+    rounds: tf.Tensor
+
+
 class Meeting:
-    """What the replicas exchange at the end of a round; all methods run in replica context.
+    """What the replicas exchange of one fragment; all methods run in replica context.
 
     Args:
         local: the user's choice.
@@ -27,9 +51,12 @@ class Meeting:
         averaging: sums differences over the replicas, compressed if asked for.
         state: what the replicas have for themselves.
         bucket_bytes: upper bound of a bucket in bytes.
+        number: the number of the fragment.
+        places: the positions of its variables.
 
     Attributes:
-        sends_differences: whether differences to the anchor travel, not weights.
+        number: as given.
+        places: as given.
     """
 
     def __init__(
@@ -40,34 +67,66 @@ class Meeting:
         averaging: Averaging,
         state: LocalState,
         bucket_bytes: int,
+        number: int,
+        places: list[int],
     ):
+        self.number = number
+        self.places = places
         self._local = local
         self._update = update
         self._variables = list(variables)
         self._averaging = averaging
         self._state = state
         self._bucket_bytes = bucket_bytes
-        self.sends_differences = not local.averages or averaging.compressed is not None
+
+    def _mine(self, left_out: set[int]) -> list[int]:
+        """The positions of the variables that are exchanged."""
+        return [i for i in self.places if id(self._variables[i]) not in left_out]
+
+    def _of_averages(self) -> list[int]:
+        """The positions of the moving averages that are exchanged with this fragment."""
+        found = [a.value for a in compat.moving_averages(self._update.optimizer)]
+        return plan_fragments([nbytes(a) for a in found], self._local.fragments)[self.number]
 
     @property
-    def averages(self) -> list[keras.Variable]:
-        """The moving averages of the weights that the optimizer keeps."""
-        return compat.moving_averages(self._update.optimizer)
+    def _averages(self) -> list[keras.Variable]:
+        found = compat.moving_averages(self._update.optimizer)
+        return [found[place] for place in self._of_averages()]
 
-    def measure(self, left_out: set[int]) -> tf.Tensor:
-        """What this round comes to: samples, and how far the replicas have moved.
+    def now(self, left_out: set[int]) -> Moved:
+        """What this replica has moved by now.
 
         Args:
             left_out: ids of the trainable variables that the optimizer does not train.
+        """
+        mine, state = self._mine(left_out), self._state
+        moves: list[tf.Tensor | None] = [None] * len(self._variables)
+        for place in mine:
+            weights = tf.convert_to_tensor(self._variables[place].value)
+            moves[place] = state.anchor[place] - weights
+        return Moved(
+            moves,
+            [tf.convert_to_tensor(a.value) for a in self._averages],
+            state.samples.read_value()[self.number],
+            state.present.read_value()[self.number],
+            tf.convert_to_tensor(state.touched),
+            tf.convert_to_tensor(state.rounds)[self.number],
+        )
+
+    def measure(self, moved: Moved) -> tf.Tensor:
+        """What this round comes to: samples, and how far the replicas have moved.
+
+        Args:
+            moved: what this replica has moved.
 
         Returns:
             A float32 matrix of two rows: the replicas' samples, and the sum of the squares of the
             norms of what they moved, times their samples. The first row is for the samples that
             they have used, the second for those that they had.
         """
-        moved = _squared_norm(self._moves(left_out))
-        samples = tf.stack([self._state.samples.read_value(), self._state.present.read_value()])
-        squares = tf.math.multiply_no_nan(moved, samples)
+        norm = _squared_norm(moved.moves)
+        samples = tf.stack([moved.samples, moved.present])
+        squares = tf.math.multiply_no_nan(norm, samples)
         return exchange.all_reduce([tf.stack([samples, squares], axis=1)])[0]
 
     @staticmethod
@@ -86,144 +145,122 @@ class Meeting:
 
         Args:
             measured: the result of `measure`.
-            left_out: see `measure`.
+            left_out: ids of the trainable variables that the optimizer does not train.
             constrained: ids of the variables that the optimizer trains.
         """
-        uses = measured[0, 0] > 0
-        total, squares = tf.unstack(tf.where(uses, measured[0], measured[1]))
-        state = self._state
-        samples = tf.where(uses, state.samples.read_value(), state.present.read_value())
-        kept = self.averages
+        own = self.now(left_out)
+        samples, total, squares = weighed(measured, own)
         if self.sends_differences:
-            own = self._moves(left_out)
-            means = self._make_outer_step(tf.math.divide_no_nan(samples, total), left_out)
-            self.average(kept, samples, total)
+            means = self._mean_moves(own, tf.math.divide_no_nan(samples, total))
+            for place, new in self._outer_step(means, own.touched).items():
+                self._variables[place].value.assign(new)
+            average(self._averages, samples, total, self._bucket_bytes)
         else:
-            weights = [v for v in self._variables if id(v) not in left_out]
-            self.average([*weights, *kept], samples, total)
-            own, means = [], self._moves(left_out)
+            weights = [self._variables[place] for place in self._mine(left_out)]
+            average([*weights, *self._averages], samples, total, self._bucket_bytes)
+            means = self.now(left_out).moves
+        self._note_drift(own, means, samples, total, squares)
+        for place in self.places:
+            self._constrain(self._variables[place], constrained)
+
+    @property
+    def sends_differences(self) -> bool:
+        """Whether differences to the anchor travel, not weights."""
+        compresses = self._averaging.compressed is not None
+        return not self._local.averages or self._local.streams or compresses
+
+    def begin(self) -> None:
+        """Begins the next round of the fragment with the weights that there are."""
+        for place in self.places:
+            weights = tf.convert_to_tensor(self._variables[place].value)
+            self._state.anchor[place].assign(weights)
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _note_drift(
+        self,
+        own: Moved,
+        means: Sequence[tf.Tensor | None],
+        samples: tf.Tensor,
+        total: tf.Tensor,
+        squares: tf.Tensor,
+    ) -> None:
+        """Notes how far the replicas had come apart, for the norm of what they moved together."""
         moved = _squared_norm(means)
         if self._averaging.compressed is None:
             # The mean square of the distances to the mean is the mean square less the square of
             # the mean, so nothing more has to travel.
             apart = tf.math.divide_no_nan(squares, total) - moved
         else:
-            distances = _squared_norm([move - mean for move, mean in zip(own, means)])
+            pairs = zip(own.moves, means)
+            distances = _squared_norm([a - b for a, b in pairs if a is not None and b is not None])
             distances = tf.math.multiply_no_nan(distances, samples)
             apart = exchange.all_reduce([distances])[0] / total
-        self._note_drift(apart, moved)
-        for variable in self._variables:
-            if variable.constraint is not None and id(variable) in constrained:
-                weights = tf.convert_to_tensor(variable.value)
-                variable.value.assign(variable.constraint(weights))
-
-    def _moves(self, left_out: set[int]) -> list[tf.Tensor]:
-        """What this replica has moved in the round, from the end to the beginning."""
-        return [
-            tf.cast(anchor - tf.convert_to_tensor(variable.value), tf.float32)
-            for anchor, variable in zip(self._state.anchor, self._variables)
-            if id(variable) not in left_out
-        ]
-
-    def _note_drift(self, apart: tf.Tensor, moved: tf.Tensor) -> None:
-        """Notes how far the replicas had come apart, for the norm of what they moved together."""
         drift = tf.math.divide_no_nan(tf.sqrt(tf.maximum(apart, 0.0)), tf.sqrt(moved))
         self._state.drifts.assign_add(drift)
         self._state.drifts_measured.assign_add(tf.cast(moved > 0, tf.float32))
 
-    def _make_outer_step(self, share: tf.Tensor, left_out: set[int]) -> list[tf.Tensor]:
+    def _mean_moves(self, own: Moved, share: tf.Tensor) -> list[tf.Tensor | None]:
+        """What the replicas have moved in the mean.
+
+        Args:
+            own: what this replica has moved.
+            share: this replica's share of the samples of the round.
+        """
+        moved = [
+            None if move is None else tf.math.multiply_no_nan(move, tf.cast(share, move.dtype))
+            for move in own.moves
+        ]
+        packing = self._averaging.packing(moved, accumulates=False)
+        return self._averaging.sum(packing, packing.pack(moved), own.rounds)
+
+    def _outer_step(
+        self, means: Sequence[tf.Tensor | None], touched: tf.Tensor
+    ) -> dict[int, tf.Tensor]:
         """Douillard et al., algorithm 1, lines 12 to 14, with SGD and Nesterov's momentum.
 
         Weights that no update of the round trains, such as those of a layer that is frozen by now,
         and that no replica has moved, stay as they are, and so does their momentum.
 
         Args:
-            share: this replica's share of the samples of the round.
-            left_out: see `measure`.
+            means: what the replicas have moved in the mean.
+            touched: 1 for each variable that an update of the round has trained.
 
         Returns:
-            What the replicas have moved in the mean, without what is left out.
+            The new weights by the position of the variable.
         """
-        local, anchors, momenta = self._local, self._state.anchor, self._state.momentum
-        moved = [
-            None
-            if id(variable) in left_out
-            else tf.math.multiply_no_nan(
-                anchor - tf.convert_to_tensor(variable.value), tf.cast(share, anchor.dtype)
-            )
-            for anchor, variable in zip(anchors, self._variables)
-        ]
-        packing = self._averaging.packing(moved, accumulates=False)
-        rounds = tf.convert_to_tensor(self._state.rounds)
-        touched = tf.convert_to_tensor(self._state.touched)
-        means = self._averaging.sum(packing, packing.pack(moved), rounds)
-        for index, (anchor, mean) in enumerate(zip(anchors, means)):
+        local, momenta = self._local, self._state.momentum
+        new = {}
+        for place, mean in enumerate(means):
             if mean is None:
                 continue
             step = mean
             if momenta:
-                moves = tf.logical_or(touched[index] > 0, tf.reduce_any(mean != 0))
-                velocity = local.outer_decay * momenta[index] + mean
-                momenta[index].assign(tf.where(moves, velocity, momenta[index]))
+                moves = tf.logical_or(touched[place] > 0, tf.reduce_any(mean != 0))
+                velocity = local.outer_decay * momenta[place] + mean
+                momenta[place].assign(tf.where(moves, velocity, momenta[place]))
                 step = tf.where(moves, mean + local.outer_decay * velocity, tf.zeros_like(mean))
-            self._variables[index].value.assign(anchor - local.outer_rate * step)
-        return [tf.cast(mean, tf.float32) for mean in means if mean is not None]
+            new[place] = self._state.anchor[place] - local.outer_rate * step
+        return new
 
-    def settle(self, variables: Sequence[keras.Variable], least: tf.DType) -> None:
-        """Makes equal what steps have set besides the weights.
-
-        Floats become the mean, weighted by the samples of the steps since the last time. Whole
-        numbers have no mean: all replicas take those of the first one.
-
-        Args:
-            variables: what steps have set; the same variables in the same order everywhere.
-            least: see `average`.
-        """
-        seen = self._state.seen.read_value()
-        floats = [v for v in variables if v.value.dtype.is_floating]
-        if floats:
-            (total,) = exchange.all_reduce([tf.identity(seen)])
-            self.average(floats, seen, total, least)
-        for variable in variables:
-            if not variable.value.dtype.is_floating:
-                value = tf.convert_to_tensor(variable.value)
-                first = current().broadcast(tf.cast(value, tf.int64))
-                variable.value.assign(tf.cast(first, value.dtype))
-
-    def average(
-        self,
-        variables: Sequence[keras.Variable],
-        samples: tf.Tensor,
-        total: tf.Tensor,
-        least: tf.DType = tf.float32,
-    ) -> None:
-        """Sets variables to their mean, weighted by samples.
-
-        What a replica without samples has is ignored, even if it is no number. Nothing changes if
-        no replica had a sample that it could use.
-
-        Args:
-            variables: of floating-point dtypes.
-            samples: how many samples this replica has used.
-            total: the sum of `samples` over the replicas.
-            least: the smallest dtype that travels. Half precision would round or overflow.
-        """
-        if not variables:
-            return
-        own = [tf.convert_to_tensor(variable.value) for variable in variables]
-        wide = [tf.cast(v, least) if v.dtype.size < least.size else v for v in own]
-        specs = [tf.TensorSpec(value.shape, value.dtype) for value in wide]
-        most = enough(sum(s.shape.num_elements() * s.dtype.size for s in specs), self._bucket_bytes)
-        packing = Packing(wide, specs, most)
-        packed = [
-            tf.math.multiply_no_nan(flat, tf.cast(samples, flat.dtype))
-            for flat in packing.pack(wide)
-        ]
-        sums = packing.unpack(packing.sum(packed))
-        for variable, value, weighted in zip(variables, own, sums):
-            mean = tf.cast(weighted / tf.cast(total, weighted.dtype), value.dtype)
-            variable.value.assign(tf.where(total > 0, mean, value))
+    @staticmethod
+    def _constrain(variable: keras.Variable, constrained: set[int]) -> None:
+        if variable.constraint is not None and id(variable) in constrained:
+            weights = tf.convert_to_tensor(variable.value)
+            variable.value.assign(variable.constraint(weights))
 
 
-def _squared_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in tensors])
+def _squared_norm(tensors: Sequence[tf.Tensor | None]) -> tf.Tensor:
+    squares = [
+        tf.reduce_sum(tf.square(tf.cast(tensor, tf.float32)))
+        for tensor in tensors
+        if tensor is not None
+    ]
+    return tf.add_n(squares) if squares else tf.zeros([])
+
+
+def weighed(measured: tf.Tensor, own: Moved) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The samples by which this replica counts, those of all, and the weighted sum of squares."""
+    uses = measured[0, 0] > 0
+    total, squares = tf.unstack(tf.where(uses, measured[0], measured[1]))
+    return tf.where(uses, own.samples, own.present), total, squares

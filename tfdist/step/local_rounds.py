@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.engines.replica_context import static_id
 from tfdist.local.choices import LocalSteps
 from tfdist.step.accumulation import GradientAccumulator, warn_of_dropping
 from tfdist.step.averaging import Averaging
-from tfdist.step.local_meeting import Meeting
+from tfdist.step.local_means import equalize
+from tfdist.step.local_meetings import turns_of
 from tfdist.step.local_state import LocalState
+from tfdist.step.local_turns import Trained
 from tfdist.step.model_optimizers import learning_rates
 from tfdist.step.update import Update
 from tfdist.structures import Structure
@@ -37,13 +40,14 @@ class LocalRounds:
         averaging: sums differences over the replicas, compressed if asked for.
         accumulator: the gradients that wait for an update; None without accumulation.
         bucket_bytes: upper bound of a bucket in bytes.
+        places: the positions of the variables of each fragment.
 
     Attributes:
         state: what replicas have for themselves, and the momentum of the outer optimizer.
         variables: the trainable variables.
         trained: ids of those that have had a gradient in a step; noted at tracing.
         is_applied: whether a step applies the optimizer; noted at tracing.
-        meeting: what the replicas exchange at the end of a round.
+        sends_differences: whether differences travel at the end of a round, not weights.
     """
 
     def __init__(
@@ -55,13 +59,15 @@ class LocalRounds:
         averaging: Averaging,
         accumulator: GradientAccumulator | None,
         bucket_bytes: int,
+        places: list[list[int]],
     ):
         _check_copies(variables)
         self._strategy = tf.distribute.get_strategy()
-        self._local = local
         self._optimizer = optimizer
+        self._update = update
         self._averaging = averaging
         self._accumulator = accumulator
+        self._bucket_bytes = bucket_bytes
         self.variables = list(variables)
         self.trained: set[int] = set()
         self.is_applied = False
@@ -73,8 +79,11 @@ class LocalRounds:
             [v for v in optimizer.variables if id(v) not in rates],
             variables,
             with_momentum=local.outer_decay > 0,
+            fragments=local.fragments,
         )
-        self.meeting = Meeting(local, update, variables, averaging, self.state, bucket_bytes)
+        self._turns, self.sends_differences = turns_of(
+            local, update, variables, averaging, self.state, bucket_bytes, places
+        )
         self._finishing: dict[tuple, Callable[[], None]] = {}
 
     # --- at tracing ---------------------------------------------------------------------------
@@ -113,12 +122,12 @@ class LocalRounds:
     @property
     def averaged(self) -> list[keras.Variable]:
         """What replicas move apart and average: the weights, and their moving averages."""
-        return [*self.variables, *self.meeting.averages]
+        return [*self.variables, *compat.moving_averages(self._update.optimizer)]
 
     @property
-    def _left_out(self) -> set[int]:
-        """Ids of the trainable variables that no gradient moves: others train them, or nobody."""
-        return {id(variable) for variable in self.variables} - self.trained
+    def _trained(self) -> Trained:
+        every = {id(variable) for variable in self.variables}
+        return Trained(every - self.trained, set(self.trained))
 
     # --- in steps -----------------------------------------------------------------------------
 
@@ -170,30 +179,17 @@ class LocalRounds:
         for counter in (self.state.steps, self.state.unsettled):
             counter.assign(tf.convert_to_tensor(counter) + 1)
 
-    def is_due(self) -> tf.Tensor:
-        """Whether the round has had its updates: a bool scalar; in cross-replica context."""
-        return tf.greater_equal(tf.convert_to_tensor(self.state.updates), self._local.steps)
+    def end_step(self, strategy: tf.distribute.Strategy) -> tf.Tensor:
+        """Lets the replicas meet, if it is time; in cross-replica context.
+
+        Returns:
+            Whether `settle` is to follow: a bool scalar.
+        """
+        return self._turns.end_step(strategy, self._trained)
 
     def meet(self, strategy: tf.distribute.Strategy) -> None:
-        """Ends the round, after any number of updates; in cross-replica context.
-
-        Nothing happens to the weights, nor to the outer momentum, if no replica has moved.
-        """
-        run, state = strategy.extended.call_for_each_replica, self.state
-        left_out, trained = self._left_out, set(self.trained)
-        measured = run(self.meeting.measure, args=(left_out,))
-        first = strategy.experimental_local_results(measured)[0]
-        has_moved = self.meeting.has_moved(first)
-
-        def meet(measured: tf.Tensor) -> None:
-            self.meeting.meet(measured, left_out, trained)
-
-        tf.cond(has_moved, lambda: run(meet, args=(measured,)), lambda: None)
-        run(lambda: [count.assign(tf.zeros([])) for count in (state.samples, state.present)])
-        rounds, updates = tf.convert_to_tensor(state.rounds), tf.convert_to_tensor(state.updates)
-        state.rounds.assign(rounds + tf.cast(updates > 0, rounds.dtype))
-        for counter in (state.updates, state.steps, state.touched):
-            counter.assign(tf.zeros_like(tf.convert_to_tensor(counter)))
+        """Gives all replicas the same weights, after any number of updates; as `end_step`."""
+        self._turns.finish(strategy, self._trained)
 
     def settle(self, strategy: tf.distribute.Strategy, together: list[LocalRounds]) -> None:
         """Makes equal what steps have set besides the weights; in cross-replica context.
@@ -204,7 +200,7 @@ class LocalRounds:
         """
 
         def settle() -> None:
-            self.meeting.settle(self._changed or (), self._least)
+            equalize(self.state, self._changed or (), self._least, self._bucket_bytes)
             for own in together:
                 own.state.seen.assign(tf.zeros([]))
 

@@ -27,19 +27,19 @@ class LocalState(ReplicaState):
         own: the variables of the optimizer that become different on each replica.
         variables: the trainable variables.
         with_momentum: whether the outer optimizer has a momentum.
+        fragments: the number of fragments, which have rounds of their own.
 
     Attributes:
-        rounds: how many rounds have ended; the same on all replicas.
-        updates: the number of updates in the round that is under way; the same on all replicas.
-        steps: the number of steps in this round, with or without an update; the same on all
-            replicas.
-        touched: 1 for each of the variables that an update of this round trains; the same on all
+        rounds: how many rounds have ended, by fragment; the same on all replicas.
+        updates: the number of updates since the weights were whole; the same on all replicas.
+        steps: the number of steps since then, with or without an update; the same on all replicas.
+        touched: 1 for each of the variables that an update of its round trains; the same on all
             replicas.
         begun: 1 once replicas have trained apart; the same on all replicas.
         unsettled: how many steps may have set something besides the weights that is not equal yet;
             the same on all replicas.
-        samples: how many samples each replica has used in this round.
-        present: how many samples each replica had in the steps of this round, used or not.
+        samples: how many samples each replica has used in the round of each fragment.
+        present: how many samples each replica had in the steps of these rounds, used or not.
         seen: how many samples each replica had in the `unsettled` steps.
         last: how many samples each replica had in the last step.
         micro_batches: how many micro-batches wait for each replica's next update.
@@ -55,33 +55,38 @@ class LocalState(ReplicaState):
         own: Sequence[keras.Variable],
         variables: Sequence[keras.Variable],
         with_momentum: bool,
+        fragments: int,
     ):
         super().__init__(name="local")
         self._own = [variable.value for variable in own]
-        self.rounds = _counter("rounds")
-        self.updates = _counter("updates")
-        self.steps = _counter("steps")
-        self.touched = _counter("touched", [len(variables)])
-        self.begun = _counter("begun")
-        self.unsettled = _counter("unsettled")
-        self.samples = _count_of_each("samples", tf.float32)
-        self.present = _count_of_each("present", tf.float32)
-        self.seen = _count_of_each("seen", tf.float32)
-        self.last = _count_of_each("last", tf.float32)
-        self.waiting = _count_of_each("waiting", tf.float32)
-        self.micro_batches = _count_of_each("micro_batches", tf.int64)
-        self.anchor = [_like(v, "anchor") for v in variables]
+        self.rounds = counter("rounds", [fragments])
+        self.updates = counter("updates")
+        self.steps = counter("steps")
+        self.touched = counter("touched", [len(variables)])
+        self.begun = counter("begun")
+        self.unsettled = counter("unsettled")
+        self.samples = count_of_each("samples", tf.float32, [fragments])
+        self.present = count_of_each("present", tf.float32, [fragments])
+        self.seen = count_of_each("seen", tf.float32)
+        self.last = count_of_each("last", tf.float32)
+        self.waiting = count_of_each("waiting", tf.float32)
+        self.micro_batches = count_of_each("micro_batches", tf.int64)
+        self.anchor = [like(v, "anchor") for v in variables]
         self.drifts, self.drifts_measured = (
             tf.Variable(0.0, trainable=False, name=name) for name in ("drifts", "drifts_measured")
         )
-        self.momentum = [_like(v, "outer_momentum") for v in variables] if with_momentum else []
+        self.momentum = [like(v, "outer_momentum") for v in variables] if with_momentum else []
         self._is_of_file = True
 
     def count_samples(self, samples: tf.Tensor) -> None:
         """Counts the samples that a replica had in a step; in replica context."""
-        self.present.assign_add(samples)
+        self.present.assign_add(tf.fill(self.present.shape, samples))
         self.seen.assign_add(samples)
         self.last.assign(samples)
+
+    def count_used(self, samples: tf.Tensor) -> None:
+        """Counts the samples that a replica has used for an update; in replica context."""
+        self.samples.assign_add(tf.fill(self.samples.shape, samples))
 
     def note_file(self, has_optimizer: bool) -> None:
         """Called before `load_own_variables`: whether the file has the optimizer's own state."""
@@ -117,17 +122,17 @@ class LocalState(ReplicaState):
         return PER_REPLICA
 
     def position(self) -> tuple[int, int]:
-        """How many rounds have ended, and the number of updates in the round under way."""
-        return int(self.rounds.numpy()), int(self.updates.numpy())
+        """How many rounds have ended, and the number of updates since the weights were whole."""
+        return int(self.rounds.numpy().sum()), int(self.updates.numpy())
 
     def start_anew(self) -> None:
         """Nothing is left of earlier rounds, except in the optimizer's own state."""
-        self.rounds.assign(0)
+        self.rounds.assign(tf.zeros_like(self.rounds))
         self.begun.assign(0)
         self._begin_round()
         for variable in [self.micro_batches, self.waiting, *self.momentum]:
             for local in self._local(variable):
-                local.assign(tf.zeros_like(local))
+                local.assign(tf.zeroslike(local))
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it.
@@ -135,7 +140,7 @@ class LocalState(ReplicaState):
         Raises:
             RuntimeError: in the middle of a round, when the weights of the replicas differ.
         """
-        rounds, updates = self.position()
+        _, updates = self.position()
         if updates:
             raise RuntimeError(
                 "The replicas train apart, so there is no one model to save yet. Save with "
@@ -144,7 +149,8 @@ class LocalState(ReplicaState):
                 f"Received: a save after {updates} updates of a round"
             )
         if self.has_rows():
-            store["rounds"] = np.int64(rounds)
+            rounds = self.rounds.numpy()
+            store["rounds"] = rounds if len(rounds) > 1 else rounds[0]
             super().save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
@@ -156,7 +162,7 @@ class LocalState(ReplicaState):
         names = set(store.keys())
         if not names and not self._is_of_file:
             return
-        self.rounds.assign(int(store["rounds"][()]) if "rounds" in names else 0)
+        self._set_rounds(store["rounds"][()] if "rounds" in names else 0)
         self.begun.assign(int(bool(names)))
         self._begin_round()
         if not names:
@@ -206,12 +212,19 @@ class LocalState(ReplicaState):
         for variable in self._local(entry.variable):
             variable.assign(row)
 
+    def _set_rounds(self, saved: int | np.ndarray) -> None:
+        """Takes over how many rounds have ended, which is what compressors draw numbers by."""
+        rounds = np.ravel(saved)
+        if len(rounds) != self.rounds.shape[0]:  # saved with another number of fragments
+            rounds = np.full(self.rounds.shape, rounds.max())
+        self.rounds.assign(rounds)
+
     def _begin_round(self) -> None:
         for counter in (self.updates, self.steps, self.unsettled, self.touched):
-            counter.assign(tf.zeros_like(counter))
+            counter.assign(tf.zeroslike(counter))
         for variable in (self.samples, self.present, self.seen):
             for local in self._local(variable):
-                local.assign(0.0)
+                local.assign(tf.zeros_like(local))
 
 
 def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared: set[str]) -> None:
@@ -226,7 +239,8 @@ def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared
             )
 
 
-def _counter(name: str, shape: Sequence[int] = ()) -> tf.Variable:
+def counter(name: str, shape: Sequence[int] = ()) -> tf.Variable:
+    """A variable that counts what all replicas count together."""
     return tf.Variable(
         tf.zeros(shape, tf.int64),
         trainable=False,
@@ -235,9 +249,10 @@ def _counter(name: str, shape: Sequence[int] = ()) -> tf.Variable:
     )
 
 
-def _count_of_each(name: str, dtype: tf.DType) -> tf.Variable:
+def count_of_each(name: str, dtype: tf.DType, shape: Sequence[int] = ()) -> tf.Variable:
+    """A variable that counts what each replica counts for itself."""
     return tf.Variable(
-        tf.zeros([], dtype),
+        tf.zeros(shape, dtype),
         trainable=False,
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.SUM,
@@ -245,5 +260,6 @@ def _count_of_each(name: str, dtype: tf.DType) -> tf.Variable:
     )
 
 
-def _like(variable: keras.Variable, name: str) -> tf.Variable:
+def like(variable: keras.Variable, name: str) -> tf.Variable:
+    """A variable of the shape and dtype of `variable`, of which each replica has its own."""
     return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name=name)

@@ -115,7 +115,10 @@ class LocalUpdate:
         if used is not None:
             samples = tf.where(used, samples, tf.zeros_like(samples))
         state = self._rounds.state
-        (state.samples if self._accumulator is None else state.waiting).assign_add(samples)
+        if self._accumulator is None:
+            state.count_used(samples)
+        else:
+            state.waiting.assign_add(samples)
         return tf.identity(samples)
 
     def _note_scale(self, finite: tf.Tensor | None, use: Callable[[], None]) -> None:
@@ -149,7 +152,7 @@ class LocalUpdate:
             number, samples = state.micro_batches.read_value(), state.waiting.read_value()
             means = accumulator.take(tf.maximum(number, 1))
             state.micro_batches.assign(tf.zeros_like(number))
-            state.samples.assign_add(samples)
+            state.count_used(samples)
             state.waiting.assign(tf.zeros_like(samples))
             use(means, number > 0)
 

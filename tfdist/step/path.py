@@ -15,6 +15,7 @@ from tfdist.step import backward, exchange, replica, rows
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import averaging_of
 from tfdist.step.exchange import Packing
+from tfdist.step.local_meetings import fragments_of, numbers_of
 from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.local_update import LocalUpdate
 from tfdist.step.loss_scale import LossScale
@@ -65,10 +66,12 @@ class StepPath:
                 options.compression is not None,
                 local is not None,
             )
+        places = fragments_of(local, self._specs)
         self.averaging = averaging_of(
             options,
             self._specs,
             [v.path for v in variables],
+            numbers_of(places),
             functools.partial(rows.are_summed, optimizer),
         )
         self.rounds: LocalRounds | None = None
@@ -82,6 +85,7 @@ class StepPath:
                 self.averaging,
                 self.accumulator,
                 options.bucket_bytes,
+                places,
             )
             tf.distribute.get_strategy().all_rounds.add(self.rounds)
             self._apart = LocalUpdate(self.rounds, update, loss_scale, self.accumulator)

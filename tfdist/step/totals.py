@@ -22,6 +22,8 @@ class Totals:
         options: bucket size and compression.
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
+        fragments: for each variable a number; only those of equal numbers are summed together. None
+            for one number.
         rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
             tables; see `rows.are_summed`.
 
@@ -34,6 +36,7 @@ class Totals:
         options: Options,
         specs: Sequence[tf.TensorSpec],
         paths: Sequence[str],
+        fragments: Sequence[int] | None = None,
         rows_are_summed: Callable[[], bool] = lambda: False,
     ):
         self._rows_are_summed = rows_are_summed
@@ -42,7 +45,7 @@ class Totals:
         self.compressed: CompressedExchange | None = None
         if options.compression is not None:
             self.compressed = CompressedExchange(
-                options.compression, specs, paths, options.bucket_bytes, options.seed
+                options.compression, specs, paths, options.bucket_bytes, options.seed, fragments
             )
 
     def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:

@@ -1,0 +1,101 @@
+"""Streaming DiLoCo: fragments of the weights are exchanged in turns, while replicas go on."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tests.devices  # noqa: F401
+import tfdist
+from tests.local_steps import by_hand, streamed
+from tests.local_steps.by_hand import CASES
+from tests.local_steps.streamed import STREAMED
+from tests.local_steps.test_by_hand import check_equal_copies, mirrored
+from tfdist.local.fragments import plan_fragments
+
+# Each with something of its own; the rest takes minutes.
+_USUAL = (
+    "three fragments",
+    "both",
+    "both, the mean",
+    "sent by the last update",
+    "sent before the last update",
+    "unknown length",
+    "eager",
+    "constraints",
+    "ema",
+    "everything",
+)
+
+
+def _param(name):
+    return pytest.param(name, marks=() if name in _USUAL else pytest.mark.full)
+
+
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", map(_param, STREAMED))
+def test_fit_equals_the_same_by_hand(name, replicas):
+    case = STREAMED[name]
+    expected = streamed.trained(case, replicas)
+    model, _ = by_hand.fit(case, mirrored(case, replicas))
+    for actual, variable in zip(model.weights, expected.models[0].weights, strict=True):
+        if "float" in variable.dtype:
+            assert np.abs(actual.numpy() - variable.numpy()).max() <= case.tolerance, actual.path
+    check_equal_copies(model.weights)
+
+
+def test_one_fragment_without_overlap_is_not_streamed():
+    case = CASES["outer momentum"]
+    arguments = case.local[1]
+    more = {"fragments": 1, "overlap": 0, "mixing_factor": 0.9}
+    found = []
+    for local in (case.local, ("DiLoCo", {**arguments, **more})):
+        model, _ = by_hand.fit(dataclasses.replace(case, local=local), mirrored(case, 2))
+        found.append(model.get_weights())
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_fragments_are_balanced_by_bytes():
+    sizes = [128, 16, 48, 3]
+    assert plan_fragments(sizes, 1) == [[0, 1, 2, 3]]
+    assert plan_fragments(sizes, 2) == [[0], [1, 2, 3]]
+    assert plan_fragments(sizes, 3) == [[0], [2], [1, 3]]
+    assert plan_fragments([4, 4, 4, 4], 2) == [[0, 2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 2, "fragments": 3}, "at most as many `fragments` as `steps`"),
+        ({"steps": 6, "fragments": 3, "overlap": 2}, "must be less than `steps` / `fragments`"),
+        ({"steps": 3, "overlap": 3}, "must be less than `steps` / `fragments`"),
+        ({"steps": 3, "overlap": -1}, "overlap"),
+        ({"steps": 3, "fragments": 0}, "fragments"),
+        ({"steps": 3, "overlap": 1, "mixing_factor": 1.0}, "mixing_factor"),
+        ({"steps": 3, "overlap": 1, "mixing_factor": -0.5}, "mixing_factor"),
+    ],
+)
+def test_choices_that_are_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tfdist.DiLoCo(**arguments)
+
+
+def test_more_fragments_than_variables():
+    with mirrored(
+        dataclasses.replace(STREAMED["both"], local=("DiLoCo", {"steps": 8, "fragments": 5})), 2
+    ).scope():
+        model = STREAMED["both"].model()
+        model.compile("sgd", by_hand.loss())
+    with pytest.raises(ValueError, match="fragments=5 with 4 trainable variables"):
+        by_hand.fit_on(STREAMED["both"], model)
+
+
+def test_fragments_have_rounds_of_their_own():
+    model, _ = by_hand.fit(
+        dataclasses.replace(STREAMED["both"], epochs=1), mirrored(STREAMED["both"], 2)
+    )
+    state = model.optimizer.local_state
+    # After 3, 9 and 15 of 19 updates, and at the end; after 6, 12 and 18, and at the end.
+    assert state.rounds.numpy().tolist() == [4, 4]
+    assert int(state.updates.numpy()) == 0

@@ -1,0 +1,165 @@
+"""A fragment that is exchanged while its replicas go on: sent, then exchanged, then merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from tfdist.local.choices import LocalSteps
+from tfdist.step.averaging import Averaging
+from tfdist.step.local_means import average, mean_of
+from tfdist.step.local_meeting import Meeting, Moved, weighed
+from tfdist.step.local_state import LocalState, count_of_each, counter, like
+from tfdist.step.update import Update
+from tfdist.step.vectors import with_value
+
+
+class Sent(tf.Module):
+    """What the replicas have sent and not merged yet; then the means of that.
+
+    Made in the strategy's scope.
+
+    Args:
+        variables: the trainable variables.
+        averages: the moving averages of the weights.
+        fragments: the number of fragments.
+
+    Attributes:
+        moves: what each replica had moved; once that has been exchanged, its mean.
+        averages: the same of the moving averages.
+        samples: how many samples each replica had used, by fragment.
+        present: how many it had.
+        touched: 1 for each trainable variable that an update had trained.
+        pending: 1 for each fragment that was sent and not merged; the same on all replicas.
+        exchanged: 1 for those of these that have been exchanged; the same on all replicas.
+        has_moved: 1 for those of these of which replicas had moved; the same on all replicas.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[keras.Variable],
+        averages: Sequence[keras.Variable],
+        fragments: int,
+    ):
+        super().__init__(name="sent")
+        self.moves = [like(v, "sent") for v in variables]
+        self.averages = [like(v, "sent_average") for v in averages]
+        self.samples = count_of_each("sent_samples", tf.float32, [fragments])
+        self.present = count_of_each("sent_present", tf.float32, [fragments])
+        self.touched = counter("sent_touched", [len(variables)])
+        self.pending, self.exchanged, self.has_moved = (
+            counter(f"sent_{name}", [fragments]) for name in ("pending", "exchanged", "has_moved")
+        )
+
+
+class Overlapped(Meeting):
+    """What the replicas exchange of one fragment, while they go on.
+
+    Args:
+        local: the user's choice.
+        update: updates the variables.
+        variables: the trainable variables.
+        averaging: sums differences over the replicas, compressed if asked for.
+        state: what the replicas have for themselves.
+        bucket_bytes: upper bound of a bucket in bytes.
+        number: the number of the fragment.
+        places: the positions of its variables.
+        sent: what the replicas have sent.
+    """
+
+    def __init__(
+        self,
+        local: LocalSteps,
+        update: Update,
+        variables: Sequence[keras.Variable],
+        averaging: Averaging,
+        state: LocalState,
+        bucket_bytes: int,
+        number: int,
+        places: list[int],
+        sent: Sent,
+    ):
+        super().__init__(local, update, variables, averaging, state, bucket_bytes, number, places)
+        self._sent = sent
+
+    def send(self, left_out: set[int]) -> None:
+        """Notes what this replica has moved by now, to be exchanged while it goes on."""
+        own, sent = self.now(left_out), self._sent
+        for place in self._mine(left_out):
+            sent.moves[place].assign(own.moves[place])
+        for place, value in zip(self._of_averages(), own.averages):
+            sent.averages[place].assign(value)
+        for kept, value in ((sent.samples, own.samples), (sent.present, own.present)):
+            kept.assign(with_value(kept.read_value(), [self.number], value))
+
+    def sent(self, left_out: set[int]) -> Moved:
+        """What this replica had moved when it sent that."""
+        sent = self._sent
+        moves: list[tf.Tensor | None] = [None] * len(self._variables)
+        for place in self._mine(left_out):
+            moves[place] = tf.convert_to_tensor(sent.moves[place])
+        return Moved(
+            moves,
+            [tf.convert_to_tensor(sent.averages[place]) for place in self._of_averages()],
+            sent.samples.read_value()[self.number],
+            sent.present.read_value()[self.number],
+            tf.convert_to_tensor(sent.touched),
+            tf.convert_to_tensor(self._state.rounds)[self.number] - 1,
+        )
+
+    def exchange(self, measured: tf.Tensor, left_out: set[int]) -> None:
+        """Puts the means over the replicas in the place of what they have sent.
+
+        Args:
+            measured: the result of `measure` for what was sent.
+            left_out: see `now`.
+        """
+        own, sent = self.sent(left_out), self._sent
+        samples, total, squares = weighed(measured, own)
+        means = self._mean_moves(own, tf.math.divide_no_nan(samples, total))
+        for place in self._mine(left_out):
+            sent.moves[place].assign(means[place])
+        averages = mean_of(own.averages, samples, total, self._bucket_bytes)
+        for place, mean in zip(self._of_averages(), averages):
+            sent.averages[place].assign(mean)
+        self._note_drift(own, means, samples, total, squares)
+
+    def merge(self, mixing: float | tf.Tensor, left_out: set[int], constrained: set[int]) -> None:
+        """Takes α w + (1 − α) v, where w are the weights by now, and v those of the outer step.
+
+        Source: Douillard et al. (arXiv 2501.18512), algorithm 2.
+
+        Args:
+            mixing: α; 0 to take v.
+            left_out: see `now`.
+            constrained: ids of the variables that the optimizer trains.
+        """
+        found = self.sent(left_out)
+        weights = self._outer_step(found.moves, found.touched)
+        self.begin()  # for what is left out
+        for place, new in weights.items():
+            variable, anchor = self._variables[place], self._state.anchor[place]
+            own = tf.convert_to_tensor(variable.value)
+            variable.value.assign(new)
+            self._constrain(variable, constrained)
+            anchor.assign(tf.convert_to_tensor(variable.value))
+            variable.value.assign(_mixed(own, tf.convert_to_tensor(anchor), mixing))
+            self._constrain(variable, constrained)
+        for variable, mean in zip(self._averages, found.averages):
+            own = tf.convert_to_tensor(variable.value)
+            variable.value.assign(_mixed(own, mean, mixing))
+
+    def go_back(self, left_out: set[int]) -> None:
+        """Takes the fragment's anchor, where no replica has gone on since what was merged last."""
+        for place in self._mine(left_out):
+            self._variables[place].value.assign(tf.convert_to_tensor(self._state.anchor[place]))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        average(self._averages, tf.ones([]), tf.constant(float(replicas)), self._bucket_bytes)
+
+
+def _mixed(own: tf.Tensor, new: tf.Tensor, mixing: float | tf.Tensor) -> tf.Tensor:
+    """α own + (1 − α) new; exactly `new` where α is 0."""
+    share = tf.cast(mixing, own.dtype)
+    return tf.where(share > 0, share * own + (1 - share) * new, new)
