@@ -4,16 +4,17 @@ import dataclasses
 
 import numpy as np
 
-from tests.local_steps import by_hand, own_steps
+from tests.local_steps import by_hand, own_steps, streamed
 from tests.local_steps.by_hand import CASES
 
 
 def by_hands(found):
     """`found` are the ranks' results of the scenario `by_hands`."""
-    replicas = sum(len(rank["momentum"]["own"]) for rank in found)
+    any_name = next(iter(found[0]))
+    replicas = sum(len(rank[any_name]["own"]) for rank in found)
     for name in found[0]:
         case = CASES[name]
-        expected = by_hand.trained(case, replicas)
+        expected = streamed.trained(case, replicas)
         for rank in found:
             for copies, variable in zip(
                 rank[name]["weights"], expected.models[0].weights, strict=True
@@ -158,3 +159,24 @@ def logs(found):
         np.testing.assert_allclose(own, last, rtol=1e-4)
         np.testing.assert_allclose(rank["best"], min(last), rtol=1e-4)
         np.testing.assert_allclose(rank["batches"], losses[-5:], rtol=1e-4)
+
+
+def lossless(found):
+    """A codec that sends everything changes nothing, fragment by fragment."""
+    weights = [rank["weights"] for rank in found]
+    equal_copies(weights, "lossless")
+    case = streamed.STREAMED["both, the mean"]
+    expected = streamed.trained(case, sum(len(rank[0]) for rank in weights))
+    for (copy, *_), variable in zip(weights[0], expected.models[0].weights, strict=True):
+        assert np.abs(copy - variable.numpy()).max() <= case.tolerance
+
+
+def coded(found):
+    """Each fragment is coded with error feedback, leaves the replicas equal, and trains."""
+    for name in ("int8", "powersgd"):
+        assert len({bits for rank in found for bits in rank[name]["bits"]}) == 1, name
+        losses = found[0][name]["losses"]
+        assert losses[-1] < 0.9 * losses[0]
+    for rank in found:
+        for residual in rank["int8"]["residuals"]:
+            assert np.abs(residual).max() > 0

@@ -7,10 +7,12 @@ import pytest
 
 import tests.devices  # noqa: F401
 import tfdist
-from tests.local_steps import by_hand, streamed
+from tests.local_steps import by_hand, checks, streamed
 from tests.local_steps.by_hand import CASES
 from tests.local_steps.streamed import STREAMED
 from tests.local_steps.test_by_hand import check_equal_copies, mirrored
+from tests.local_steps.test_mirrored import Here
+from tests.multi_process.scenarios import streaming
 from tfdist.local.fragments import plan_fragments
 
 # Each with something of its own; the rest takes minutes.
@@ -99,3 +101,9 @@ def test_fragments_have_rounds_of_their_own():
     # After 3, 9 and 15 of 19 updates, and at the end; after 6, 12 and 18, and at the end.
     assert state.rounds.numpy().tolist() == [4, 4]
     assert int(state.updates.numpy()) == 0
+
+
+@pytest.mark.parametrize("name", ["resumed", "lossless", "coded"])
+def test_in_one_process(name, tmp_path):
+    found = getattr(streaming, name)(Here(tmp_path))
+    getattr(checks, name)([found])

@@ -6,6 +6,8 @@ from typing import Protocol
 
 import keras
 
+from tfdist.step.model_rounds import BesideSteps
+
 
 class TrainsApart(Protocol):
     """A strategy whose replicas train apart."""
@@ -37,6 +39,7 @@ class Rounds(keras.callbacks.Callback):
     Args:
         strategy: the strategy of the model.
         others: all callbacks of the run.
+        beside: what is exchanged while steps run; None for nothing.
 
     Attributes:
         is_local: whether replicas train apart by now.
@@ -47,9 +50,15 @@ class Rounds(keras.callbacks.Callback):
     changes_variables = False
     saves_alone = False
 
-    def __init__(self, strategy: TrainsApart, others: list[keras.callbacks.Callback]):
+    def __init__(
+        self,
+        strategy: TrainsApart,
+        others: list[keras.callbacks.Callback],
+        beside: BesideSteps | None,
+    ):
         super().__init__()
         self._strategy = strategy
+        self._beside = beside
         self._others = others
         self.is_local = False
 
@@ -63,11 +72,15 @@ class Rounds(keras.callbacks.Callback):
             self.is_local = self._strategy.trains_locally(self.model)
             self._strategy.choose_step(self.model, self.is_local)
         if self.is_local:
+            if self._beside is not None:
+                self._beside.before(self.model)
             self._strategy.watch(self.model, self._others, "begin")
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Begins to watch the other callbacks: they may look at weights, but not set them."""
         if self.is_local:
+            if self._beside is not None:
+                self._beside.after(self.model)
             self._strategy.watch(self.model, self._others, "end")
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

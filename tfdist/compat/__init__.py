@@ -25,7 +25,11 @@ from tfdist.compat import (
 )
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
 from tfdist.compat.call_variables import CallVariable
-from tfdist.compat.collectives import install_collectives, separate_collectives
+from tfdist.compat.collectives import (
+    install_collectives,
+    number_when_traced,
+    separate_collectives,
+)
 from tfdist.compat.compilation import (
     are_captured_by,
     compile_where_possible,
@@ -192,6 +196,7 @@ __all__ = [
     "inner_variable",
     "install",
     "install_collectives",
+    "number_when_traced",
     "is_in_xla",
     "is_large",
     "is_lost_ps",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.graphs import in_function_in_loop
+from tfdist.compat.graphs import in_function_in_loop, traced_function
 from tfdist.compat.multi_worker import MultiWorkerExtended
 from tfdist.compat.one_replica import OneReplicaExtended
 from tfdist.compat.registry import READ, REPLACED, TENSORFLOW, WRITTEN, touch
@@ -68,6 +69,7 @@ _SPEC_ASKS = touch(_SPEC, "_enable_get_next_as_optional", READ, **_APART)
 
 _key_bases = itertools.count(1)
 _local_end_of_data = threading.local()
+_numbered_when_traced: weakref.WeakSet = weakref.WeakSet()
 
 
 def separate_collectives(strategy: tf.distribute.Strategy) -> None:
@@ -83,8 +85,9 @@ def separate_collectives(strategy: tf.distribute.Strategy) -> None:
 def install_collectives() -> None:
     """Mends TensorFlow's collective operations for Keras' loops, once per process.
 
-    Three things change. (1) Inside a loop an operation gets its number when it is traced. All
-    processes get the same numbers, because Keras traces at its first step. (2) If all processes
+    Three things change. (1) Inside a loop, and after `number_when_traced`, an operation gets its
+    number when it is traced. All processes get the same numbers, because Keras traces at its first
+    step. (2) If all processes
     know the length of a data set, its iterator does not ask in each step whether any process has
     data left. (3) Iterators that ask and iterators that do not ask are different types.
     """
@@ -95,10 +98,24 @@ def install_collectives() -> None:
     _CHECK_TYPE.replace(_checked_apart)
 
 
+def number_when_traced() -> None:
+    """Collective operations of the function that is being traced get their numbers now.
+
+    By default they get new numbers whenever the function is called. If another thread calls it,
+    processes would give out the numbers in different orders.
+    """
+    graph = traced_function()
+    if graph is not None:
+        _numbered_when_traced.add(graph)
+
+
 def _numbered_when_traced_in_loops(use_unique_instance_key: Callable) -> Callable:
     @functools.wraps(use_unique_instance_key)
     def _use_unique_instance_key(self: Any) -> bool:
-        return use_unique_instance_key(self) and not in_function_in_loop()
+        graph = traced_function()
+        if in_function_in_loop() or (graph is not None and graph in _numbered_when_traced):
+            return False
+        return use_unique_instance_key(self)
 
     return _use_unique_instance_key
 

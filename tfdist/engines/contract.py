@@ -31,11 +31,14 @@ class Engine(Protocol):
             bound.
         hosts: the replicas by host, if they sum inside their hosts first; None for one group of
             all replicas.
+        runs_beside_steps: whether a function with operations may run in another thread while steps
+            run, with operations of their own. It begins at other times on other ranks.
     """
 
     processes: Processes
     largest_message: int | None
     hosts: Hosts | None = None
+    runs_beside_steps: bool = False
 
     @property
     def replicas(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import keras
 
+from tfdist.step.local_exchanging import Exchanging
 from tfdist.step.local_rounds import LocalRounds
 
 
@@ -15,11 +16,15 @@ class AllRounds:
 
     Until a round has ended, replicas have different weights, even if nobody uses the optimizer of
     this round any more. So rounds are kept until all have ended.
+
+    Attributes:
+        exchanging: what is exchanged beside the steps.
     """
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[LocalRounds]] = []
         self._held: list[LocalRounds] = []
+        self.exchanging = Exchanging()
 
     def add(self, rounds: LocalRounds) -> None:
         """Called for each optimizer, in the same order in all processes."""
@@ -51,6 +56,7 @@ class AllRounds:
     def finish(self) -> None:
         """Ends all rounds; in all processes."""
         for rounds in self.under_way():
+            self.exchanging.wait(rounds)
             rounds.finish()
         self._held.clear()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.local.choices import LocalSteps
@@ -68,14 +69,30 @@ class Beside(Streamed):
         super().finish(strategy, trained)
         begin_anew([self._sent.pending, self._sent.exchanged, self._sent.has_moved])
 
-    def exchange(
-        self, strategy: tf.distribute.Strategy, meeting: Overlapped, trained: Trained
-    ) -> None:
-        """Exchanges what the replicas have sent; in cross-replica context.
+    def waiting(self) -> tuple[int | None, int]:
+        """The number of a fragment that was sent and not exchanged, and when it is merged.
+
+        Called outside of functions.
+
+        Returns:
+            The number, None if there is none, and after how many more updates the first of the
+            fragments that were sent is merged.
+        """
+        pending, exchanged, begun = (
+            v.numpy() for v in (self._sent.pending, self._sent.exchanged, self._begun)
+        )
+        sent = np.flatnonzero(pending)
+        waits = [int(number) for number in sent if not exchanged[number]]
+        left = self._local.overlap - int(self._state.updates.numpy())
+        return (waits[0] if waits else None), min((left + int(begun[n]) for n in sent), default=0)
+
+    def exchange(self, strategy: tf.distribute.Strategy, number: int, trained: Trained) -> None:
+        """Exchanges what the replicas have sent of a fragment; in cross-replica context.
 
         Reads and sets only what belongs to what was sent, and what compressors keep.
         """
-        run, sent, here = strategy.extended.call_for_each_replica, self._sent, [meeting.number]
+        run, sent, here = strategy.extended.call_for_each_replica, self._sent, [number]
+        meeting = self._overlapped[number]
         measured = run(lambda: meeting.measure(meeting.sent(trained.left_out)))
         first = strategy.experimental_local_results(measured)[0]
         has_moved = meeting.has_moved(first)
@@ -118,7 +135,8 @@ class Beside(Streamed):
     ) -> None:
         sent, here = self._sent, [meeting.number]
         done = tf.convert_to_tensor(sent.exchanged)[meeting.number] > 0
-        tf.cond(done, lambda: None, functools.partial(self.exchange, strategy, meeting, trained))
+        exchange = functools.partial(self.exchange, strategy, meeting.number, trained)
+        tf.cond(done, lambda: None, exchange)
 
         def merge() -> None:
             meeting.merge(mixing, trained.left_out, trained.trained)

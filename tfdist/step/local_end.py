@@ -15,7 +15,8 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.step import replica
 from tfdist.step.all_rounds import AllRounds
-from tfdist.step.local_rounds import LocalRounds, after
+from tfdist.step.local_context import after
+from tfdist.step.local_rounds import LocalRounds
 from tfdist.structures import Structure
 
 

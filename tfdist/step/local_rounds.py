@@ -7,17 +7,17 @@ their weights, or make a step of the outer optimizer with what they have moved.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.engines.replica_context import static_id
 from tfdist.local.choices import LocalSteps
 from tfdist.step.accumulation import GradientAccumulator, warn_of_dropping
 from tfdist.step.averaging import Averaging
+from tfdist.step.local_beside import Beside
+from tfdist.step.local_context import after, check_copies
 from tfdist.step.local_means import equalize
 from tfdist.step.local_meetings import turns_of
 from tfdist.step.local_state import LocalState
@@ -47,6 +47,7 @@ class LocalRounds:
         variables: the trainable variables.
         trained: ids of those that have had a gradient in a step; noted at tracing.
         is_applied: whether a step applies the optimizer; noted at tracing.
+        most_updates: how many updates a step makes at most; noted at tracing.
         sends_differences: whether differences travel at the end of a round, not weights.
     """
 
@@ -61,7 +62,7 @@ class LocalRounds:
         bucket_bytes: int,
         places: list[list[int]],
     ):
-        _check_copies(variables)
+        check_copies(variables)
         self._strategy = tf.distribute.get_strategy()
         self._optimizer = optimizer
         self._update = update
@@ -71,6 +72,8 @@ class LocalRounds:
         self.variables = list(variables)
         self.trained: set[int] = set()
         self.is_applied = False
+        self.most_updates = 1
+        self._updates_of_step = 0  # of the step that is traced
         self._changed: list[keras.Variable] | None = None
         self._least = tf.float32
         self._touches = [0] * len(self.variables)  # of the step that is traced
@@ -84,7 +87,7 @@ class LocalRounds:
         self._turns, self.sends_differences = turns_of(
             local, update, variables, averaging, self.state, bucket_bytes, places
         )
-        self._finishing: dict[tuple, Callable[[], None]] = {}
+        self._functions: dict[tuple, Callable[[], None]] = {}
 
     # --- at tracing ---------------------------------------------------------------------------
 
@@ -167,6 +170,7 @@ class LocalRounds:
             strategy: the strategy.
             ready: tensors of the replicas that exist once there is a batch.
         """
+        self._updates_of_step += 1
         with after(strategy, ready):
             updates = tf.convert_to_tensor(self.state.updates) + 1
             self.state.updates.assign(updates)
@@ -176,6 +180,8 @@ class LocalRounds:
 
     def count_step(self) -> None:
         """Counts a step, with or without an update; in cross-replica context."""
+        self.most_updates = max(self.most_updates, self._updates_of_step)
+        self._updates_of_step = 0
         for counter in (self.state.steps, self.state.unsettled):
             counter.assign(tf.convert_to_tensor(counter) + 1)
 
@@ -223,12 +229,39 @@ class LocalRounds:
         # Without an update too: a step may set weights itself while gradients wait for an update.
         has_begun, is_unsettled = updates + steps > 0, unsettled > 0
         if has_begun or is_unsettled:
-            compressed = self._averaging.compressed
-            monitor = id(compressed.monitor if compressed is not None else None)
-            key = has_begun, is_unsettled, monitor, len(self.trained)
-            if key not in self._finishing:
-                self._finishing[key] = self._function(has_begun, is_unsettled)
-            self._finishing[key]()
+            key = has_begun, is_unsettled
+            self._cached(key, lambda: self._finish(has_begun, is_unsettled))()
+
+    @property
+    def overlapping(self) -> Beside | None:
+        """When fragments are sent and merged; None if nothing is sent before it is merged."""
+        return self._turns if isinstance(self._turns, Beside) else None
+
+    def exchange_of(self, number: int) -> Callable[[], None]:
+        """A function that exchanges what was sent of a fragment; it may run in another thread.
+
+        Called outside of functions, in the same order in all processes.
+        """
+        strategy, turns = self._strategy, self.overlapping
+        assert turns is not None
+
+        def exchange() -> None:
+            compat.number_when_traced()
+            with strategy.scope():
+                turns.exchange(strategy, number, self._trained)
+
+        exchange.__name__ = f"exchange_of_fragment_{number}"  # Horovod matches by this name
+        make = tf.function(exchange, autograph=False).get_concrete_function
+        return self._cached(("exchange", number), make)
+
+    def _cached(self, of: tuple, make: Callable[[], Callable]) -> Callable:
+        """A function, made anew once something is measured, or more weights are trained."""
+        compressed = self._averaging.compressed
+        monitor = id(compressed.monitor if compressed is not None else None)
+        key = *of, monitor, len(self.trained)
+        if key not in self._functions:
+            self._functions[key] = make()
+        return self._functions[key]
 
     def drop_synchronous(self) -> None:
         """Drops what compressors and accumulation have left from synchronous updates."""
@@ -252,7 +285,7 @@ class LocalRounds:
             variable.assign(0.0)
         return drift
 
-    def _function(self, has_begun: bool, is_unsettled: bool) -> Callable[[], None]:
+    def _finish(self, has_begun: bool, is_unsettled: bool) -> Callable[[], None]:
         strategy = self._strategy
 
         @tf.function(autograph=False)
@@ -264,25 +297,3 @@ class LocalRounds:
                     self.settle(strategy, [self])
 
         return finish_round
-
-
-def index_of_replica() -> int:
-    """The number of the running replica among those of this process; in replica context."""
-    return static_id() % len(tf.distribute.get_strategy().extended.worker_devices)
-
-
-def after(strategy: tf.distribute.Strategy, ready: Structure) -> contextlib.AbstractContextManager:
-    """In this context operations run after what each replica has in `ready`."""
-    if tf.executing_eagerly():
-        return contextlib.nullcontext()
-    return tf.control_dependencies(list(strategy.experimental_local_results(ready)))
-
-
-def _check_copies(variables: Sequence[keras.Variable]) -> None:
-    """Raises ValueError for variables that replicas can only set together."""
-    joint = [v.path for v in variables if v.value.aggregation != tf.VariableAggregation.NONE]
-    if joint:
-        raise ValueError(
-            "With `local` each replica sets its own copy of a weight. Make these weights without "
-            f'`aggregation`, or with `aggregation="none"`. Received: {joint}'
-        )

@@ -11,7 +11,8 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.exchange import Packing
-from tfdist.step.local_rounds import LocalRounds, index_of_replica
+from tfdist.step.local_context import index_of_replica
+from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.replica import Apart, ReplicaStep
 from tfdist.step.update import Update

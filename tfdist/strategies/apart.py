@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdist.callbacks.rounds import AfterOthers, Rounds
 from tfdist.data import batches
+from tfdist.engines.contract import Engine
 from tfdist.engines.processes import Processes
 from tfdist.local.choices import LocalSteps
 from tfdist.options import Options
@@ -22,9 +23,8 @@ from tfdist.step import logs as step_logs
 from tfdist.step import replica, weighting
 from tfdist.step.all_rounds import AllRounds
 from tfdist.step.local_end import StepEnd, may_differ
-from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.local_step import LocalStep
-from tfdist.step.model_optimizers import optimizers_of
+from tfdist.step.model_rounds import BesideSteps, rounds_of, updates_of
 from tfdist.strategies.balanced import BalancedStrategy
 from tfdist.structures import Structure
 
@@ -45,6 +45,7 @@ class ApartStrategy(BalancedStrategy):
         all_rounds: where the replicas meet, for all optimizers.
     """
 
+    engine: Engine
     processes: Processes
     _trains_apart = False
     _has_warned = False
@@ -94,7 +95,11 @@ class ApartStrategy(BalancedStrategy):
         self._between_steps.note_end_of_round()
         under_way = self.all_rounds.under_way()
         if under_way:
-            facts = {"updates and steps": [list(rounds.under_way) for rounds in under_way]}
+            beside = self.all_rounds.exchanging.is_under_way
+            facts = {
+                "updates and steps": [list(rounds.under_way) for rounds in under_way],
+                "exchanges beside steps": [beside(rounds) for rounds in under_way],
+            }
             meeting.meet(self.processes, "ends a round of local steps", facts, advice=_APART)
             self.all_rounds.finish()
 
@@ -104,7 +109,9 @@ class ApartStrategy(BalancedStrategy):
         """Those that end a round before others look at the model, and check what these have set."""
         if self.local is None:
             return [], []
-        rounds = Rounds(self, others)
+        runs = self.local.overlap > 0 and self.engine.runs_beside_steps
+        beside = BesideSteps(self.all_rounds.exchanging) if runs else None
+        rounds = Rounds(self, others, beside)
         return [rounds], [AfterOthers(self, rounds)]
 
     def watch(self, model: keras.Model, others: list, phase: str) -> None:
@@ -133,7 +140,7 @@ class ApartStrategy(BalancedStrategy):
             return self.local is not None
         with tf.init_scope():
             have_begun = any(rounds.state.has_rows() for rounds in rounds_of(model))
-            return have_begun or _updates_of(model) >= self.local.after
+            return have_begun or updates_of(model) >= self.local.after
 
     def _notes_local(self, model: keras.Model) -> bool:
         """Whether the step of `model` that is traced now is a local one; notes the answer."""
@@ -284,16 +291,3 @@ class ApartStrategy(BalancedStrategy):
             return replica.Apart(reported, samples)
 
         return apart
-
-
-def rounds_of(model: keras.Model) -> list[LocalRounds]:
-    """Where the replicas meet, for the optimizers of `model` that are built."""
-    found = [getattr(optimizer, "rounds", None) for optimizer in optimizers_of(model).values()]
-    return [rounds for rounds in found if rounds is not None]
-
-
-def _updates_of(model: keras.Model) -> int:
-    """The smallest number of updates of the optimizers of `model` that its steps apply."""
-    built = [optimizer for optimizer in optimizers_of(model).values() if optimizer.built]
-    applied = [o for o in built if (own := getattr(o, "rounds", None)) and own.is_applied]
-    return min((int(optimizer.iterations.numpy()) for optimizer in applied or built), default=0)

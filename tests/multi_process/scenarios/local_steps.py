@@ -52,10 +52,10 @@ def own_state(model):
     return [[part[i].numpy() for part in parts] for i in range(len(parts[0]))]
 
 
-def by_hands(here):
+def by_hands(here, names=BY_HAND):
     """The weights that `fit` comes to, by case, and the operations in which replicas meet."""
     found = {}
-    for name in BY_HAND:
+    for name in names:
         case = CASES[name]
         strategy = make(here, case)
         model, history = by_hand.fit(case, strategy)
@@ -95,9 +95,8 @@ def _collectives(case, model):
 _SMALL = dataclasses.replace(CASES["outer momentum, everything"], optimizer=by_hand.of("Adam"))
 
 
-def resumed(here):
+def resumed(here, case=_SMALL):
     """What an interrupted training comes to, by how it was saved, and one that was not."""
-    case = _SMALL
 
     def go_on(model):
         by_hand.fit_on(case, model, initial_epoch=2, epochs=4)

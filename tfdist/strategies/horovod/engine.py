@@ -27,6 +27,7 @@ class HorovodEngine(Engine):
     """
 
     largest_message = None
+    runs_beside_steps = True  # ranks match operations by name, and agree which is next
 
     def __init__(self, hvd: ModuleType, processes: Processes):
         self.processes = processes

@@ -29,13 +29,19 @@ class CollectivesEngine(ReplicaContextEngine):
     Args:
         processes: the processes of the job.
         largest_message: as in `Engine`.
+        on_cpus: whether all replicas are on CPUs. There operations of several functions may be
+            under way at the same time, whichever is first. NCCL on GPUs wants one order on all
+            ranks.
         gathered: tensors of at most so many bytes are gathered, and summed by each replica. A ring
             of N replicas gathers in N - 1 rounds, and sums in 2(N - 1). So small sums take half of
             the time, and more bytes (benchmarks/small_sums.py).
     """
 
-    def __init__(self, processes: Processes, largest_message: int, gathered: int = 0):
+    def __init__(
+        self, processes: Processes, largest_message: int, on_cpus: bool, gathered: int = 0
+    ):
         super().__init__(processes, largest_message)
+        self.runs_beside_steps = on_cpus and processes.size > 1
         self._gathered = gathered
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:

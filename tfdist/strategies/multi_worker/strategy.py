@@ -104,10 +104,12 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         tf.distribute.Strategy.__init__(self, extended)
         processes = OneProcess() if cluster is None else _Workers(self, cluster)
         # TensorFlow's ring is slow with tensors of many megabytes.
+        on_cpus = are_cpus(self)
         engine = CollectivesEngine(
             processes,
             largest_message=common.bucket_bytes,
-            gathered=SMALL_BYTES if common.exchange != "ring" and are_cpus(self) else 0,
+            on_cpus=on_cpus,
+            gathered=SMALL_BYTES if common.exchange != "ring" and on_cpus else 0,
         )
         engine.hosts = hosts_of(self, engine, common.exchange)
         self._init_processes(common, engine, log_all_ranks)
