@@ -114,9 +114,11 @@ def delayed(here):
     """Weights with and without exchanges that one rank runs late, and what ran beside them."""
     case = dataclasses.replace(CASES["streamed: both"], local=streamed.streaming(8, 2, 3))
     found = {}
-    for name, seconds in (("at once", 0.0), ("late", 0.2 * (here.rank == 0))):
+    late = 0.3 * (here.rank == 0)
+    for name, seconds in (("at once", 0.0), ("late", late), ("where it is merged", None)):
         for compression in (None, tfdist.compression.Int8(min_bytes=0)):
             strategy, steps = make(here, case, compression=compression), _Steps()
+            strategy.engine.runs_beside_steps = seconds is not None
             with _Delayed(seconds) as exchanges:
                 model, _ = by_hand.fit(case, strategy, callbacks=[steps])
             found[name, compression is None] = {
