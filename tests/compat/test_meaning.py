@@ -156,3 +156,26 @@ def test_the_error_of_replicas_that_meet_inside_of_a_function_is_known():
         assert not compat.is_refused_meeting(RuntimeError("another one"))
 
     tf.function(lambda: strategy.run(step), autograph=False)()
+
+
+@pytest.mark.parametrize("when_traced", [False, True])
+def test_collective_operations_are_numbered_when_called_or_when_traced(when_traced):
+    import tensorflow as tf
+    from tensorflow.python.distribute import collective_util, cross_device_utils
+
+    compat.install_collectives()
+    keys = cross_device_utils.CollectiveKeys()
+    device, options = "/device:CPU:0", collective_util.Options()
+    group = keys.get_group_key([device])
+    launcher = cross_device_utils.CollectiveReplicaLauncher(group, 1, keys, device, options)
+
+    @tf.function(autograph=False)
+    def summed():
+        if when_traced:
+            compat.number_when_traced()
+        return launcher.all_reduce(tf.ones([]))
+
+    graph = summed.get_concrete_function().graph
+    (key,) = (op.inputs[3] for op in graph.get_operations() if op.type == "CollectiveReduceV2")
+    assert key.op.type == ("Const" if when_traced else "Placeholder")
+    assert float(summed()) == 1.0

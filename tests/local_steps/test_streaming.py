@@ -35,7 +35,7 @@ def _param(name):
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", map(_param, STREAMED))
+@pytest.mark.parametrize("name", [_param(name) for name in STREAMED])
 def test_fit_equals_the_same_by_hand(name, replicas):
     case = STREAMED[name]
     expected = streamed.trained(case, replicas)

@@ -132,7 +132,7 @@ class LocalState(ReplicaState):
         self._begin_round()
         for variable in [self.micro_batches, self.waiting, *self.momentum]:
             for local in self._local(variable):
-                local.assign(tf.zeroslike(local))
+                local.assign(tf.zeros_like(local))
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it.
@@ -221,7 +221,7 @@ class LocalState(ReplicaState):
 
     def _begin_round(self) -> None:
         for counter in (self.updates, self.steps, self.unsettled, self.touched):
-            counter.assign(tf.zeroslike(counter))
+            counter.assign(tf.zeros_like(counter))
         for variable in (self.samples, self.present, self.seen):
             for local in self._local(variable):
                 local.assign(tf.zeros_like(local))
