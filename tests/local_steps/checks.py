@@ -173,10 +173,12 @@ def lossless(found):
 
 def coded(found):
     """Each fragment is coded with error feedback, leaves the replicas equal, and trains."""
-    for name in ("int8", "powersgd"):
+    for name in ("qsgd", "powersgd"):
         assert len({bits for rank in found for bits in rank[name]["bits"]}) == 1, name
         losses = found[0][name]["losses"]
         assert losses[-1] < 0.9 * losses[0]
     for rank in found:
-        for residual in rank["int8"]["residuals"]:
+        assert len(rank["qsgd"]["residuals"]) == 2  # a part for each fragment
+        for residual in rank["qsgd"]["residuals"]:
             assert np.abs(residual).max() > 0
+        assert min(rank["qsgd"]["ratios"]) > 4  # of all fragments

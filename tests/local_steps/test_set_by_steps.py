@@ -155,3 +155,12 @@ def test_a_round_of_an_optimizer_that_a_step_builds_begins_with_the_step(eager):
         trained(perturbs, 33, local, eager, built=False), by_hand(perturbs, 33, local)
     ):
         assert np.abs(actual - expected).max() <= 1e-6
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_fragments_of_which_an_optimizer_trains_a_part(overlap):
+    """Some fragments of each optimizer have no weights that it trains."""
+    local = tfdist.DiLoCo(4, fragments=4 if overlap == 0 else 2, overlap=overlap)
+    before = made().get_weights()
+    for old, new in zip(before, trained(plain, 33, local), strict=True):
+        assert np.isfinite(new).all() and (old != new).any()

@@ -131,7 +131,15 @@ def test_a_file_of_weights_alone_leaves_what_the_optimizer_has(local, tmp_path):
 
 
 @pytest.mark.parametrize("accumulates", [1, 2])
-@pytest.mark.parametrize("local", [tfdist.LocalSGD(2), tfdist.DiLoCo(2), tfdist.DiLoCo(3)])
+@pytest.mark.parametrize(
+    "local",
+    [
+        tfdist.LocalSGD(2),
+        tfdist.DiLoCo(2),
+        tfdist.DiLoCo(3),
+        tfdist.DiLoCo(4, fragments=2, overlap=1),
+    ],
+)
 def test_a_layer_that_is_frozen_by_now_stays_as_it_is(local, accumulates):
     model, _ = by_hand.fit(CASES["momentum"], mirrored(2, local, steps=accumulates))
     layer = model.layers[0]

@@ -30,12 +30,13 @@ def test_fragments_are_coded(found):
 
 @scenario(streaming.delayed)
 def test_exchanges_run_beside_steps_and_timing_changes_nothing(found):
-    for kind in (True, False):
-        names = ("at once", "late", "where it is merged")
-        runs = [rank[name, kind] for rank in found for name in names]
+    plain = ("at once", "late", "where it is merged")
+    for names in (plain, ("late, coded", "where it is merged, coded")):
+        runs = [rank[name] for rank in found for name in names]
         assert len({bits for run in runs for bits in run["bits"]}) == 1
-        for rank in found:
-            # Of 19 updates in an epoch: sent after 4, 8, 12 and 16. Two steps end meanwhile.
-            assert rank["at once", kind]["exchanges"] == 8
-            assert rank["where it is merged", kind]["exchanges"] == 0
-            assert min(rank["late", kind]["beside"]) >= 2
+    for rank in found:
+        for name in rank:
+            # Of 19 updates: sent after 4, 8, 12 and 16. At least two steps end meanwhile.
+            assert len(rank[name]["beside"]) == (0 if name.startswith("where") else 4)
+        for name in ("late", "late, coded"):
+            assert min(rank[name]["beside"]) >= 2
