@@ -45,7 +45,7 @@ STREAMED = {
     "several steps per execution": Case(
         of("Adam"), dense, streaming(6, 2, 2), **_EMPTY, compiled={"steps_per_execution": 3}
     ),
-    "BatchNormalization": Case(sgd(), normalized, streaming(6, 2, 2), rows=150, batch=8, epochs=2),
+    "BatchNormalization": Case(sgd(), normalized, streaming(6, 2, 2), rows=300, batch=16, epochs=2),
     "ema": Case(
         sgd(use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=5),
         dense,
@@ -57,7 +57,9 @@ STREAMED = {
         of("Adam", use_ema=True, ema_momentum=0.8),
         normalized,
         streaming(4, 2, 1),
-        **_EMPTY,
+        rows=289,  # of parts of two samples BatchNormalization makes signs
+        batch=16,
+        epochs=2,
         options={"accumulation_steps": 2},
         compiled={"steps_per_execution": 3},
     ),
