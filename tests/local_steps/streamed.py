@@ -38,6 +38,10 @@ STREAMED = {
     "sent before the last update": Case(sgd(), dense, streaming(18, 1, 3), **_EMPTY),
     "merged by the last update": Case(sgd(), dense, streaming(16, 1, 3), **_EMPTY),
     "unknown length": Case(sgd(), dense, streaming(6, 2, 2), **_EMPTY, unknown=True),
+    # A step without data follows, which merges.
+    "unknown length, sent by the last update": Case(
+        sgd(), dense, streaming(19, 1, 1), **_EMPTY, unknown=True
+    ),
     "eager": Case(sgd(), dense, streaming(6, 2, 2), **_EMPTY, compiled={"run_eagerly": True}),
     "accumulation": Case(
         of("Adam"), dense, streaming(4, 2, 1), **_EMPTY, options={"accumulation_steps": 2}

@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tests.devices  # noqa: F401
 import tfdist
@@ -107,3 +109,33 @@ def test_fragments_have_rounds_of_their_own():
 def test_in_one_process(name, tmp_path):
     found = getattr(streaming, name)(Here(tmp_path))
     getattr(checks, name)([found])
+
+
+def test_replicas_are_one_after_an_update_without_samples():
+    """What was sent is merged by an update of no replica, and the round ends then."""
+    strategy = tfdist.MirroredStrategy(["CPU:0", "CPU:1"], local=tfdist.DiLoCo(2, overlap=1))
+    with strategy.scope():
+        weight = keras.Variable([1.0])
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        optimizer.build([weight])
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(x * weight.value)
+        optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+
+    train_step = tf.function(lambda x: strategy.run(tfdist.local_step(step), args=(x,)))
+    for samples in (2, 2, 0):
+        parts = [tf.fill([samples], value) for value in (1.0, 2.0)]
+        train_step(
+            strategy.experimental_distribute_values_from_function(
+                lambda context, parts=parts: parts[context.replica_id_in_sync_group]
+            )
+        )
+    first, second = (copy.numpy() for copy in weight.value.values)
+    assert (first != second).any(), "replicas differ by what was mixed"
+    optimizer.finish_round()
+    first, second = (copy.numpy() for copy in weight.value.values)
+    np.testing.assert_array_equal(first, second)
+    # Of gradients of 1 and 2 in each of two steps: one outer step with their mean.
+    np.testing.assert_allclose(first, 1.0 - 0.7 * 1.9 * 0.3, rtol=1e-6)
