@@ -30,6 +30,8 @@ STREAMED = {
     ),
     "both": Case(of("Adam"), dense, streaming(6, 2, 2), **_EMPTY),
     "both, mostly their own": Case(sgd(), dense, streaming(9, 3, 2, mixing_factor=0.8), **_EMPTY),
+    # Fragments are sent after 3 and 7 of 7 updates, and merged 3 later, where the next one is sent.
+    "merged where the next one is sent": Case(sgd(), dense, streaming(7, 2, 3), **_EMPTY),
     "both, the mean": Case(
         sgd(), dense, streaming(6, 2, 2, outer_learning_rate=1.0, outer_momentum=0.0), **_EMPTY
     ),
