@@ -14,6 +14,7 @@ import tfdist
 from tests.local_steps import by_hand, own_steps
 from tests.local_steps.by_hand import CASES
 from tests.local_steps.test_by_hand import check_equal_copies, copies_of, mirrored
+from tfdist.step import local_means
 from tfdist.step.all_rounds import AllRounds
 
 
@@ -340,7 +341,7 @@ def test_what_a_replica_without_samples_has_does_not_count():
             first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
             bias.value.assign(tf.where(first, [2.0], [np.nan]))
             samples = tf.where(first, 3.0, 0.0)
-            optimizer.rounds.meeting.average([bias], samples, tf.constant(3.0))
+            local_means.average([bias], samples, tf.constant(3.0), bucket_bytes=1024)
 
         strategy.run(of_replica)
 
