@@ -54,6 +54,7 @@ TAKES = {
     "momentum": {"half", "too small for float32"},
     "outer_learning_rate": {*SMALL, "too small for float32"},
     "outer_momentum": {"half", "too small for float32"},
+    "mixing_factor": {"half", "too small for float32"},
     "jobs": {"dict"},
     "threshold": SMALL,
     "clip": SMALL,
