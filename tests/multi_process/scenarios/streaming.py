@@ -14,12 +14,10 @@ from tfdist.step.local_rounds import LocalRounds
 
 # What depends on how processes exchange values, or on what they know of each other's parts.
 BY_HAND = (
-    "streamed: three fragments",
     "streamed: both",
     "streamed: sent by the last update",
     "streamed: unknown length",
     "streamed: BatchNormalization",
-    "streamed: ema",
     "streamed: everything",
 )
 _QSGD = tfdist.compression.QSGD(7, norm="max", error_feedback=True, min_bytes=0)
