@@ -159,8 +159,8 @@ def test_a_round_of_an_optimizer_that_a_step_builds_begins_with_the_step(eager):
 
 @pytest.mark.parametrize("overlap", [0, 1])
 def test_fragments_of_which_an_optimizer_trains_a_part(overlap):
-    """Some fragments of each optimizer have no weights that it trains."""
-    local = tfdist.DiLoCo(4, fragments=4 if overlap == 0 else 2, overlap=overlap)
+    """The second optimizer trains no weight of its first fragment."""
+    local = tfdist.DiLoCo(4, fragments=2, overlap=overlap)
     before = made().get_weights()
     for old, new in zip(before, trained(plain, 33, local), strict=True):
         assert np.isfinite(new).all() and (old != new).any()
