@@ -15,7 +15,9 @@ from tests.local_steps.streamed import STREAMED
 from tests.local_steps.test_by_hand import check_equal_copies, mirrored
 from tests.local_steps.test_mirrored import Here
 from tests.multi_process.scenarios import streaming
+from tfdist.local.choices import LocalSteps
 from tfdist.local.fragments import plan_fragments
+from tfdist.step.local_turns import AllAtOnce, Streamed
 
 # Each with something of its own; the rest takes minutes.
 _USUAL = (
@@ -48,15 +50,17 @@ def test_fit_equals_the_same_by_hand(name, replicas):
     check_equal_copies(model.weights)
 
 
-def test_one_fragment_without_overlap_is_not_streamed():
+def test_one_fragment_without_overlap_is_not_streamed(monkeypatch):
+    """All weights meet at once; one fragment in turns would come to the same bits."""
     case = CASES["outer momentum"]
-    arguments = case.local[1]
-    more = {"fragments": 1, "overlap": 0, "mixing_factor": 0.9}
-    found = []
-    for local in (case.local, ("DiLoCo", {**arguments, **more})):
-        model, _ = by_hand.fit(dataclasses.replace(case, local=local), mirrored(case, 2))
-        found.append(model.get_weights())
-    for ours, theirs in zip(*found, strict=True):
+    found = {}
+    for streams, kind in ((False, AllAtOnce), (True, Streamed)):
+        if streams:
+            monkeypatch.setattr(LocalSteps, "streams", True)
+        model, _ = by_hand.fit(case, mirrored(case, 2))
+        assert type(model.optimizer.rounds._turns) is kind
+        found[kind] = model.get_weights()
+    for ours, theirs in zip(found[AllAtOnce], found[Streamed], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -78,6 +82,8 @@ def test_fragments_are_balanced_by_bytes():
         ({"steps": 3, "fragments": 0}, "fragments"),
         ({"steps": 3, "overlap": 1, "mixing_factor": 1.0}, "mixing_factor"),
         ({"steps": 3, "overlap": 1, "mixing_factor": -0.5}, "mixing_factor"),
+        ({"steps": 3, "mixing_factor": 0.9}, "Give an `overlap` of 1 or more"),
+        ({"steps": 3, "fragments": 3, "mixing_factor": 0.0}, "Give an `overlap` of 1 or more"),
     ],
 )
 def test_choices_that_are_out_of_range(arguments, message):

@@ -87,9 +87,9 @@ def install_collectives() -> None:
 
     Three things change. (1) Inside a loop, and after `number_when_traced`, an operation gets its
     number when it is traced. All processes get the same numbers, because Keras traces at its first
-    step. (2) If all processes
-    know the length of a data set, its iterator does not ask in each step whether any process has
-    data left. (3) Iterators that ask and iterators that do not ask are different types.
+    step. (2) If all processes know the length of a data set, its iterator does not ask in each step
+    whether any process has data left. (3) Iterators that ask and iterators that do not ask are
+    different types.
     """
     _KEY.replace(_numbered_when_traced_in_loops)
     _GET_NEXT.replace(_without_asking)

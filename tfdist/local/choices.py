@@ -168,8 +168,8 @@ class DiLoCo(LocalSteps):
         fragments: P, 1 to `steps`, and at most the number of trainable variables.
         overlap: τ, in updates, at least 0 and less than `steps` / `fragments`, so that only one
             exchange is under way.
-        mixing_factor: α, at least 0 and less than 1. Only with `overlap`: 0 drops what a replica
-            has learned during the exchange.
+        mixing_factor: α, at least 0 and less than 1; 0 drops what a replica has learned during the
+            exchange. Another one than 0.5 is possible with `overlap` only.
 
     Raises:
         ValueError: when an argument is out of range or of another type.
@@ -213,6 +213,12 @@ class DiLoCo(LocalSteps):
                 "The exchange of a fragment must end before that of the next one begins: `overlap` "
                 "must be less than `steps` / `fragments`. Received: "
                 f"overlap={self.overlap}, steps={self.steps}, fragments={self.fragments}"
+            )
+        if not self.overlap and self.mixing_factor != type(self).mixing_factor:
+            raise ValueError(
+                "Without `overlap` replicas take the new weights where they send, and nothing is "
+                "mixed. Give an `overlap` of 1 or more, or leave out `mixing_factor`. Received: "
+                f"mixing_factor={self.mixing_factor}, overlap={self.overlap}"
             )
         if self.mixing_factor >= 1:
             raise ValueError(

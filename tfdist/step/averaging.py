@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -60,3 +60,14 @@ def averaging_of(
             tables; see `rows.are_summed`.
     """
     return Totals(options, specs, paths, fragments, rows_are_summed)
+
+
+def residuals_of(averaging: Averaging, places: Container[int]) -> list[tf.Variable]:
+    """What error feedback keeps of some variables; one variable for those coded together.
+
+    Args:
+        averaging: what codes.
+        places: the positions of all variables of some fragments.
+    """
+    compressed = averaging.compressed
+    return [] if compressed is None else compressed.residuals(places)

@@ -20,7 +20,7 @@ from tfdist.compression.choice import Choice
 from tfdist.engines.current import between, current, own_number
 from tfdist.engines.hosts import Hosts
 from tfdist.step import wire
-from tfdist.step.compression_state import CompressionState
+from tfdist.step.compression_state import CompressionState, residual
 from tfdist.step.compression_step import UnitStep, is_compressed, seeds
 from tfdist.step.compression_units import (
     Unit,
@@ -96,6 +96,12 @@ class CompressedExchange:
             return self._exchange(0, dense, number)
         by_stage = functools.partial(self._by_stage, starts)
         return tf.distribute.get_replica_context().merge_call(by_stage, args=(dense, number))
+
+    def residuals(self, places: Container[int]) -> list[tf.Variable]:
+        """What error feedback keeps of some variables; see `residuals_of`."""
+        parts = zip(self.units, self.state.parts)
+        ours = [part for unit, part in parts if unit.bucket.indices[0] in places]
+        return [part[residual] for part in ours if residual in part]
 
     def _note_in_use(self, gradients: Sequence[Any], dense: Container[int]) -> None:
         """Notes the units of the fragments that are given; those of others stay as they were."""

@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from tfdist.local.choices import LocalSteps
 from tfdist.step.local_meeting import Meeting
-from tfdist.step.local_overlap import Overlapped, Sent
+from tfdist.step.local_overlap import Overlapped
+from tfdist.step.local_sent import Sent
 from tfdist.step.local_state import LocalState
-from tfdist.step.local_turns import Streamed, Trained, begin_anew
+from tfdist.step.local_turns import Streamed, Trained
 from tfdist.step.vectors import with_value
 
 
@@ -21,8 +22,6 @@ class Beside(Streamed):
 
     What is exchanged, and what is merged, depends on the number of updates only. When an exchange
     runs makes no difference: `exchange` may be called at any time between these two.
-
-    Made in the strategy's scope.
 
     Args:
         local: the user's choice.
@@ -67,7 +66,7 @@ class Beside(Streamed):
             merge = functools.partial(self._merge_early, strategy, meeting, trained)
             tf.cond(self._is_pending(meeting), merge, lambda: None)
         super().finish(strategy, trained)
-        begin_anew([self._sent.pending, self._sent.exchanged, self._sent.has_moved])
+        self._sent.start_anew()
 
     def waiting(self) -> tuple[int | None, int]:
         """The number of a fragment that was sent and not exchanged, and when it is merged.
@@ -79,7 +78,7 @@ class Beside(Streamed):
             fragments that were sent is merged.
         """
         pending, exchanged, begun = (
-            v.numpy() for v in (self._sent.pending, self._sent.exchanged, self._begun)
+            v.numpy() for v in (self._sent.pending, self._sent.exchanged, self._state.round_begun)
         )
         sent = np.flatnonzero(pending)
         waits = [int(number) for number in sent if not exchanged[number]]
@@ -112,8 +111,8 @@ class Beside(Streamed):
 
     def _waits(self, meeting: Overlapped) -> tf.Tensor:
         """How many updates there have been since the fragment was sent."""
-        updates, begun = (tf.convert_to_tensor(v) for v in (self._state.updates, self._begun))
-        return updates - begun[meeting.number]
+        begun = tf.convert_to_tensor(self._state.round_begun)[meeting.number]
+        return tf.convert_to_tensor(self._state.updates) - begun
 
     def _send(
         self, strategy: tf.distribute.Strategy, meeting: Overlapped, trained: Trained
@@ -165,6 +164,6 @@ class Beside(Streamed):
         """Takes the anchor where replicas differ by what was mixed only."""
         assert isinstance(meeting, Overlapped)
         go_back = functools.partial(meeting.go_back, trained.left_out)
-        has_sent = tf.convert_to_tensor(self._begun)[meeting.number] > 0
+        has_sent = tf.convert_to_tensor(self._state.round_begun)[meeting.number] > 0
         run = strategy.extended.call_for_each_replica
         tf.cond(has_sent, lambda: run(go_back), lambda: None)

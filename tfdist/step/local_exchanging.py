@@ -6,6 +6,8 @@ import functools
 import threading
 from collections.abc import Callable
 
+import tensorflow as tf
+
 from tfdist.step.local_rounds import LocalRounds
 
 
@@ -53,15 +55,19 @@ class Exchanging:
     def wait(self, rounds: LocalRounds) -> None:
         """Waits for the exchange that is under way, if there is one.
 
+        If waiting is interrupted, or the exchange has failed, it stays under way: then nothing may
+        be merged, and the next call waits, or raises, again.
+
         Raises:
             Exception: that of the exchange.
         """
-        exchange = self._under_way.pop(rounds, None)
+        exchange = self._under_way.get(rounds)
         if exchange is not None:
             exchange.wait()
+            del self._under_way[rounds]
 
     def is_under_way(self, rounds: LocalRounds) -> bool:
-        """Whether an exchange was begun and not waited for; the same in all processes."""
+        """Whether an exchange was begun, and has not ended well for all that is known here."""
         return rounds in self._under_way
 
 
@@ -75,26 +81,35 @@ class _Exchange:
         after: the exchange before; None for none.
 
     Attributes:
-        thread: the thread.
+        has_ended: whether it has ended. A `join` that is interrupted may take a thread for ended
+            that is not (before Python 3.13).
     """
 
     def __init__(self, function: Callable[[], object], after: _Exchange | None):
         self._error: BaseException | None = None
-        first = None if after is None else after.thread
+        self.has_ended = threading.Event()
+        first = None if after is None else after.has_ended
         run = functools.partial(self._run, function, first)
-        self.thread: threading.Thread = threading.Thread(target=run, daemon=True)
-        self.thread.start()
+        threading.Thread(target=run, daemon=True).start()
 
-    def _run(self, function: Callable[[], object], after: threading.Thread | None) -> None:
+    def _run(self, function: Callable[[], object], after: threading.Event | None) -> None:
         try:
             if after is not None:
-                after.join()
+                after.wait()
             function()
         except BaseException as error:
             self._error = error
+            # Nobody reads it if the steps fail first.
+            tf.get_logger().error(
+                "tfdist: an exchange beside the steps has failed: %s: %s",
+                type(error).__name__,
+                error,
+            )
+        finally:
+            self.has_ended.set()
 
     def wait(self) -> None:
         """Returns when the exchange has ended, or raises its error."""
-        self.thread.join()
+        self.has_ended.wait()
         if self._error is not None:
             raise self._error

@@ -11,10 +11,11 @@ from tfdist import compat
 from tfdist.compression.base import nbytes
 from tfdist.local.choices import LocalSteps
 from tfdist.local.fragments import plan_fragments
-from tfdist.step.averaging import Averaging
+from tfdist.step.averaging import Averaging, residuals_of
 from tfdist.step.local_beside import Beside
 from tfdist.step.local_meeting import Meeting
-from tfdist.step.local_overlap import Overlapped, Sent
+from tfdist.step.local_overlap import Overlapped
+from tfdist.step.local_sent import Sent
 from tfdist.step.local_state import LocalState
 from tfdist.step.local_turns import AllAtOnce, Streamed, Turns
 from tfdist.step.update import Update
@@ -71,7 +72,8 @@ def turns_of(
     shared = (local, update, variables, averaging, state, bucket_bytes)
     if local.overlap:
         averages = compat.moving_averages(update.optimizer)
-        sent = Sent(variables, averages, local.fragments)
+        residuals = [residuals_of(averaging, mine) for mine in places]
+        state.sent = sent = Sent(variables, averages, residuals)
         overlapped = [Overlapped(*shared, n, mine, sent) for n, mine in enumerate(places)]
         return Beside(local, state, overlapped, sent), True
     meetings = [Meeting(*shared, n, mine) for n, mine in enumerate(places)]

@@ -8,50 +8,13 @@ import keras
 import tensorflow as tf
 
 from tfdist.local.choices import LocalSteps
-from tfdist.step.averaging import Averaging
+from tfdist.step.averaging import Averaging, residuals_of
 from tfdist.step.local_means import average, mean_of
 from tfdist.step.local_meeting import Meeting, Moved, weighed
-from tfdist.step.local_state import LocalState, count_of_each, counter, like
+from tfdist.step.local_sent import Sent
+from tfdist.step.local_state import LocalState
 from tfdist.step.update import Update
 from tfdist.step.vectors import with_value
-
-
-class Sent(tf.Module):
-    """What the replicas have sent and not merged yet; then the means of that.
-
-    Made in the strategy's scope.
-
-    Args:
-        variables: the trainable variables.
-        averages: the moving averages of the weights.
-        fragments: the number of fragments.
-
-    Attributes:
-        moves: what each replica had moved; once that has been exchanged, its mean.
-        averages: the same of the moving averages.
-        samples: how many samples each replica had used, by fragment.
-        present: how many it had.
-        touched: 1 for each trainable variable that an update had trained.
-        pending: 1 for each fragment that was sent and not merged; the same on all replicas.
-        exchanged: 1 for those of these that have been exchanged; the same on all replicas.
-        has_moved: 1 for those of these of which replicas had moved; the same on all replicas.
-    """
-
-    def __init__(
-        self,
-        variables: Sequence[keras.Variable],
-        averages: Sequence[keras.Variable],
-        fragments: int,
-    ):
-        super().__init__(name="sent")
-        self.moves = [like(v, "sent") for v in variables]
-        self.averages = [like(v, "sent_average") for v in averages]
-        self.samples = count_of_each("sent_samples", tf.float32, [fragments])
-        self.present = count_of_each("sent_present", tf.float32, [fragments])
-        self.touched = counter("sent_touched", [len(variables)])
-        self.pending, self.exchanged, self.has_moved = (
-            counter(f"sent_{name}", [fragments]) for name in ("pending", "exchanged", "has_moved")
-        )
 
 
 class Overlapped(Meeting):
@@ -83,6 +46,14 @@ class Overlapped(Meeting):
     ):
         super().__init__(local, update, variables, averaging, state, bucket_bytes, number, places)
         self._sent = sent
+
+    @property
+    def _residuals(self) -> list[tf.Variable]:
+        return residuals_of(self._averaging, self.places)
+
+    @property
+    def _repeated(self) -> list[tf.Variable]:
+        return self._sent.repeated[self.number]
 
     def send(self, left_out: set[int]) -> None:
         """Notes what this replica has moved by now, to be exchanged while it goes on."""
@@ -118,16 +89,22 @@ class Overlapped(Meeting):
         """
         own, sent = self.sent(left_out), self._sent
         samples, total, squares = weighed(measured, own)
+        before = [residual.read_value() for residual in self._residuals]
         means = self._mean_moves(own, tf.math.divide_no_nan(samples, total))
         for place in self._mine(left_out):
             sent.moves[place].assign(means[place])
         averages = mean_of(own.averages, samples, total, self._bucket_bytes)
         for place, mean in zip(self._of_averages(), averages):
             sent.averages[place].assign(mean)
+        for residual, old, repeated in zip(self._residuals, before, self._repeated):
+            repeated.assign(residual.read_value() - old)
         self._note_drift(own, means, samples, total, squares)
 
     def merge(self, mixing: float | tf.Tensor, left_out: set[int], constrained: set[int]) -> None:
         """Takes α w + (1 − α) v, where w are the weights by now, and v those of the outer step.
+
+        w has all that the replica had moved, v only what the replicas have sent of it. So of what
+        coding has left over, the share α is in the next move. Error feedback would send it again.
 
         Source: Douillard et al. (arXiv 2501.18512), algorithm 2.
 
@@ -150,11 +127,18 @@ class Overlapped(Meeting):
         for variable, mean in zip(self._averages, found.averages):
             own = tf.convert_to_tensor(variable.value)
             variable.value.assign(_mixed(own, mean, mixing))
+        for residual, repeated in zip(self._residuals, self._repeated):
+            again = tf.math.multiply_no_nan(repeated.read_value(), tf.cast(mixing, repeated.dtype))
+            residual.assign(residual.read_value() - again)
+            repeated.assign(again)
 
     def go_back(self, left_out: set[int]) -> None:
         """Takes the fragment's anchor, where no replica has gone on since what was merged last."""
         for place in self._mine(left_out):
             self._variables[place].value.assign(tf.convert_to_tensor(self._state.anchor[place]))
+        for residual, repeated in zip(self._residuals, self._repeated):
+            residual.assign(residual.read_value() + repeated.read_value())
+            repeated.assign(tf.zeros_like(repeated))
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         average(self._averages, tf.ones([]), tf.constant(float(replicas)), self._bucket_bytes)
 

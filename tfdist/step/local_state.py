@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.step.local_sent import Sent
+from tfdist.step.local_variables import count_of_each, counter, like
 from tfdist.step.replica_rows import PER_REPLICA, SUM, Entry
 from tfdist.step.replica_state import ReplicaState
 
@@ -35,6 +37,8 @@ class LocalState(ReplicaState):
         steps: the number of steps since then, with or without an update; the same on all replicas.
         touched: 1 for each of the variables that an update of its round trains; the same on all
             replicas.
+        round_begun: after how many of these updates the round of each fragment began; the same on
+            all replicas.
         begun: 1 once replicas have trained apart; the same on all replicas.
         unsettled: how many steps may have set something besides the weights that is not equal yet;
             the same on all replicas.
@@ -48,6 +52,7 @@ class LocalState(ReplicaState):
         drifts: the sum of the drifts that were measured since they were last read.
         drifts_measured: how many drifts are in this sum.
         momentum: of the outer optimizer; empty without.
+        sent: what replicas have sent and not merged yet; None where that is merged at once.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class LocalState(ReplicaState):
         self.updates = counter("updates")
         self.steps = counter("steps")
         self.touched = counter("touched", [len(variables)])
+        self.round_begun = counter("round_begun", [fragments])
         self.begun = counter("begun")
         self.unsettled = counter("unsettled")
         self.samples = count_of_each("samples", tf.float32, [fragments])
@@ -76,6 +82,7 @@ class LocalState(ReplicaState):
             tf.Variable(0.0, trainable=False, name=name) for name in ("drifts", "drifts_measured")
         )
         self.momentum = [like(v, "outer_momentum") for v in variables] if with_momentum else []
+        self.sent: Sent | None = None
         self._is_of_file = True
 
     def count_samples(self, samples: tf.Tensor) -> None:
@@ -220,11 +227,14 @@ class LocalState(ReplicaState):
         self.rounds.assign(rounds)
 
     def _begin_round(self) -> None:
-        for counter in (self.updates, self.steps, self.unsettled, self.touched):
-            counter.assign(tf.zeros_like(counter))
+        for count in (self.updates, self.steps, self.unsettled, self.touched, self.round_begun):
+            count.assign(tf.zeros_like(count))
         for variable in (self.samples, self.present, self.seen):
             for local in self._local(variable):
                 local.assign(tf.zeros_like(local))
+        if self.sent is not None:
+            with self._strategy.scope():
+                self.sent.start_anew()
 
 
 def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared: set[str]) -> None:
@@ -237,29 +247,3 @@ def _check_shapes(store: dict, wanted: dict, parts: dict[str, list[str]], shared
                 "The saved state of local steps belongs to another optimizer or another model. "
                 f"Received: {key} of shapes {sorted(shapes)}, where {expected} is wanted"
             )
-
-
-def counter(name: str, shape: Sequence[int] = ()) -> tf.Variable:
-    """A variable that counts what all replicas count together."""
-    return tf.Variable(
-        tf.zeros(shape, tf.int64),
-        trainable=False,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        name=name,
-    )
-
-
-def count_of_each(name: str, dtype: tf.DType, shape: Sequence[int] = ()) -> tf.Variable:
-    """A variable that counts what each replica counts for itself."""
-    return tf.Variable(
-        tf.zeros(shape, dtype),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-        name=name,
-    )
-
-
-def like(variable: keras.Variable, name: str) -> tf.Variable:
-    """A variable of the shape and dtype of `variable`, of which each replica has its own."""
-    return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, name=name)

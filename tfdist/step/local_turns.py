@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.local.choices import LocalSteps
 from tfdist.step.local_meeting import Meeting
-from tfdist.step.local_state import LocalState, counter
+from tfdist.step.local_state import LocalState
 from tfdist.step.vectors import with_value
 
 
@@ -78,8 +78,6 @@ class AllAtOnce:
 class Streamed:
     """Fragments of the weights meet one after the other.
 
-    Made in the strategy's scope.
-
     Args:
         local: the user's choice.
         state: what the replicas have for themselves.
@@ -90,8 +88,6 @@ class Streamed:
         self._local = local
         self._state = state
         self._meetings = list(meetings)
-        # After how many updates the round of each fragment began.
-        self._begun = counter("round_begun", [local.fragments])
 
     def end_step(self, strategy: tf.distribute.Strategy, trained: Trained) -> tf.Tensor:
         """As in `Turns`."""
@@ -106,12 +102,14 @@ class Streamed:
         state = self._state
         for meeting in self._meetings:
             self._meet(strategy, meeting, trained)
-        begin_anew([state.updates, state.steps, state.touched, self._begun])
+        begin_anew([state.updates, state.steps, state.touched, state.round_begun])
 
     def _is_due(self, number: int) -> tf.Tensor:
         """Whether an update since the fragment's round began is one after which it meets."""
         steps, turn = self._local.steps, self._local.turns[number]
-        now, begun = (tf.convert_to_tensor(v) for v in (self._state.updates, self._begun))
+        now, begun = (
+            tf.convert_to_tensor(v) for v in (self._state.updates, self._state.round_begun)
+        )
         return (now - turn) // steps > (begun[number] - turn) // steps
 
     def _meet(self, strategy: tf.distribute.Strategy, meeting: Meeting, trained: Trained) -> None:
@@ -135,11 +133,11 @@ class Streamed:
                 count.assign(with_value(count.read_value(), here, 0))
 
         strategy.extended.call_for_each_replica(count_anew)
-        updates, begun = (tf.convert_to_tensor(v) for v in (state.updates, self._begun))
+        updates, begun = (tf.convert_to_tensor(v) for v in (state.updates, state.round_begun))
         rounds, touched = (tf.convert_to_tensor(v) for v in (state.rounds, state.touched))
         ended = rounds + tf.cast(updates > begun, rounds.dtype)
         state.rounds.assign(with_value(rounds, here, ended))
-        self._begun.assign(with_value(begun, here, updates))
+        state.round_begun.assign(with_value(begun, here, updates))
         state.touched.assign(with_value(touched, meeting.places, 0))
 
 
