@@ -42,6 +42,27 @@ def test_the_checkpoint_of_a_model_is_read_in_mid_stream(local, compression, tmp
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_file_is_read_in_mid_stream():
+    """As with a checkpoint; read where Keras reads the optimizer's state."""
+    loop = Loop(tfdist.DiLoCo(4, fragments=2, overlap=1), _QSGD)
+    states = [loop.optimizer.local_state, loop.optimizer.compression_state]
+    _weights_after(loop, 5)
+    stores = [{}, {}]
+    for state, store in zip(states, stores):
+        state.save_own_variables(store)
+    weights = [weight.numpy() for weight in loop.weights]
+    expected = _weights_after(loop, 12)
+    random = np.random.default_rng(2)
+    for _ in range(6):
+        loop.train(random)
+    for state, store in zip(states, stores):
+        state.load_own_variables({key: np.array(value) for key, value in store.items()})
+    for weight, value in zip(loop.weights, weights):
+        weight.assign(value)
+    for ours, theirs in zip(_weights_after(loop, 12), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_checkpoint_of_mid_stream_is_read_elsewhere(tmp_path):
     """All replicas go on as the first one, with what is under way: it is merged when it is due."""
     local = tfdist.DiLoCo(
