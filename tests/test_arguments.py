@@ -96,7 +96,7 @@ GIVEN = {
     "LearningRateWarmup": {"initial_lr": 0.1},
     "local_step": {"step": _model},
     "LocalSGD": {"steps": 1},
-    "DiLoCo": {"steps": 1},
+    "DiLoCo": {"steps": 2, "overlap": 1},  # or nothing is mixed
     "StalenessMonitor": {"strategy": type("Strategy", (), {"staleness_report": dict})()},
     "SSP": {"slack": 1},
     "Bounded": {"max_staleness": 1},
