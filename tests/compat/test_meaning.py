@@ -164,7 +164,7 @@ def test_collective_operations_are_numbered_when_called_or_when_traced(when_trac
     from tensorflow.python.distribute import collective_util, cross_device_utils
 
     compat.install_collectives()
-    keys = cross_device_utils.CollectiveKeys()
+    keys = cross_device_utils.CollectiveKeys(group_key_start=100_000)  # no other test's group
     device, options = "/device:CPU:0", collective_util.Options()
     group = keys.get_group_key([device])
     launcher = cross_device_utils.CollectiveReplicaLauncher(group, 1, keys, device, options)
