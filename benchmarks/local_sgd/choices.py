@@ -28,6 +28,7 @@ STEPS = 32
 _POWERSGD = {"name": "powersgd", "rank": 4}
 _FOUR_BITS = {"name": "qsgd", "levels": 7, "norm": "max", "error_feedback": True}
 _LOCAL_SGD = {"name": "LocalSGD", "steps": STEPS}
+_STREAMING = {"name": "DiLoCo", "steps": STEPS, "fragments": 4, "overlap": 6}
 _POST_LOCAL = {"name": "LocalSGD", "steps": 16, "after": 96}
 
 SYNCHRONOUS, POST_LOCAL, DENSE, DILOCO = "synchronous", "post_local", "h32", "diloco"
@@ -39,6 +40,8 @@ CHOICES = {
     "h32-bits": Choice("H = 32, 4 bits", _LOCAL_SGD, _FOUR_BITS),
     "h32-powersgd": Choice("H = 32, PowerSGD, rank 4", _LOCAL_SGD, _POWERSGD),
     DILOCO: Choice("DiLoCo, H = 32", {"name": "DiLoCo", "steps": STEPS}),
+    "streaming-bits": Choice("DiLoCo, H = 32, streaming, 4 bits", _STREAMING, _FOUR_BITS),
+    "streaming-powersgd": Choice("DiLoCo, H = 32, streaming, PowerSGD", _STREAMING, _POWERSGD),
 }
 # Not where synchronous updates come first: those would be timed.
 TIMED = [key for key, choice in CHOICES.items() if not (choice.local or {}).get("after")]
