@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from tfdist.cli.run import run
+from tfdist.cli.main import cli
 
 REFUSED = {
     "--restarts 1": "--restarts is for jobs with --min. Received: --restarts 1",
@@ -21,6 +21,6 @@ REFUSED = {
 def test_what_does_not_fit_is_refused(options, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("raise AssertionError('started')")
-    done = CliRunner().invoke(run, ["-n", "2", *options.split(), str(script)])
+    done = CliRunner().invoke(cli, ["run", "-n", "2", *options.split(), str(script)])
     assert done.exit_code == 2
     assert REFUSED[options] in " ".join(done.output.split())
