@@ -151,6 +151,8 @@ def logs(found):
     """All ranks report the mean over the samples of the last batch, and decide by it."""
     for rank in found:
         assert rank == found[0]
+    without, validated = found[0].pop("validated")
+    assert validated == without and "accuracy" in validated
     for rows, rank in found[0].items():
         case = dataclasses.replace(CASES["sgd"], rows=rows)
         own = rank["history"]["own"]

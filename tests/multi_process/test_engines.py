@@ -30,6 +30,16 @@ def test_the_gradient_of_a_sum_is_the_sum_of_the_gradients(found):
     assert_sums_of_gradients(found)
 
 
+@scenario(engines.small_sums, (*MULTI_WORKER, "multi_worker-2x2"))
+def test_small_sums_that_cannot_be_gathered_travel_in_a_ring(found):
+    replicas = sum(len(rank["eager"]) for rank in found)
+    offset = replicas * (replicas - 1) // 2
+    expected = [replicas * number + offset for number in range(8)]
+    for rank in found:
+        for parts in rank.values():
+            assert parts == [expected] * len(parts)
+
+
 @scenario(engines.sum_in_a_condition, (*PAIRS, "multi_worker-2x2"))
 def test_a_sum_in_a_condition_of_each_rank_is_refused(found):
     for rank in found:

@@ -15,7 +15,9 @@ class TrainsApart(Protocol):
     def finish_rounds(self) -> None:
         """Ends the rounds that are under way."""
 
-    def make_logs_equal(self, model: keras.Model, logs: dict) -> None:
+    def make_logs_equal(
+        self, model: keras.Model, logs: dict, results: dict | None = None
+    ) -> None:
         """Gives all processes the same logs."""
 
     def trains_locally(self, model: keras.Model) -> bool:
@@ -60,11 +62,17 @@ class Rounds(keras.callbacks.Callback):
         self._strategy = strategy
         self._beside = beside
         self._others = others
+        self._results: dict | None = None
         self.is_local = False
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """A callback may have gone back to a model that has fewer updates."""
         self.is_local = False
+        self._results = None
+
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Keeps the metrics of training: validation begins the same metrics anew."""
+        self._results = self.model.get_metrics_result()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Begins with local steps as soon as the synchronous updates are over."""
@@ -87,7 +95,7 @@ class Rounds(keras.callbacks.Callback):
         """Ends the round, before other callbacks save the model, or decide by the logs."""
         self._strategy.finish_rounds()
         if logs is not None:
-            self._strategy.make_logs_equal(self.model, logs)
+            self._strategy.make_logs_equal(self.model, logs, self._results)
 
 
 class AfterOthers(keras.callbacks.Callback):

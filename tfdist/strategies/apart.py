@@ -161,7 +161,9 @@ class ApartStrategy(BalancedStrategy):
             if not rounds.state.has_rows():
                 rounds.drop_synchronous()
 
-    def make_logs_equal(self, model: keras.Model, logs: dict) -> None:
+    def make_logs_equal(
+        self, model: keras.Model, logs: dict, results: dict | None = None
+    ) -> None:
         """Gives all processes the same numbers of a step, where decisions are made by them.
 
         Within a round a process knows its own numbers only. Metrics are read over all replicas. A
@@ -171,11 +173,12 @@ class ApartStrategy(BalancedStrategy):
         Args:
             model: the model.
             logs: what the last step returned, and what validation has added; changed in place.
+            results: those of the metrics before validation; None for those that they have.
         """
         rounds = rounds_of(model) if self.local is not None and self.processes.size > 1 else []
         if not rounds:
             return
-        results = model.get_metrics_result()
+        results = model.get_metrics_result() if results is None else results
         own = {name for name in logs if not name.startswith("val_")}
         if own <= set(results):
             return

@@ -39,6 +39,24 @@ def gradients_in(strategy):
     return [part.numpy() for part in strategy.experimental_local_results(step())]
 
 
+def small_sums(here):
+    """Sums of 8 numbers: eager ones, and those of a dtype that TensorFlow does not gather."""
+    strategy = here.strategy
+
+    def total(dtype):
+        (found,) = all_reduce([tf.cast(tf.range(8) + static_id(), dtype)])
+        return tf.cast(found, tf.float32)
+
+    traced = tf.function(lambda: strategy.run(total, args=("bfloat16",)), autograph=False)
+    return {
+        name: [part.numpy().tolist() for part in strategy.experimental_local_results(found)]
+        for name, found in (
+            ("eager", strategy.run(total, args=("float32",))),
+            ("bfloat16", traced()),
+        )
+    }
+
+
 def sum_in_a_condition(here):
     """What is raised where each rank decides whether it takes part in a sum."""
 

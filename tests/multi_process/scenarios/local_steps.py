@@ -331,6 +331,16 @@ class _NotesBatches(keras.callbacks.Callback):
         self.found.append(float(logs["own"]))
 
 
+class ReportsMetrics(own_steps.Reports):
+    """Metrics, and a number that is none."""
+
+    def train_step(self, data):
+        x, y, *_ = data
+        own = super().train_step(data)
+        results = self.compute_metrics(x, y, self(x))
+        return {"accuracy": results["accuracy"], **own}
+
+
 def logs(here):
     """What the ranks' logs say, and how long they train by these."""
     found = {}
@@ -350,4 +360,17 @@ def logs(here):
         looks = _NotesBatches()
         by_hand.fit_on(case, model, epochs=1, callbacks=[looks])
         found[rows]["batches"] = looks.found
+    found["validated"] = [_logs_of_an_epoch(here, validates) for validates in (False, True)]
     return found
+
+
+def _logs_of_an_epoch(here, validates):
+    """The history of an epoch, without what validation adds."""
+    case = CASES["sgd"]
+    with make(here, case).scope():
+        model = ReportsMetrics([keras.Input((by_hand.FEATURES,)), *case.model().layers])
+        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
+    x, y = case.data()
+    options = {"validation_data": (x[:16], y[:16])} if validates else {}
+    history = by_hand.fit_on(case, model, epochs=1, **options).history
+    return {name: values for name, values in history.items() if not name.startswith("val_")}

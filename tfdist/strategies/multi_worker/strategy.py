@@ -84,7 +84,8 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
             check_instance(
                 "communication_options",
                 communication_options,
-                tf.distribute.experimental.CommunicationOptions,
+                # This name is a function that makes objects of a private class.
+                type(tf.distribute.experimental.CommunicationOptions()),
                 "tf.distribute.experimental.CommunicationOptions",
             )
         check_resolver(cluster_resolver)
