@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 import tfdist
 
@@ -40,3 +41,11 @@ def test_horovod_refuses_to_be_one_of_several_of_tf_config(tf_config):
     tf_config("worker", 0)
     with pytest.raises(ValueError, match="as one of 2, of which Horovod knows 1: TF_CONFIG"):
         tfdist.HorovodStrategy()
+
+
+def test_multi_worker_takes_tensorflows_communication_options(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1)
+    tfdist.MultiWorkerMirroredStrategy(communication_options=options)
+    with pytest.raises(TypeError, match="communication_options"):
+        tfdist.MultiWorkerMirroredStrategy(communication_options={"bytes_per_pack": 1})
