@@ -15,9 +15,7 @@ class TrainsApart(Protocol):
     def finish_rounds(self) -> None:
         """Ends the rounds that are under way."""
 
-    def make_logs_equal(
-        self, model: keras.Model, logs: dict, results: dict | None = None
-    ) -> None:
+    def make_logs_equal(self, model: keras.Model, logs: dict, results: dict | None = None) -> None:
         """Gives all processes the same logs."""
 
     def trains_locally(self, model: keras.Model) -> bool:

@@ -71,9 +71,7 @@ class Coordinated(KerasRunner, WithReplicas, Protocol):
     def trains_with(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         """Called when training begins, with the callbacks of the user and of Keras."""
 
-    def make_logs_equal(
-        self, model: keras.Model, logs: dict, results: dict | None = None
-    ) -> None:
+    def make_logs_equal(self, model: keras.Model, logs: dict, results: dict | None = None) -> None:
         """Gives all processes the same logs, where a step knows those of one; called by all."""
 
     def epoch_logs(self) -> dict[str, float]:

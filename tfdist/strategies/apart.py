@@ -161,9 +161,7 @@ class ApartStrategy(BalancedStrategy):
             if not rounds.state.has_rows():
                 rounds.drop_synchronous()
 
-    def make_logs_equal(
-        self, model: keras.Model, logs: dict, results: dict | None = None
-    ) -> None:
+    def make_logs_equal(self, model: keras.Model, logs: dict, results: dict | None = None) -> None:
         """Gives all processes the same numbers of a step, where decisions are made by them.
 
         Within a round a process knows its own numbers only. Metrics are read over all replicas. A
