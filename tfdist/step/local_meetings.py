@@ -32,7 +32,7 @@ def fragments_of(local: LocalSteps | None, specs: Sequence[tf.TensorSpec]) -> li
         ValueError: when there are fewer variables than fragments.
     """
     fragments = 1 if local is None else local.fragments
-    if fragments > len(specs):
+    if fragments > max(1, len(specs)):
         raise ValueError(
             "Fragments are made of whole variables. Give at most as many `fragments` as an "
             "optimizer has trainable variables. Received: "
