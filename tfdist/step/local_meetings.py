@@ -74,7 +74,7 @@ def turns_of(
         averages = compat.moving_averages(update.optimizer)
         residuals = [residuals_of(averaging, mine) for mine in places]
         state.sent = sent = Sent(variables, averages, residuals)
-        overlapped = [Overlapped(*shared, n, mine, sent) for n, mine in enumerate(places)]
+        overlapped = [Overlapped(*shared, n, mine) for n, mine in enumerate(places)]
         return Beside(local, state, overlapped, sent), True
     meetings = [Meeting(*shared, n, mine) for n, mine in enumerate(places)]
     if local.streams:

@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import keras
 import tensorflow as tf
 
-from tfdist.local.choices import LocalSteps
-from tfdist.step.averaging import Averaging, residuals_of
+from tfdist.step.averaging import residuals_of
 from tfdist.step.local_means import average, mean_of
 from tfdist.step.local_meeting import Meeting, Moved, weighed
 from tfdist.step.local_sent import Sent
-from tfdist.step.local_state import LocalState
-from tfdist.step.update import Update
 from tfdist.step.vectors import with_value
 
 
 class Overlapped(Meeting):
-    """What the replicas exchange of one fragment, while they go on.
+    """What the replicas exchange of one fragment, while they go on; made as a `Meeting`.
 
-    Args:
-        local: the user's choice.
-        update: updates the variables.
-        variables: the trainable variables.
-        averaging: sums differences over the replicas, compressed if asked for.
-        state: what the replicas have for themselves.
-        bucket_bytes: upper bound of a bucket in bytes.
-        number: the number of the fragment.
-        places: the positions of its variables.
-        sent: what the replicas have sent.
+    What the replicas have sent is in their state.
     """
 
-    def __init__(
-        self,
-        local: LocalSteps,
-        update: Update,
-        variables: Sequence[keras.Variable],
-        averaging: Averaging,
-        state: LocalState,
-        bucket_bytes: int,
-        number: int,
-        places: list[int],
-        sent: Sent,
-    ):
-        super().__init__(local, update, variables, averaging, state, bucket_bytes, number, places)
-        self._sent = sent
+    @property
+    def _sent(self) -> Sent:
+        assert self._state.sent is not None
+        return self._state.sent
 
     @property
     def _residuals(self) -> list[tf.Variable]:
