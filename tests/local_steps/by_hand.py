@@ -255,12 +255,10 @@ class Replicas:
         return self
 
     def step(self, x: np.ndarray, y: np.ndarray) -> None:
-        length = -(-len(x) // len(self.models))
         is_synchronous = self.batches < self._synchronous
         self.losses.append(0.0)
         accumulates = self.case.options.get("accumulation_steps", 1)
-        for replica in range(len(self.models)):
-            part = slice(replica * length, (replica + 1) * length)
+        for replica, part in enumerate(self.parts(len(x))):
             if len(x[part]):
                 value = self._gradients_of(replica, x[part], y[part])
                 self.losses[-1] += value * len(x[part]) / len(x)
@@ -276,6 +274,11 @@ class Replicas:
             return
         self.updates += 1
         self.after_update()
+
+    def parts(self, size: int) -> list[slice]:
+        """The replicas' parts of the next global batch."""
+        length = -(-size // len(self.models))
+        return [slice(r * length, (r + 1) * length) for r in range(len(self.models))]
 
     def after_update(self) -> None:
         """Lets the replicas meet, if it is time."""

@@ -44,7 +44,11 @@ def test_sparsifiers_without_outer_momentum_are_allowed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: tfdist.LocalSGD("2s"), "Rounds by time"),
+        (lambda: tfdist.LocalSGD("2 s"), "how many seconds it is to last"),
+        (lambda: tfdist.DiLoCo("0s"), "how many seconds it is to last"),
+        (lambda: tfdist.DiLoCo("2s", fragments=2), "leave out `fragments` and `overlap`"),
+        (lambda: tfdist.DiLoCo("2s", overlap=1), "leave out `fragments` and `overlap`"),
+        (lambda: tfdist.DiLoCo("2s", mixing_factor=0.1), "Without `overlap`"),
         (lambda: tfdist.LocalSGD(0), "steps"),
         (lambda: tfdist.LocalSGD(2, after=-1), "after"),
         (lambda: tfdist.DiLoCo(2, outer_learning_rate=0.0), "outer_learning_rate"),

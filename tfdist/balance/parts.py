@@ -11,7 +11,7 @@ from tfdist.step.weighting import Share, batch_size, even_share, share_of
 from tfdist.structures import Structure
 
 
-def bounds(ends: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+def bounds(ends: tf.Tensor, size: int | tf.Tensor, *, skips: bool = False) -> tf.Tensor:
     """The first sample of each replica's part, and at last the number of samples.
 
     If there are enough samples, every replica gets at least one. So all speeds stay known.
@@ -19,13 +19,18 @@ def bounds(ends: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     Args:
         ends: float64 of shape `[replicas + 1]`: 0, and the sums of the shares up to each replica.
         size: the number of samples in the batch.
+        skips: whether replicas with the share 0 get no sample.
 
     Returns:
         int64 of shape `[replicas + 1]`, the same on all replicas for the same arguments.
     """
     size = tf.cast(size, tf.int64)
     replicas = ends.shape[0] - 1
-    least = tf.range(replicas + 1, dtype=tf.int64) * tf.cast(size >= replicas, tf.int64)
+    least = tf.range(replicas + 1, dtype=tf.int64)
+    if skips:
+        takes = tf.cast(ends[1:] > ends[:-1], tf.int64)
+        least = tf.concat([least[:1], tf.cumsum(takes)], axis=0)
+    least *= tf.cast(size >= least[-1], tf.int64)
     raised = tf.cast(tf.round(ends * tf.cast(size, tf.float64)), tf.int64) - least
     up_to = tf.linalg.band_part(tf.ones([replicas + 1, replicas + 1], tf.int64), -1, 0)
     rising = tf.reduce_max(raised[None, :] * up_to, axis=1)
@@ -47,8 +52,12 @@ class Part:
     share: Share
     sizes: tf.Tensor | None = None
 
+    def samples_of(self, replica_id: int) -> tf.Tensor:
+        """How many samples a replica has, int64; a batch without samples to count is one."""
+        return tf.ones([], tf.int64) if self.sizes is None else self.sizes[replica_id]
 
-def part_of(batch: Structure, ends: tf.Tensor, replica_id: int) -> Part:
+
+def part_of(batch: Structure, ends: tf.Tensor, replica_id: int, *, skips: bool = False) -> Part:
     """Cuts a replica's part out of a global batch, on the host, where the batch is.
 
     Args:
@@ -56,12 +65,13 @@ def part_of(batch: Structure, ends: tf.Tensor, replica_id: int) -> Part:
             part as they are.
         ends: as for `bounds`.
         replica_id: the replica.
+        skips: as for `bounds`.
     """
     with tf.device("CPU:0"):
         size = batch_size(batch)
         if size is None:
             return Part(batch, even_share(ends.shape[0] - 1))
-        cuts = bounds(ends, size)
+        cuts = bounds(ends, size, skips=skips)
         start, stop = cuts[replica_id], cuts[replica_id + 1]
         share = share_of(stop - start, cuts[-1])
         return Part(batches.cut(batch, start, stop), share, cuts[1:] - cuts[:-1])

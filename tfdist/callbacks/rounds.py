@@ -27,6 +27,15 @@ class TrainsApart(Protocol):
     def watch(self, model: keras.Model, others: list, phase: str) -> None:
         """Called before callbacks run between two steps, with these callbacks."""
 
+    def begin_pace(self) -> None:
+        """Called where training begins."""
+
+    def keep_pace(self) -> None:
+        """Called before each execution of a train function."""
+
+    def epoch_of_pace(self) -> dict[str, float]:
+        """What rounds by time add to the logs of an epoch."""
+
     def check_nothing_set(self, model: keras.Model) -> None:
         """Raises an error if callbacks have set weights since `watch` was called."""
 
@@ -63,6 +72,10 @@ class Rounds(keras.callbacks.Callback):
         self._results: dict | None = None
         self.is_local = False
 
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Begins to measure for rounds by time."""
+        self._strategy.begin_pace()
+
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """A callback may have gone back to a model that has fewer updates."""
         self.is_local = False
@@ -78,6 +91,7 @@ class Rounds(keras.callbacks.Callback):
             self.is_local = self._strategy.trains_locally(self.model)
             self._strategy.choose_step(self.model, self.is_local)
         if self.is_local:
+            self._strategy.keep_pace()
             if self._beside is not None:
                 self._beside.before(self.model)
             self._strategy.watch(self.model, self._others, "begin")
@@ -94,6 +108,7 @@ class Rounds(keras.callbacks.Callback):
         self._strategy.finish_rounds()
         if logs is not None:
             self._strategy.make_logs_equal(self.model, logs, self._results)
+            logs.update(self._strategy.epoch_of_pace())
 
 
 class AfterOthers(keras.callbacks.Callback):

@@ -7,6 +7,7 @@ from typing import Any
 
 from tfdist.arguments import check_instance, shown
 from tfdist.compression.choice import Choice
+from tfdist.local.by_time import seconds_of
 from tfdist.validation import check_integer, check_number
 
 
@@ -15,11 +16,22 @@ class LocalSteps:
     """Base of the choices for `local`: replicas train apart in rounds of `steps` updates.
 
     Attributes:
-        steps: H, the number of updates of a round.
+        steps: H, the number of updates of a round; or how long a round lasts, such as "2s".
         after: the number of synchronous updates before the first round.
     """
 
-    steps: int
+    steps: int | str
+
+    @property
+    def seconds(self) -> float | None:
+        """How long a round is to last; None if it has a number of updates."""
+        return seconds_of(self.steps) if isinstance(self.steps, str) else None
+
+    @property
+    def updates(self) -> int:
+        """H, the number of updates of a round that has such a number."""
+        assert not isinstance(self.steps, str)
+        return self.steps
 
     @property
     def after(self) -> int:
@@ -59,7 +71,7 @@ class LocalSteps:
     @property
     def turns(self) -> list[int]:
         """After how many updates of `steps` each fragment is exchanged, ascending, 1 to `steps`."""
-        return [(p + 1) * self.steps // self.fragments for p in range(self.fragments)]
+        return [(p + 1) * self.updates // self.fragments for p in range(self.fragments)]
 
     @property
     def averages(self) -> bool:
@@ -72,12 +84,8 @@ class LocalSteps:
         return self.averages and self.steps == 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, str):
-            raise ValueError(
-                "Rounds by time are not possible yet. Give the number of updates in a round, such "
-                f"as `steps=8`. Received: steps={shown(self.steps)}"
-            )
-        check_integer("steps", self.steps, 1)
+        if self.seconds is None:
+            check_integer("steps", self.steps, 1)
 
     def check_compression(self, compression: Choice | None) -> None:
         """Raises ValueError for compressors that cannot code the difference to the last round."""
@@ -117,6 +125,8 @@ class LocalSGD(LocalSteps):
 
     Args:
         steps: H, the number of updates of a round, 1 to 2**31 - 1. With 1 training is synchronous.
+            Or how many seconds a round lasts, such as "2s": then faster processes make more updates
+            in it, and nobody waits for a slow one.
         after: the number of synchronous updates before the first round, 0 to 2**31 - 1. More than
             0 is possible in `fit` only.
 
@@ -162,7 +172,8 @@ class DiLoCo(LocalSteps):
     DiLoCo with Overlapping Communication", arXiv 2501.18512, algorithm 2.
 
     Args:
-        steps: H, the number of updates of a round, 1 to 2**31 - 1.
+        steps: H, the number of updates of a round, 1 to 2**31 - 1. Or how many seconds a round
+            lasts, such as "2s", as for `tfdist.LocalSGD`; without `fragments` and `overlap`.
         outer_learning_rate: η, more than 0.
         outer_momentum: μ, at least 0 and less than 1.
         fragments: P, 1 to `steps`, and at most the number of trainable variables.
@@ -202,18 +213,31 @@ class DiLoCo(LocalSteps):
         check_integer("fragments", self.fragments, 1)
         check_integer("overlap", self.overlap, 0)
         check_number("mixing_factor", self.mixing_factor, 0)
-        if self.fragments > self.steps:
+        if isinstance(self.steps, str) and self.streams:
+            raise ValueError(
+                "Fragments are exchanged after numbers of updates, which rounds by time do not "
+                "have. Give a number of `steps`, or leave out `fragments` and `overlap`. Received: "
+                f"steps={shown(self.steps)}, fragments={self.fragments}, overlap={self.overlap}"
+            )
+        if self.streams:
+            self._check_fragments()
+        self._check_mixing()
+
+    def _check_fragments(self) -> None:
+        if self.fragments > self.updates:
             raise ValueError(
                 "Each fragment is exchanged once in `steps` updates, and only one at a time. Give "
                 "at most as many `fragments` as `steps`. "
                 f"Received: fragments={self.fragments}, steps={self.steps}"
             )
-        if self.overlap * self.fragments >= self.steps:
+        if self.overlap * self.fragments >= self.updates:
             raise ValueError(
                 "The exchange of a fragment must end before that of the next one begins: `overlap` "
                 "must be less than `steps` / `fragments`. Received: "
                 f"overlap={self.overlap}, steps={self.steps}, fragments={self.fragments}"
             )
+
+    def _check_mixing(self) -> None:
         if not self.overlap and self.mixing_factor != type(self).mixing_factor:
             raise ValueError(
                 "Without `overlap` replicas take the new weights where they send, and nothing is "

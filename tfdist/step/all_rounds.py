@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import keras
 
 from tfdist.step.local_exchanging import Exchanging
+from tfdist.step.local_pace import Pace
 from tfdist.step.local_rounds import LocalRounds
 
 
@@ -17,11 +18,16 @@ class AllRounds:
     Until a round has ended, replicas have different weights, even if nobody uses the optimizer of
     this round any more. So rounds are kept until all have ended.
 
+    Args:
+        pace: plans rounds that last a time; None for rounds of a number of updates.
+
     Attributes:
         exchanging: what is exchanged beside the steps.
+        pace: as above.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace | None = None) -> None:
+        self.pace = pace
         self._made: list[weakref.ref[LocalRounds]] = []
         self._held: list[LocalRounds] = []
         self.exchanging = Exchanging()

@@ -56,6 +56,11 @@ def running_step(model: keras.Model) -> str | None:
     return step if innermost is model else None
 
 
+def innermost_step() -> str:
+    """The name of the innermost run's step; "" outside of runs."""
+    return getattr(_runs, "innermost", (None, ""))[1]
+
+
 def count(counter: keras.Variable) -> None:
     """Adds one to a counter of updates; replicas that train apart have each counted their own."""
     for copy in getattr(counter.value, "values", (counter.value,)):

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step import replica
+from tfdist.step import end_of_data, replica
 from tfdist.step.all_rounds import AllRounds
 from tfdist.step.local_context import after
 from tfdist.step.local_rounds import LocalRounds
@@ -57,6 +57,7 @@ class StepEnd:
             running = replica.current()
             assert running is not None and running.apart is not None
             samples, nonempty = tf.cast(running.apart.samples, tf.float32), running.share.nonempty
+            begun = running.apart.begun
             meet = tf.distribute.get_replica_context().merge_call
             meet(self._begin, args=(samples,))
             if self._start is None:  # in the first replica, which all others follow
@@ -68,7 +69,7 @@ class StepEnd:
             notes, end = running.notes, compat.operations_so_far()
             meet(
                 lambda strategy, *parts: self._end(strategy, notes, end, *parts),
-                args=(samples, nonempty, before, notes.at_update),
+                args=(samples, nonempty, before, notes.at_update, begun),
             )
             return result
 
@@ -96,6 +97,7 @@ class StepEnd:
         nonempty: tf.Tensor | None,
         before: list,
         at_update: dict,
+        begun: tf.Tensor | None,
     ) -> None:
         """Ends the rounds that have had their updates; in cross-replica context."""
         rounds = list(notes.rounds)
@@ -115,12 +117,17 @@ class StepEnd:
             run(self._begin_late, args=(late, before, at_update))
             for own in rounds:
                 own.count_step()
-            run(self._end_of_replica, args=(rounds, samples, nonempty, before))
+            run(self._end_of_replica, args=(rounds, samples, nonempty, before, begun))
             due = [own.end_step(strategy) for own in rounds]
         tf.cond(tf.reduce_any(due), lambda: rounds[0].settle(strategy, rounds), lambda: None)
 
     def _end_of_replica(
-        self, rounds: list[LocalRounds], samples: tf.Tensor, nonempty: tf.Tensor, before: list
+        self,
+        rounds: list[LocalRounds],
+        samples: tf.Tensor,
+        nonempty: tf.Tensor,
+        before: list,
+        begun: tf.Tensor | None,
     ) -> None:
         for variable, value in zip(self._candidates, before if nonempty is not None else ()):
             if is_float(variable.value) and self._is_restored(variable):
@@ -128,6 +135,11 @@ class StepEnd:
                 variable.value.assign(tf.where(nonempty > 0, updated, value))
         for own in rounds:
             own.state.count_samples(samples)
+        if self._all_rounds.pace is not None and begun is not None:
+            # Read after they were updated: the time of the update counts too.
+            updated = [tf.convert_to_tensor(v.value) for own in rounds for v in own.variables]
+            with end_of_data.nothing_without(updated):
+                self._all_rounds.pace.note_step(begun, samples)
 
     def _begin_late(self, late: list[LocalRounds], before: list, at_update: dict) -> None:
         """Begins rounds that were unknown where the step began, with what there was then."""

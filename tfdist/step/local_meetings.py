@@ -15,9 +15,10 @@ from tfdist.step.averaging import Averaging, residuals_of
 from tfdist.step.local_beside import Beside
 from tfdist.step.local_meeting import Meeting
 from tfdist.step.local_overlap import Overlapped
+from tfdist.step.local_pace import Pace
 from tfdist.step.local_sent import Sent
 from tfdist.step.local_state import LocalState
-from tfdist.step.local_turns import AllAtOnce, Streamed, Turns
+from tfdist.step.local_turns import AllAtOnce, ByTime, Streamed, Turns
 from tfdist.step.update import Update
 
 
@@ -55,6 +56,7 @@ def turns_of(
     state: LocalState,
     bucket_bytes: int,
     places: list[list[int]],
+    pace: Pace | None,
 ) -> tuple[Turns, bool]:
     """When the replicas meet, and whether they send differences then.
 
@@ -68,6 +70,7 @@ def turns_of(
         state: what the replicas have for themselves.
         bucket_bytes: upper bound of a bucket in bytes.
         places: from `fragments_of`.
+        pace: plans rounds that last a time; None for rounds of a number of updates.
     """
     shared = (local, update, variables, averaging, state, bucket_bytes)
     if local.overlap:
@@ -79,4 +82,6 @@ def turns_of(
     meetings = [Meeting(*shared, n, mine) for n, mine in enumerate(places)]
     if local.streams:
         return Streamed(local, state, meetings), True
+    if pace is not None:
+        return ByTime(local, state, meetings[0], pace), meetings[0].sends_differences
     return AllAtOnce(local, state, meetings[0]), meetings[0].sends_differences

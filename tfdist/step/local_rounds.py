@@ -20,6 +20,7 @@ from tfdist.step.local_beside import Beside
 from tfdist.step.local_context import after, check_copies
 from tfdist.step.local_means import equalize
 from tfdist.step.local_meetings import turns_of
+from tfdist.step.local_pace import Pace
 from tfdist.step.local_state import LocalState
 from tfdist.step.local_turns import Trained
 from tfdist.step.model_optimizers import learning_rates
@@ -41,6 +42,7 @@ class LocalRounds:
         accumulator: the gradients that wait for an update; None without accumulation.
         bucket_bytes: upper bound of a bucket in bytes.
         places: the positions of the variables of each fragment.
+        pace: as for `turns_of`.
 
     Attributes:
         state: what replicas have for themselves, and the momentum of the outer optimizer.
@@ -61,6 +63,7 @@ class LocalRounds:
         accumulator: GradientAccumulator | None,
         bucket_bytes: int,
         places: list[list[int]],
+        pace: Pace | None,
     ):
         check_copies(variables)
         self._strategy = tf.distribute.get_strategy()
@@ -78,14 +81,10 @@ class LocalRounds:
         self._least = tf.float32
         self._touches = [0] * len(self.variables)  # of the step that is traced
         rates = {id(rate) for rate in learning_rates(optimizer)}
-        self.state = LocalState(
-            [v for v in optimizer.variables if id(v) not in rates],
-            variables,
-            with_momentum=local.outer_decay > 0,
-            fragments=local.fragments,
-        )
+        own = [v for v in optimizer.variables if id(v) not in rates]
+        self.state = LocalState(own, variables, local)
         self._turns, self.sends_differences = turns_of(
-            local, update, variables, averaging, self.state, bucket_bytes, places
+            local, update, variables, averaging, self.state, bucket_bytes, places, pace
         )
         self._functions: dict[tuple, Callable[[], None]] = {}
 

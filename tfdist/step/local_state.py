@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.local.choices import LocalSteps
 from tfdist.step.local_sent import Sent
 from tfdist.step.local_variables import count_of_each, counter, like
 from tfdist.step.replica_rows import PER_REPLICA, SUM, Entry
@@ -28,8 +29,7 @@ class LocalState(ReplicaState):
     Args:
         own: the variables of the optimizer that become different on each replica.
         variables: the trainable variables.
-        with_momentum: whether the outer optimizer has a momentum.
-        fragments: the number of fragments, which have rounds of their own.
+        local: the user's choice.
 
     Attributes:
         rounds: how many rounds have ended, by fragment; the same on all replicas.
@@ -46,6 +46,7 @@ class LocalState(ReplicaState):
         present: how many samples each replica had in the steps of these rounds, used or not.
         seen: how many samples each replica had in the `unsettled` steps.
         last: how many samples each replica had in the last step.
+        made: how many updates each replica has made in a round that lasts a time.
         micro_batches: how many micro-batches wait for each replica's next update.
         waiting: how many samples these micro-batches have.
         anchor: what the replicas began the round with.
@@ -59,10 +60,10 @@ class LocalState(ReplicaState):
         self,
         own: Sequence[keras.Variable],
         variables: Sequence[keras.Variable],
-        with_momentum: bool,
-        fragments: int,
+        local: LocalSteps,
     ):
         super().__init__(name="local")
+        fragments, with_momentum = local.fragments, local.outer_decay > 0
         self._own = [variable.value for variable in own]
         self.rounds = counter("rounds", [fragments])
         self.updates = counter("updates")
@@ -75,6 +76,7 @@ class LocalState(ReplicaState):
         self.present = count_of_each("present", tf.float32, [fragments])
         self.seen = count_of_each("seen", tf.float32)
         self.last = count_of_each("last", tf.float32)
+        self.made = count_of_each("made", tf.float32)
         self.waiting = count_of_each("waiting", tf.float32)
         self.micro_batches = count_of_each("micro_batches", tf.int64)
         self.anchor = [like(v, "anchor") for v in variables]
@@ -94,6 +96,7 @@ class LocalState(ReplicaState):
     def count_used(self, samples: tf.Tensor) -> None:
         """Counts the samples that a replica has used for an update; in replica context."""
         self.samples.assign_add(tf.fill(self.samples.shape, samples))
+        self.made.assign_add(tf.cast(samples > 0, tf.float32))
 
     def note_file(self, has_optimizer: bool) -> None:
         """Called before `load_own_variables`: whether the file has the optimizer's own state."""
@@ -229,7 +232,7 @@ class LocalState(ReplicaState):
     def _begin_round(self) -> None:
         for count in (self.updates, self.steps, self.unsettled, self.touched, self.round_begun):
             count.assign(tf.zeros_like(count))
-        for variable in (self.samples, self.present, self.seen):
+        for variable in (self.samples, self.present, self.seen, self.made):
             for local in self._local(variable):
                 local.assign(tf.zeros_like(local))
         if self.sent is not None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdist.local.choices import LocalSteps
 from tfdist.step.local_meeting import Meeting
+from tfdist.step.local_pace import Pace
 from tfdist.step.local_state import LocalState
 from tfdist.step.vectors import with_value
 
@@ -59,9 +60,13 @@ class AllAtOnce:
     def end_step(self, strategy: tf.distribute.Strategy, trained: Trained) -> tf.Tensor:
         """As in `Turns`."""
         updates = tf.convert_to_tensor(self._state.updates)
-        is_due = tf.greater_equal(updates, self._local.steps)
+        is_due = tf.greater_equal(updates, self._length())
         tf.cond(is_due, lambda: self.finish(strategy, trained), lambda: None)
         return is_due
+
+    def _length(self) -> int | tf.Tensor:
+        """After how many updates the replicas meet."""
+        return self._local.updates
 
     def finish(self, strategy: tf.distribute.Strategy, trained: Trained) -> None:
         """As in `Turns`. Nothing happens if no replica has moved."""
@@ -73,6 +78,29 @@ class AllAtOnce:
         rounds, updates = tf.convert_to_tensor(state.rounds), tf.convert_to_tensor(state.updates)
         state.rounds.assign(rounds + tf.cast(updates > 0, rounds.dtype))
         begin_anew([state.updates, state.steps, state.touched])
+
+
+class ByTime(AllAtOnce):
+    """All weights meet after as many updates as are planned for this round.
+
+    Args:
+        local: the user's choice.
+        state: what the replicas have for themselves.
+        meeting: of all weights.
+        pace: plans the rounds.
+    """
+
+    def __init__(self, local: LocalSteps, state: LocalState, meeting: Meeting, pace: Pace):
+        super().__init__(local, state, meeting)
+        self._pace = pace
+
+    def _length(self) -> tf.Tensor:
+        return self._pace.updates.read_value()
+
+    def finish(self, strategy: tf.distribute.Strategy, trained: Trained) -> None:
+        """As in `Turns`. The replicas also tell each other what they have measured."""
+        self._pace.tell(strategy, self._state)
+        super().finish(strategy, trained)
 
 
 class Streamed:
@@ -106,7 +134,7 @@ class Streamed:
 
     def _is_due(self, number: int) -> tf.Tensor:
         """Whether an update since the fragment's round began is one after which it meets."""
-        steps, turn = self._local.steps, self._local.turns[number]
+        steps, turn = self._local.updates, self._local.turns[number]
         now, begun = (
             tf.convert_to_tensor(v) for v in (self._state.updates, self._state.round_begun)
         )

@@ -77,6 +77,7 @@ class StepPath:
         self.rounds: LocalRounds | None = None
         self._apart: LocalUpdate | None = None
         if local is not None:
+            all_rounds = tf.distribute.get_strategy().all_rounds
             self.rounds = LocalRounds(
                 local,
                 optimizer,
@@ -86,8 +87,9 @@ class StepPath:
                 self.accumulator,
                 options.bucket_bytes,
                 places,
+                all_rounds.pace,
             )
-            tf.distribute.get_strategy().all_rounds.add(self.rounds)
+            all_rounds.add(self.rounds)
             self._apart = LocalUpdate(self.rounds, update, loss_scale, self.accumulator)
 
     def states(self) -> dict[str, ReplicaState | None]:

@@ -67,10 +67,12 @@ class Apart:
     Attributes:
         reported: the replica's share in what is reported of the step.
         samples: the number of its samples, an int64 scalar.
+        begun: the time at which it had them, in seconds, float64; None if nobody measures.
     """
 
     reported: Share
     samples: tf.Tensor
+    begun: tf.Tensor | None = None
 
     @property
     def share(self) -> Share:

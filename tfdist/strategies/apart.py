@@ -15,7 +15,6 @@ from tfdist.callbacks.rounds import AfterOthers, Rounds
 from tfdist.data import batches
 from tfdist.engines.contract import Engine
 from tfdist.engines.processes import Processes
-from tfdist.local.choices import LocalSteps
 from tfdist.options import Options
 from tfdist.processes import meeting
 from tfdist.processes.between_steps import BetweenSteps
@@ -25,7 +24,7 @@ from tfdist.step.all_rounds import AllRounds
 from tfdist.step.local_end import StepEnd, may_differ
 from tfdist.step.local_step import LocalStep
 from tfdist.step.model_rounds import BesideSteps, rounds_of, updates_of
-from tfdist.strategies.balanced import BalancedStrategy
+from tfdist.strategies.timed import TimedStrategy
 from tfdist.structures import Structure
 
 _FIT = "Make it a weight of the model (`keras.Variable`, `add_weight`, or a layer's)."
@@ -38,7 +37,7 @@ _APART = (
 )
 
 
-class ApartStrategy(BalancedStrategy):
+class ApartStrategy(TimedStrategy):
     """Mixed in below a synchronous strategy: its steps with the option `local`.
 
     Attributes:
@@ -47,21 +46,15 @@ class ApartStrategy(BalancedStrategy):
 
     engine: Engine
     processes: Processes
-    _trains_apart = False
     _has_warned = False
 
     def _init_options(self, options: Options) -> None:
         super()._init_options(options)
-        self.all_rounds = AllRounds()
+        self.all_rounds = AllRounds(self.pace)
         self._between_steps = BetweenSteps(self)
         self._traced: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._marked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._made: dict[int, weakref.ref[tf.Variable]] = {}  # scopes may be nested
-
-    @property
-    def local(self) -> LocalSteps | None:
-        """How the replicas train apart; None if all updates are synchronous."""
-        return self.options.local_steps(self.num_replicas_in_sync)
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
@@ -264,7 +257,7 @@ class ApartStrategy(BalancedStrategy):
             keras_step: the name of Keras' step, None for a step of the user's own.
 
         Raises:
-            ValueError: for a batch of `train_on_batch`.
+            ValueError: for a batch of `train_on_batch`; in rounds by time.
         """
         if keras_step is not None and global_size is not None:
             raise ValueError(
@@ -272,6 +265,7 @@ class ApartStrategy(BalancedStrategy):
                 "replicas have no common weights. With `local` use `fit`, or a loop of your own "
                 f"with `tfdist.local_step`. Received: train_on_batch with local={self.local}"
             )
+        self._check_planned()
         found = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
         sizes: list[Any] = [1 if size is None else size for size in found]
         are_known = all(isinstance(size, int) and size > 0 for size in sizes)

@@ -13,6 +13,7 @@ from tfdist.balance.balancer import Balancer
 from tfdist.balance.parts import part_of
 from tfdist.balance.whole_batches import WholeBatch
 from tfdist.data import batches
+from tfdist.engines.current import alone
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, own_loops, replica, weighting
@@ -27,10 +28,13 @@ class BalancedStrategy(KerasStrategy):
     Attributes:
         balancer: has the replicas' shares of global batches; None if all parts are even.
         clock: measures how long replicas compute in train steps; None if nobody wants to know.
+        skips_replicas: whether a replica with the share 0 of a batch gets no sample of it.
     """
 
     balancer: Balancer | None
     clock: StepClock | None = None
+    skips_replicas = False
+    _trains_apart = False
 
     def _init_balance(self, options: Options) -> None:
         self.balancer = _balancer(options, self.num_replicas_in_sync)
@@ -64,18 +68,23 @@ class BalancedStrategy(KerasStrategy):
         self, fn: Callable, keras_step: str | None
     ) -> Callable[..., tuple[Any, tf.Tensor | None]]:
         """A step on whole batches: it returns what `fn` does with a part, and measured speeds."""
-        balancer = self.balancer
+        balancer, apart = self.balancer, self._trains_apart
         ends = self._ends()
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(whole: WholeBatch, *rest: Structure, **kwargs: Any) -> Any:
             # Parts are of different sizes, also where global batches are of one size.
-            part = part_of(batches.without_static_sizes(whole.batch), ends, static_id())
+            sizeless = batches.without_static_sizes(whole.batch)
+            part = part_of(sizeless, ends, static_id(), skips=self.skips_replicas)
             batch = part.batch
-            step = self._step_of_replica(part.share, (batch, *rest), keras_step)
             with end_of_data.nothing_without(batch):
                 begun = tf.timestamp()
+            known: weighting.Share | replica.Apart = part.share
+            if apart:
+                known = replica.Apart(part.share, part.samples_of(static_id()), begun)
+            step = self._step_of_replica(known, (batch, *rest), keras_step)
             with (
+                alone(apart),
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without((batch, begun)),
