@@ -10,10 +10,11 @@ batch is there. After a step that found no batch, counters and seeds move on as 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -22,6 +23,17 @@ from tfdist.structures import Structure
 
 _STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
 
+
+class _Run(NamedTuple):
+    """A run of Keras that is under way."""
+
+    model: keras.Model | None
+    step: str
+    number: int
+
+
+_NO_RUN = _Run(None, "", -1)
+_numbers = itertools.count()
 _runs = threading.local()
 _advances: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -42,8 +54,8 @@ def note(model: keras.Model, step: str, advances: list[Callable[[], Any]]) -> No
 @contextlib.contextmanager
 def of_run(model: keras.Model, name: str, arguments: Any) -> Iterator[None]:
     """Surrounds a run of `model`: "fit", "evaluate" or "predict" by `name`; runs may be nested."""
-    outer = getattr(_runs, "innermost", (None, ""))
-    _runs.innermost = (model, _STEPS[name])
+    outer = _innermost()
+    _runs.innermost = _Run(model, _STEPS[name], next(_numbers))
     try:
         yield
     finally:
@@ -52,13 +64,18 @@ def of_run(model: keras.Model, name: str, arguments: Any) -> Iterator[None]:
 
 def running_step(model: keras.Model) -> str | None:
     """The name of the innermost run's step; None if that is not a run of `model`."""
-    innermost, step = getattr(_runs, "innermost", (None, ""))
-    return step if innermost is model else None
+    innermost = _innermost()
+    return innermost.step if innermost.model is model else None
 
 
-def innermost_step() -> str:
-    """The name of the innermost run's step; "" outside of runs."""
-    return getattr(_runs, "innermost", (None, ""))[1]
+def run_of_fit() -> int | None:
+    """The number of the innermost run, which no other run has; None if that is no `fit`."""
+    innermost = _innermost()
+    return innermost.number if innermost.step == _STEPS["fit"] else None
+
+
+def _innermost() -> _Run:
+    return getattr(_runs, "innermost", _NO_RUN)
 
 
 def count(counter: keras.Variable) -> None:
@@ -69,7 +86,7 @@ def count(counter: keras.Variable) -> None:
 
 def advance() -> None:
     """Moves on what a step of the innermost run moves on, after a step that found no data."""
-    model, step = getattr(_runs, "innermost", (None, ""))
+    model, step, _ = _innermost()
     # An eager step does not begin without a batch, nor does a function that XLA has compiled.
     if model is not None and not model.run_eagerly and not model.jit_compile:
         for move_on in _advances.get(model, {}).get(step, ()):

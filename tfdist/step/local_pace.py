@@ -12,9 +12,9 @@ from tfdist.step.local_context import index_of_replica
 from tfdist.step.local_state import LocalState
 
 _OWN = 4  # numbers of a replica: samples, seconds of its steps, begin and end of its steps
-_TOLD = (
-    4  # numbers that it tells the others: samples, seconds of its steps, from begin to end, made
-)
+# Numbers that it tells the others: samples, seconds of its steps, from their begin to their end,
+# and how many updates it has made.
+_TOLD = 4
 
 
 class Pace:

@@ -24,6 +24,7 @@ class TimedStrategy(BalancedStrategy):
     """
 
     pace: Pace | None
+    _begun: int | None = None  # the run in which training has begun last
 
     def _init_options(self, options: Options) -> None:
         super()._init_options(options)
@@ -42,7 +43,9 @@ class TimedStrategy(BalancedStrategy):
     def _reads_whole_batches(self) -> bool:
         if self.pace is None:
             return super()._reads_whole_batches
-        return compat.keras_distributes() and end_of_data.innermost_step() == "train_step"
+        # Keras distributes the data of validation in `fit` too, but later.
+        run = end_of_data.run_of_fit()
+        return compat.keras_distributes() and run is not None and run != self._begun
 
     def _ends(self) -> tf.Tensor:
         return super()._ends() if self.pace is None else self.pace.ends()
@@ -73,6 +76,7 @@ class TimedStrategy(BalancedStrategy):
     def begin_pace(self) -> None:
         """Called where training begins: what was measured may have been another model's."""
         if self.pace is not None:
+            self._begun = end_of_data.run_of_fit()
             self.pace.begin_anew()
 
     def keep_pace(self) -> None:
