@@ -18,6 +18,7 @@ from tfdist.compat import (
     operations,
     optimizers,
     own_copies,
+    parts,
     random_numbers,
     servers,
     stored_rows,
@@ -95,6 +96,7 @@ from tfdist.compat.optimizers import (
     variables_to_build,
 )
 from tfdist.compat.own_copies import moving_averages, updating_own_copy
+from tfdist.compat.parts import PartVariable, clipping_by, recording_slots
 from tfdist.compat.partitions import (
     ParameterServerExtended,
     PartitionedVariable,
@@ -245,6 +247,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, gradients, initial_rows, operations, optimizers, own_copies)
+    topics = (data, gradients, initial_rows, operations, optimizers, own_copies, parts)
     for topic in (*topics, random_numbers, servers, stored_rows, variables):
         topic.install()

@@ -116,6 +116,11 @@ class GradientAccumulator(ReplicaState):
             for bucket, total in zip(self.buckets, self.sums)
         ]
 
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """The number of micro-batches."""
+        return [self.micro_step]
+
     def has_rows(self) -> bool:
         """Whether gradients wait for an update; the same in all processes."""
         return int(self.micro_step.numpy()) != 0

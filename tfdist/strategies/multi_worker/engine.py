@@ -97,6 +97,14 @@ class CollectivesEngine(ReplicaContextEngine):
         strategy = tf.distribute.get_strategy()
         return tf.ensure_shape(compat.all_to_all(strategy, static_id(), rows), rows.shape)
 
+    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+        """The parts of all replicas, in one operation."""
+        if self.replicas == 1:
+            return part
+        check_unconditional()
+        gathered = compat.gather(tf.distribute.get_strategy(), static_id(), part)
+        return tf.ensure_shape(gathered, [self.replicas * part.shape[0]])
+
     def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
         """This replica's part of the sum. Half precision is summed in float32."""
         if self.replicas == 1:
