@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from tfdist.compat.registry import KERAS, REPLACED, touch
+from tfdist.compat.registry import KERAS, REPLACED, WRITTEN, overrides, touch
 from tfdist.structures import Structure
 
 _BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
@@ -29,14 +30,28 @@ _ADD = touch(
     versions=KERAS,
     instead="a public link from an optimizer's variable to the trainable variable",
 )
+_VALUE = touch(
+    *("keras.src.backend.tensorflow.core:Variable", "_value", WRITTEN),
+    why="a variable that is empty at times is made in another way than Keras makes it",
+    versions=KERAS,
+    instead="a Keras variable that may be made for a `tf.Variable` of unknown shape",
+)
 
 _thread = threading.local()
 
 Clip = Callable[[keras.optimizers.Optimizer, list], list]
 
 
+@overrides(
+    "_initialize",
+    why="a part needs memory during an update only, so the variable is empty at other times",
+    versions=KERAS,
+    instead="a Keras variable that may be made for a `tf.Variable` of unknown shape",
+)
 class PartVariable(keras.Variable):
     """A part of `whole`; for an optimizer that finds its state by variable it is the whole one.
+
+    It is empty until a value is assigned, and again after `clear`.
 
     Args:
         shape: of the part.
@@ -50,6 +65,25 @@ class PartVariable(keras.Variable):
                 stack.enter_context(keras.name_scope(scope))
             super().__init__("zeros", shape=tuple(shape), dtype=whole.dtype, name=name)
         self.whole = whole
+
+    def _initialize(self, value: Structure) -> None:
+        del value
+        rest = self.shape[1:]
+        _VALUE.write(
+            self,
+            tf.Variable(
+                tf.zeros([0, *rest], self.dtype), shape=[None, *rest], name=self.name, dtype=self.dtype
+            ),
+        )
+
+    def clear(self, index: int) -> None:
+        """Frees the memory.
+
+        Args:
+            index: the number of the running replica among those of this process.
+        """
+        copies = tf.distribute.get_strategy().experimental_local_results(self.value)
+        copies[index].assign(tf.zeros([0, *self.shape[1:]], self.dtype))
 
 
 @dataclasses.dataclass(frozen=True)

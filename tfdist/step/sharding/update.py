@@ -124,6 +124,7 @@ class UpdateOfParts:
             ):
                 self.optimizer.apply(gradients, [self._own[place] for place in given])
         self._spread(changed, constrains=True)
+        self._clear(read)
 
     @staticmethod
     def _with_gradients(places: list[int], gradients: list) -> list[int]:
@@ -147,14 +148,23 @@ class UpdateOfParts:
             places: which variables.
             constrains: whether to apply the variables' constraints.
         """
-        own = [tf.convert_to_tensor(self._own[place].value) for place in places]
-        whole = all_gather(own, [self._parts[place] for place in places], self._bucket_bytes)
+        parts = [self._parts[place] for place in places]
+        own = [
+            tf.ensure_shape(self._own[place].value, part.part_shape)
+            for place, part in zip(places, parts)
+        ]
+        whole = all_gather(own, parts, self._bucket_bytes)
         with compat.updating_own_copy(index_of_replica()):
             for place, value in zip(places, whole):
                 variable = self._variables[place]
                 variable.assign(value)
                 if constrains and variable.constraint is not None:
                     variable.assign(variable.constraint(variable))
+
+    def _clear(self, places: Sequence[int]) -> None:
+        """Frees the memory of parts; in replica context."""
+        for place in places:
+            self._own[place].clear(index_of_replica())
 
     def finalize(self, variables: list[keras.Variable]) -> None:
         """Lets the optimizer end training, if it does anything then; in cross-replica context."""
@@ -174,6 +184,7 @@ class UpdateOfParts:
             ):
                 self.optimizer.finalize_variable_values(list(self._own))
             self._spread(everywhere, constrains=False)
+            self._clear(everywhere)
 
         strategy = self._strategy
 
