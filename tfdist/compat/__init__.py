@@ -96,13 +96,13 @@ from tfdist.compat.optimizers import (
     variables_to_build,
 )
 from tfdist.compat.own_copies import moving_averages, updating_own_copy
-from tfdist.compat.parts import PartVariable, clipping_by, recording_slots
 from tfdist.compat.partitions import (
     ParameterServerExtended,
     PartitionedVariable,
     place_of_part,
     server,
 )
+from tfdist.compat.parts import PartVariable, clipping_by, recording_slots
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.recovery import (
@@ -142,6 +142,7 @@ __all__ = [
     "OPERATIONS_UNDER_WAY",
     "OneReplicaExtended",
     "ParameterServerExtended",
+    "PartVariable",
     "PartitionedVariable",
     "RowsOfVariable",
     "SaveableState",
@@ -156,6 +157,7 @@ __all__ = [
     "as_worker",
     "captured_from",
     "captured_tensor",
+    "clipping_by",
     "compile_where_possible",
     "connect_again",
     "connect_when",
@@ -198,7 +200,6 @@ __all__ = [
     "inner_variable",
     "install",
     "install_collectives",
-    "number_when_traced",
     "is_in_xla",
     "is_large",
     "is_lost_ps",
@@ -214,6 +215,7 @@ __all__ = [
     "moving_averages",
     "not_restored",
     "number_of_batches",
+    "number_when_traced",
     "operations_so_far",
     "outside_stateless_scope",
     "own_non_trainable_variables",
@@ -221,6 +223,7 @@ __all__ = [
     "plain_variable",
     "rate_of",
     "reading_rows",
+    "recording_slots",
     "resource_of",
     "resources_of",
     "run_after",

@@ -151,7 +151,8 @@ def _key_of_whole(original: Callable) -> Callable:
     @functools.wraps(original)
     def _var_key(self: keras.optimizers.Optimizer, variable: Variable) -> Any:
         if isinstance(variable, keras.Variable):
-            variable = getattr(variable, "whole", variable).value
+            whole: keras.Variable = getattr(variable, "whole", variable)
+            return original(self, whole_of(whole.value))
         return original(self, whole_of(variable))
 
     return _var_key

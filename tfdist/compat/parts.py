@@ -69,12 +69,8 @@ class PartVariable(keras.Variable):
     def _initialize(self, value: Structure) -> None:
         del value
         rest = self.shape[1:]
-        _VALUE.write(
-            self,
-            tf.Variable(
-                tf.zeros([0, *rest], self.dtype), shape=[None, *rest], name=self.name, dtype=self.dtype
-            ),
-        )
+        empty = tf.zeros([0, *rest], self.dtype)
+        _VALUE.write(self, tf.Variable(empty, shape=[None, *rest], name=self.name))
 
     def clear(self, index: int) -> None:
         """Frees the memory.
@@ -102,7 +98,8 @@ class Slot:
 @contextlib.contextmanager
 def recording_slots() -> Iterator[list[Slot]]:
     """In this thread, the list gets what optimizers make for trainable variables."""
-    _thread.slots = found = []
+    found: list[Slot] = []
+    _thread.slots = found
     try:
         yield found
     finally:

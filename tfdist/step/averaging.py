@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist.options import Options
+from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing
 from tfdist.step.sharding.totals import EarlyPartialTotals, PartialTotals
@@ -20,10 +21,12 @@ class Averaging(Protocol):
     Attributes:
         compressed: the part that compresses; None without compression.
         accumulated: shape and dtype of what is accumulated for each trainable variable.
+        make_accumulator: makes what accumulates it, from the arguments of `GradientAccumulator`.
     """
 
     compressed: CompressedExchange | None
-    accumulated: Sequence[tf.TensorSpec]
+    accumulated: list[tf.TensorSpec]
+    make_accumulator: Callable[..., GradientAccumulator]
 
     def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
         """The layout in which gradients are weighted and, if asked for, accumulated.

@@ -67,7 +67,7 @@ class StepPath:
         )
         self.accumulator: GradientAccumulator | None = None
         if options.accumulation_steps > 1:
-            self.accumulator = GradientAccumulator(
+            self.accumulator = self.averaging.make_accumulator(
                 options.accumulation_steps,
                 exchange.plan_buckets(self.averaging.accumulated, options.bucket_bytes),
                 len(variables),

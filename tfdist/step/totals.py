@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.compression.base import nbytes
 from tfdist.options import Options
+from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing, enough
 
@@ -30,7 +31,10 @@ class Totals:
     Attributes:
         compressed: the part that compresses; None without compression.
         accumulated: shape and dtype of what is accumulated for each trainable variable.
+        make_accumulator: makes what accumulates it.
     """
+
+    make_accumulator: Callable[..., GradientAccumulator] = GradientAccumulator
 
     def __init__(
         self,

@@ -56,15 +56,17 @@ def _problem(kind: type[keras.optimizers.Optimizer], config: dict[str, Any]) -> 
         gradients = generator.normal(size=(_UPDATES, *shape)).astype(np.float32)
         try:
             (whole,) = _updated(kind, config, [first], [[g] for g in gradients])
-            halves = _updated(
-                kind, config, np.split(first.ravel(), 2), [np.split(g.ravel(), 2) for g in gradients]
-            )
+            halves = _updated(kind, config, _halves(first), [_halves(g) for g in gradients])
         except Exception as error:
             return _raises(error)
         difference = float(np.abs(whole.ravel() - np.concatenate(halves)).max())
         if not difference <= _TOLERANCE:
             return f"whose update of a variable differs from that of its halves by {difference:.2g}"
     return None
+
+
+def _halves(array: np.ndarray) -> list[np.ndarray]:
+    return np.split(array.ravel(), 2)
 
 
 def _raises(error: Exception) -> str:

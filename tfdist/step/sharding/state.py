@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +14,35 @@ from tfdist.step.replica_state import ReplicaState
 from tfdist.step.sharding.parts import Parts
 
 
+@dataclasses.dataclass(frozen=True)
+class SlotInParts:
+    """One of an optimizer's variables, of which each replica has its part.
+
+    Attributes:
+        place: in the optimizer's list of variables.
+        variable: has the part of each replica.
+        parts: how the whole variable is divided.
+    """
+
+    place: int
+    variable: tf.Variable
+    parts: Parts
+
+
+class _NoCheckpoint(tf.train.experimental.PythonState):
+    """Refuses `tf.train.Checkpoint`, which would hold the first replica's parts only."""
+
+    def serialize(self) -> str:
+        raise ValueError(
+            "With `sharding` a tf.train.Checkpoint would have one replica's parts of the "
+            "optimizer's state only. Save with `model.save` or `model.save_weights`, or leave the "
+            "optimizer out of the checkpoint. Received: a checkpoint with a sharded optimizer"
+        )
+
+    def deserialize(self, string_value: str) -> None:
+        """Never called: no checkpoint has it."""
+
+
 class PartsOfState(ReplicaState):
     """Variables of which each replica has its part.
 
@@ -20,33 +50,31 @@ class PartsOfState(ReplicaState):
     methods for Keras' saving write and read nothing themselves.
 
     Args:
-        slots: by the place in the optimizer's list of variables, a variable with the replica's part
-            and how the whole is divided.
+        slots: the variables.
         updates: returns the optimizer's number of updates.
     """
 
-    def __init__(
-        self, slots: Mapping[int, tuple[tf.Variable, Parts]], updates: Callable[[], int]
-    ):
+    def __init__(self, slots: Sequence[SlotInParts], updates: Callable[[], int]):
         super().__init__(name="parts")
-        self._slots = dict(slots)
+        self._slots = tuple(slots)
         self._updates = updates
+        self._no_checkpoint = _NoCheckpoint()
 
     @property
     def places(self) -> list[int]:
         """Which of the optimizer's variables are in parts."""
-        return list(self._slots)
+        return [slot.place for slot in self._slots]
 
     @property
     def owned(self) -> list[tf.Variable]:
         """The variables with parts."""
-        return [variable for variable, _ in self._slots.values()]
+        return [slot.variable for slot in self._slots]
 
     def entries(self) -> list[Entry]:
         """The parts."""
         return [
-            Entry(variable, [(str(place), ..., parts.part_shape)])
-            for place, (variable, parts) in self._slots.items()
+            Entry(slot.variable, [(str(slot.place), ..., slot.parts.part_shape)])
+            for slot in self._slots
         ]
 
     def position(self) -> int:
@@ -59,8 +87,9 @@ class PartsOfState(ReplicaState):
             return
         _, rows = self._rows_to_save()
         try:
-            for place, (_, parts) in self._slots.items():
-                yield place, parts.array_of_parts([next(rows) for _ in range(parts.replicas)])
+            for slot in self._slots:
+                rows_of_slot = [next(rows) for _ in range(slot.parts.replicas)]
+                yield slot.place, slot.parts.array_of_parts(rows_of_slot)
         finally:
             for _ in rows:
                 pass  # the other processes iterate over all rows, so this one must too
@@ -72,10 +101,10 @@ class PartsOfState(ReplicaState):
             whole: returns the whole variable of a place.
         """
         last = functools.lru_cache(maxsize=1)(whole)
+        parts = {slot.place: slot.parts for slot in self._slots}
 
         def part(key: str, replica: int) -> np.ndarray:
-            place = int(key)
-            return self._slots[place][1].part_of_array(last(place), replica)
+            return parts[int(key)].part_of_array(last(int(key)), replica)
 
         self.adopt(PER_REPLICA, part)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
+from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing, all_reduce
+from tfdist.step.sharding.accumulation import AccumulatedParts
 from tfdist.step.sharding.exchange import reduce_scatter
 from tfdist.step.sharding.parts import Parts
 
@@ -27,9 +30,11 @@ class PartialTotals:
     Attributes:
         compressed: None; gradients are not compressed.
         accumulated: shape and dtype of what is accumulated for each variable.
+        make_accumulator: makes what accumulates it.
     """
 
     compressed: CompressedExchange | None = None
+    make_accumulator: Callable[..., GradientAccumulator] = GradientAccumulator
 
     def __init__(
         self, options: Options, specs: Sequence[tf.TensorSpec], paths: Sequence[str], replicas: int
@@ -90,6 +95,7 @@ class EarlyPartialTotals(PartialTotals):
     ):
         super().__init__(options, specs, paths, replicas)
         self.accumulated = [parts.spec for parts in self._parts]
+        self.make_accumulator = functools.partial(AccumulatedParts, self._parts)
 
     def to_accumulate(self, packing: Packing, packed: list) -> tuple[Packing, list]:
         """This replica's parts of the sums over the replicas."""

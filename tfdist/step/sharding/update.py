@@ -17,7 +17,7 @@ from tfdist.step.sharding.clipping import clip_parts
 from tfdist.step.sharding.elementwise import check_elementwise
 from tfdist.step.sharding.exchange import all_gather
 from tfdist.step.sharding.parts import Parts
-from tfdist.step.sharding.state import PartsOfState
+from tfdist.step.sharding.state import PartsOfState, SlotInParts
 
 _Optimizer = keras.optimizers.Optimizer
 
@@ -70,11 +70,11 @@ class UpdateOfParts:
         parts_of = {id(own): parts for own, parts in zip(self._own, self._parts)}
         of_variable = {id(slot.variable): parts_of[id(slot.of)] for slot in slots}
         self.state = PartsOfState(
-            {
-                place: (variable.value, of_variable[id(variable)])
+            [
+                SlotInParts(place, variable.value, of_variable[id(variable)])
                 for place, variable in enumerate(self._given.variables)
                 if id(variable) in of_variable
-            },
+            ],
             lambda: int(self.number().numpy()),
         )
 
