@@ -117,7 +117,12 @@ REFUSED = {
 }
 
 # What has no update that is right for parts of variables.
-NOT_IN_PARTS: dict[str, str] = {}
+NOT_IN_PARTS = {
+    "Adafactor": "Adafactor, whose update of a variable differs",
+    "Lamb": "Lamb, whose update of a variable differs",
+    "Muon": "Muon, whose update of a variable differs",
+    "ScheduleFreeAdamW": "ScheduleFreeAdamW, whose state begins with the values of the weights",
+}
 
 # In the order of the tests: while processes train, those of the tests train references and twins.
 COLUMNS = (

@@ -22,21 +22,18 @@ def check_elementwise(optimizer: keras.optimizers.Optimizer) -> None:
     variable. Both must come to the same. Clipping is left out, as it is done before.
 
     Args:
-        optimizer: as the user gave it, below any loss scaling; a `MultiOptimizer` is checked by its
-            optimizers.
+        optimizer: as the user gave it, below any loss scaling.
     """
-    inner = getattr(optimizer, "optimizers", None) or [optimizer]
-    for one in inner:
-        # The copies must belong to no strategy, and a strategy's scope belongs to its thread.
-        with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            problem = thread.submit(_problem, type(one), one.get_config()).result()
-        if problem:
-            raise ValueError(
-                "With `sharding` each replica updates a part of every variable. That is right for "
-                "optimizers that treat each element for itself, such as Adam. This one does not, "
-                "or it could not be tried: leave `sharding` out, or take another optimizer. "
-                f"Received: {type(one).__name__}, {problem}"
-            )
+    # The copies must belong to no strategy, and a strategy's scope belongs to its thread.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        problem = thread.submit(_problem, type(optimizer), optimizer.get_config()).result()
+    if problem:
+        raise ValueError(
+            "With `sharding` each replica updates a part of every variable. That is right for "
+            "optimizers that treat each element for itself, such as Adam. This one does not, or "
+            "it could not be tried: leave `sharding` out, or take another optimizer. "
+            f"Received: {type(optimizer).__name__}, {problem}"
+        )
 
 
 def _problem(kind: type[keras.optimizers.Optimizer], config: dict[str, Any]) -> str | None:

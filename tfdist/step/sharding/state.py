@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -19,13 +20,11 @@ class SlotInParts:
     """One of an optimizer's variables, of which each replica has its part.
 
     Attributes:
-        place: in the optimizer's list of variables.
         variable: has the part of each replica.
         parts: how the whole variable is divided.
     """
 
-    place: int
-    variable: tf.Variable
+    variable: keras.Variable
     parts: Parts
 
 
@@ -50,7 +49,7 @@ class PartsOfState(ReplicaState):
     methods for Keras' saving write and read nothing themselves.
 
     Args:
-        slots: the variables.
+        slots: the variables of the optimizer.
         updates: returns the optimizer's number of updates.
     """
 
@@ -61,52 +60,66 @@ class PartsOfState(ReplicaState):
         self._no_checkpoint = _NoCheckpoint()
 
     @property
-    def places(self) -> list[int]:
-        """Which of the optimizer's variables are in parts."""
-        return [slot.place for slot in self._slots]
-
-    @property
     def owned(self) -> list[tf.Variable]:
         """The variables with parts."""
-        return [slot.variable for slot in self._slots]
+        return [slot.variable.value for slot in self._slots]
 
     def entries(self) -> list[Entry]:
         """The parts."""
         return [
-            Entry(slot.variable, [(str(slot.place), ..., slot.parts.part_shape)])
-            for slot in self._slots
+            Entry(slot.variable.value, [(str(number), ..., slot.parts.part_shape)])
+            for number, slot in enumerate(self._slots)
         ]
 
     def position(self) -> int:
         """The number of updates."""
         return self._updates()
 
-    def arrays(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The whole variables by their places. Several processes call this together, to the end."""
-        if not self._slots:
-            return
-        _, rows = self._rows_to_save()
+    def write(self, variables: Sequence[keras.Variable], store: dict) -> None:
+        """Writes whole variables, by their places. Several processes save together.
+
+        Args:
+            variables: of the optimizer, or of one around it.
+            store: of Keras' saving.
+        """
+        places = {id(variable): str(place) for place, variable in enumerate(variables)}
+        rows = self._rows_to_save()[1] if self._slots else iter(())
+        for slot, array in self.joined(rows):
+            store[places.pop(id(slot.variable))] = array
+        for variable in variables:
+            if id(variable) in places:
+                store[places[id(variable)]] = variable.numpy()
+
+    def read(self, variables: Sequence[keras.Variable], store: dict) -> None:
+        """Reads what `write` writes, and sets the parts."""
+        places = {id(variable): str(place) for place, variable in enumerate(variables)}
+        keys = [places.pop(id(slot.variable)) for slot in self._slots]
+
+        @functools.lru_cache(maxsize=1)
+        def whole(number: int) -> np.ndarray:
+            return np.asarray(store[keys[number]][()])
+
+        def part(key: str, replica: int) -> np.ndarray:
+            return self._slots[int(key)].parts.part_of_array(whole(int(key)), replica)
+
+        self.adopt(PER_REPLICA, part)
+        for variable in variables:
+            if id(variable) in places:
+                variable.assign(store[places[id(variable)]])
+
+    def joined(self, rows: Iterator[np.ndarray]) -> Iterator[tuple[SlotInParts, np.ndarray]]:
+        """The whole variables, one after the other.
+
+        Args:
+            rows: the parts of all replicas, as from `gather`.
+        """
         try:
             for slot in self._slots:
-                rows_of_slot = [next(rows) for _ in range(slot.parts.replicas)]
-                yield slot.place, slot.parts.array_of_parts(rows_of_slot)
+                of_replicas = [next(rows) for _ in range(slot.parts.replicas)]
+                yield slot, slot.parts.array_of_parts(of_replicas)
         finally:
             for _ in rows:
                 pass  # the other processes iterate over all rows, so this one must too
-
-    def read(self, whole: Callable[[int], np.ndarray]) -> None:
-        """Sets the parts.
-
-        Args:
-            whole: returns the whole variable of a place.
-        """
-        last = functools.lru_cache(maxsize=1)(whole)
-        parts = {slot.place: slot.parts for slot in self._slots}
-
-        def part(key: str, replica: int) -> np.ndarray:
-            return parts[int(key)].part_of_array(last(int(key)), replica)
-
-        self.adopt(PER_REPLICA, part)
 
     def save_own_variables(self, store: dict) -> None:
         """Writes nothing: the optimizer writes whole variables."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
@@ -57,7 +57,9 @@ class UpdateOfParts:
         """
         self._check(variables)
         check_copies(variables)
-        check_elementwise(self.optimizer)
+        known = self._optimizers()
+        for optimizer in known:
+            check_elementwise(optimizer)
         replicas = self._strategy.num_replicas_in_sync
         self._variables = list(variables)
         self._parts = [Parts.of(tf.TensorSpec(v.shape, v.dtype), replicas) for v in variables]
@@ -67,16 +69,19 @@ class UpdateOfParts:
         ]
         with compat.recording_slots() as slots:
             self._given.build(list(self._own))
+        for optimizer in self._optimizers():
+            if optimizer not in known:  # a `MultiOptimizer` may choose them by variable
+                check_elementwise(optimizer)
         parts_of = {id(own): parts for own, parts in zip(self._own, self._parts)}
-        of_variable = {id(slot.variable): parts_of[id(slot.of)] for slot in slots}
         self.state = PartsOfState(
-            [
-                SlotInParts(place, variable.value, of_variable[id(variable)])
-                for place, variable in enumerate(self._given.variables)
-                if id(variable) in of_variable
-            ],
+            [SlotInParts(slot.variable, parts_of[id(slot.of)]) for slot in slots],
             lambda: int(self.number().numpy()),
         )
+        if self.optimizer is not self._given:
+            # Keras also saves the optimizer inside one that scales losses, by itself.
+            own: Any = self.optimizer
+            own.save_own_variables = functools.partial(self._save, own)
+            own.load_own_variables = functools.partial(self._load, own)
 
     def _check(self, variables: list[keras.Variable]) -> None:
         if self._given.built:
@@ -116,7 +121,7 @@ class UpdateOfParts:
         changed = everywhere if overwrites else self._with_gradients(given, gradients)
         ready = [tf.group(*after)] if after else []
         with tf.control_dependencies(ready):
-            self._read_parts(read)
+            self._read_parts(read, dict(zip(given, gradients)))
             with (
                 compat.updating_own_copy(index_of_replica()),
                 compat.applying_reduced_gradients(),
@@ -132,14 +137,21 @@ class UpdateOfParts:
 
     def _optimizers(self) -> list[keras.optimizers.Optimizer]:
         """The optimizer, or those that a `MultiOptimizer` consists of."""
-        return list(getattr(self.optimizer, "optimizers", None) or [self.optimizer])
+        return list(getattr(self.optimizer, "optimizers", [self.optimizer]))
 
-    def _read_parts(self, places: Sequence[int]) -> None:
-        """Takes the values of parts from the whole variables; in replica context."""
+    def _read_parts(self, places: Sequence[int], gradients: Mapping[int, Any]) -> None:
+        """Takes the values of parts from the whole variables; in replica context.
+
+        Args:
+            places: which variables.
+            gradients: a part takes its value when its gradient has arrived, as it needs memory.
+        """
         with compat.updating_own_copy(index_of_replica()):
             for place in places:
-                whole = tf.convert_to_tensor(self._variables[place].value)
-                self._own[place].assign(self._parts[place].part(whole, static_id()))
+                gradient = gradients.get(place)
+                with tf.control_dependencies([] if gradient is None else [gradient]):
+                    whole = tf.identity(self._variables[place].value)
+                    self._own[place].assign(self._parts[place].part(whole, static_id()))
 
     def _spread(self, places: Sequence[int], constrains: bool) -> None:
         """Gives all replicas the whole variables; in replica context.
@@ -177,7 +189,7 @@ class UpdateOfParts:
 
         def end() -> None:
             everywhere = range(len(self._variables))
-            self._read_parts(everywhere)
+            self._read_parts(everywhere, {})
             with (
                 compat.updating_own_copy(index_of_replica()),
                 compat.applying_reduced_gradients(),
@@ -197,22 +209,19 @@ class UpdateOfParts:
 
     def save_own_variables(self, store: dict) -> None:
         """Writes whole variables in Keras' layout."""
-        state = self.state
-        if state is None:
-            return
-        for place, array in state.arrays():
-            store[str(place)] = array
-        for place, variable in enumerate(self._given.variables):
-            if place not in state.places:
-                store[str(place)] = variable.numpy()
+        self._save(self._given, store)
 
     def load_own_variables(self, store: dict) -> None:
         """Reads whole variables in Keras' layout, and keeps the parts."""
-        variables, state = self._given.variables, self.state
-        if state is None or len(store.keys()) != len(variables):
-            self._given.load_own_variables(store)  # which says why it reads nothing
-            return
-        state.read(lambda place: np.asarray(store[str(place)][()]))
-        for place, variable in enumerate(variables):
-            if place not in state.places:
-                variable.assign(store[str(place)])
+        self._load(self._given, store)
+
+    def _save(self, optimizer: keras.optimizers.Optimizer, store: dict) -> None:
+        if self.state is not None:
+            self.state.write(optimizer.variables, store)
+
+    def _load(self, optimizer: keras.optimizers.Optimizer, store: dict) -> None:
+        if self.state is None or len(store.keys()) != len(optimizer.variables):
+            # This says why it reads nothing.
+            _Optimizer.load_own_variables(optimizer, store)
+        else:
+            self.state.read(optimizer.variables, store)
