@@ -57,6 +57,8 @@ class Column:
     def refusal(self, feature: harness.Feature) -> str:
         """A part of the error that refuses `feature`; "" where it is trained."""
         refused = REFUSED if self.workers else NOT_IN_PARTS if self.sharding else {}
+        if self.sharding and self.processes > 1 and self.devices > 1:
+            refused = {**refused, "run_eagerly": "Received: an eager step of several devices"}
         return next((text for name, text in refused.items() if name in feature.name), "")
 
     @property

@@ -30,7 +30,8 @@ def clip_parts(optimizer: keras.optimizers.Optimizer, parts: list[Any]) -> list[
         factor = optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm)
         # As in Keras, a norm that is not finite makes all gradients NaN.
         factor += norm - norm
-        return [_times(part, factor) for part in parts]
+        # And sparse gradients become dense, which adds up rows that come twice.
+        return [_times(tf.convert_to_tensor(part), factor) for part in parts]
     if optimizer.clipvalue:
         most = optimizer.clipvalue
         return [
