@@ -27,6 +27,7 @@ def _model(strategy, optimizer=lambda: keras.optimizers.AdamW(1e-2, use_ema=True
         outputs = keras.layers.Dense(3)(keras.layers.Flatten()(hidden))
         model = keras.Model(inputs, outputs)
         model.compile(optimizer(), "mse")
+        model.optimizer.build(model.trainable_variables)
     return model
 
 
