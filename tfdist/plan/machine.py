@@ -1,0 +1,116 @@
+"""The machines that would train: their links, and what an exchange costs their cores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfdist.arguments import shown
+from tfdist.plan.alpha_beta import Link
+
+# Between ranks of one host, over loopback: docs/performance.md, "The exchange alone": 100 MB in 85
+# to 120 ms between two processes, where a ring carries 100 MB.
+INSIDE = Link(5e-5, 1e-9)
+# Seconds that the cores of a CPU are busy with each byte that is exchanged; a GPU's are not.
+# Fitted by `make bench-plan`.
+CORE_SECONDS_PER_BYTE = {"cpu": 1.2e-9, "gpu": 0.0}
+# The part of a link's rate that carries gradients: the rest are headers of TCP and Ethernet
+# (1448 bytes of 1538 in each frame).
+PAYLOAD_SHARE = 1448 / 1538
+
+
+@dataclasses.dataclass(frozen=True)
+class Machines:
+    """What ranks run on, and how they are linked.
+
+    Attributes:
+        link: of a host; `beta` for the bytes of gradients.
+        per_host: the ranks of each host, at most.
+        inside: the link between two ranks of one host.
+        core_per_byte: seconds of the cores for each byte of gradients that is exchanged.
+        per_core: how many ranks share the cores of one device; more than 1 makes computing slower.
+    """
+
+    link: Link
+    per_host: int = 1
+    inside: Link = INSIDE
+    core_per_byte: float = CORE_SECONDS_PER_BYTE["cpu"]
+    per_core: int = 1
+
+    def hosts(self, ranks: int) -> int:
+        """On how many hosts so many ranks are."""
+        return -(-ranks // self.per_host)
+
+    def between(self, ranks: int) -> Link:
+        """The slowest link that a ring of so many ranks uses."""
+        return self.inside if self.hosts(ranks) == 1 else self.link
+
+
+def link_of(bandwidth: float, latency: float) -> Link:
+    """The link of hosts.
+
+    Args:
+        bandwidth: the rate of the link in bytes per second, headers included.
+        latency: seconds of an empty message.
+    """
+    return Link(latency, 1 / (bandwidth * PAYLOAD_SHARE))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """What `tfdist test --json` has measured.
+
+    Attributes:
+        ranks: the number of ranks.
+        per_host: the ranks of each host.
+        link: between hosts, for the bytes of messages.
+        device_step: seconds of a step on one device; None if it was not measured.
+    """
+
+    ranks: int
+    per_host: int
+    link: Link
+    device_step: float | None = None
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Reads what `tfdist test --json` has written.
+
+    Args:
+        path: of a JSON file with `ranks`, `ranks_per_host` and `link`, which has `latency_seconds`
+            and `bandwidth_bytes_per_second`; `device_step`, in seconds, if it is there. All else is
+            ignored.
+
+    Raises:
+        ValueError: when the file cannot be read, or one of these is missing or no such number.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"The file of the cluster must be JSON, as `tfdist test --json` writes it: {error}. "
+            f"Received: {str(path)!r}"
+        ) from None
+    if not isinstance(found, dict) or not isinstance(found.get("link"), dict):
+        raise ValueError(f"{_NEEDED} Received: no `link` in {str(path)!r}")
+    latency = _number(found["link"], "latency_seconds", path)
+    bandwidth = _number(found["link"], "bandwidth_bytes_per_second", path)
+    ranks, per_host = _number(found, "ranks", path), _number(found, "ranks_per_host", path)
+    step = _number(found, "device_step", path) if found.get("device_step") else None
+    return Cluster(max(1, int(ranks)), max(1, int(per_host)), Link(latency, 1 / bandwidth), step)
+
+
+_NEEDED = (
+    "The file of the cluster must have `ranks`, `ranks_per_host` and `link` with `latency_seconds` "
+    "and `bandwidth_bytes_per_second`, numbers greater than 0, as `tfdist test --json` writes them."
+)
+
+
+def _number(found: Mapping[str, object], name: str, path: str | Path) -> float:
+    value = found.get(name)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):  # type: ignore[operator]
+        raise ValueError(f"{_NEEDED} Received: {name}={shown(value)} in {str(path)!r}")
+    return float(value)  # type: ignore[arg-type]
