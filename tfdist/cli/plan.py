@@ -9,9 +9,7 @@ from typing import Any
 import click
 
 from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
-from tfdist.plan import candidates, decisions, table
-from tfdist.plan.machine import Cluster, Machines, link_of, read_cluster
-from tfdist.plan.prediction import Planner, Prediction
+from tfdist.plan import decisions
 
 _EXAMPLE = """\b
 Example:
@@ -20,28 +18,6 @@ Example:
   tfdist plan train.py --bandwidth 10Gbit/s --device-step 110ms -- --epochs 3
   tfdist plan --explain
 """
-_LATENCY = 5e-5
-_WORKERS = [1, 2, 4, 8, 16, 32]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Options:
-    """What the command line says, besides the model."""
-
-    batch_size: int | None
-    cluster: Cluster | None
-    bandwidth: float | None
-    latency: float | None
-    per_host: int | None
-    device_step: float | None
-    workers: list[int] | None
-    strong: bool
-    servers: int
-    samples: int | None
-    price: float | None
-    memory: float | None
-    efficiency: float
-    every: bool
 
 
 @click.command(context_settings={"max_content_width": 100}, epilog=_EXAMPLE)
@@ -77,7 +53,7 @@ def plan(
     context: click.Context,
     model: str | None,
     arguments: tuple[str, ...],
-    cluster: str | None,
+    every: bool,
     explain: bool,
     as_json: bool,
     **options: Any,
@@ -94,28 +70,28 @@ def plan(
     if model is None:
         context.fail("give a model.keras or a script, or --explain. Received: no MODEL")
     try:
-        chosen = _Options(cluster=None if cluster is None else read_cluster(cluster), **options)
-        machines = _machines(chosen)
-        planner, notes = _planner(model, arguments, chosen, machines)
+        from tfdist.plan import question, table
+    except ImportError as error:
+        context.fail(
+            f"reading a model needs TensorFlow and Keras: {error}. `tfdist doctor` says what is "
+            f"wrong; `tfdist plan --explain` works without. Received: {model!r}"
+        )
+    try:
+        found = question.answer(question.Question(model, arguments, **options))
     except ValueError as error:
         context.fail(str(error))
-    predictions = _predicted(planner, chosen)
-    alone = planner.alone()
-    advice = candidates.recommend(
-        alone, predictions, chosen.efficiency, chosen.memory, chosen.samples
-    )
-    epoch = table.Epoch(chosen.samples, chosen.price)
+    epoch, advice = found.question.epoch, found.advice
     if as_json:
-        found = {
-            "assumptions": notes,
+        data = {
             "predicted": True,
-            "predictions": table.as_data([alone, *predictions], epoch),
+            "assumptions": found.notes,
+            "predictions": table.as_data([found.alone, *found.predictions], epoch),
             "recommendation": dataclasses.asdict(advice),
         }
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(data, indent=2))
         return
-    shown = [p for p in predictions if chosen.every or _is_shown(p, predictions, chosen)]
-    lines = [*notes, "", *table.as_text([alone, *shown], epoch), ""]
+    shown = [found.alone, *found.predictions] if every else found.shown()
+    lines = [*found.notes, "", *table.as_text(shown, epoch), ""]
     lines += ["All figures are predicted, not measured.", ""]
     lines += [f"Recommended: {advice.code or 'one device'}"]
     lines += [f"  with {advice.workers} workers"] if advice.code else []
@@ -127,82 +103,3 @@ def _explain(as_json: bool) -> None:
         click.echo(json.dumps([dataclasses.asdict(d) for d in decisions.DECISIONS], indent=2))
     else:
         click.echo("\n".join(decisions.as_text()))
-
-
-def _machines(options: _Options) -> Machines:
-    """The machines that the options mean.
-
-    Raises:
-        ValueError: when the link is not known.
-    """
-    known = options.cluster
-    per_host = options.per_host or (known.per_host if known else 1)
-    if options.bandwidth is not None:
-        latency = options.latency or (known.link.alpha if known else _LATENCY)
-        return Machines(link_of(options.bandwidth, latency), per_host)
-    if known is None:
-        raise ValueError(
-            "The rate of the link decides, and is not known: give --cluster with what "
-            "`tfdist test --json` has written, or --bandwidth, such as 1Gbit/s. "
-            "Received: neither --cluster nor --bandwidth"
-        )
-    link = known.link
-    if options.latency is not None:
-        link = dataclasses.replace(link, alpha=options.latency)
-    return Machines(link, per_host)
-
-
-def _planner(
-    model: str, arguments: tuple[str, ...], options: _Options, machines: Machines
-) -> tuple[Planner, list[str]]:
-    """What predicts, and what it has taken for granted; this imports TensorFlow.
-
-    Raises:
-        ValueError: when the model cannot be read.
-    """
-    try:
-        from tfdist.plan import models
-    except ImportError as error:
-        raise ValueError(
-            f"Reading a model needs TensorFlow and Keras: {error}. `tfdist doctor` says what is "
-            f"wrong; `tfdist plan --explain` works without. Received: {model!r}"
-        ) from None
-    step = options.device_step or (options.cluster.device_step if options.cluster else None)
-    found = models.read(model, arguments, options.batch_size, step)
-    machines = dataclasses.replace(machines, core_per_byte=found.core_per_byte)
-    planner = Planner(
-        found.workload, found.messages, found.device, machines, options.strong, options.servers
-    )
-    batch = "samples for all workers" if options.strong else "samples of each worker"
-    notes = [
-        *found.notes,
-        f"A step has {found.device.batch} {batch}; it takes "
-        f"{table.duration(found.device.step)} on one device.",
-        f"Link of a host: {8e-9 / machines.link.beta:.3g} Gbit/s of gradients, "
-        f"{1e6 * machines.link.alpha:.3g} us; workers on each host: {machines.per_host}.",
-        "Memory is that of weights, gradients and optimizer, without activations.",
-    ]
-    return planner, notes
-
-
-def _predicted(planner: Planner, options: _Options) -> list[Prediction]:
-    counts = options.workers or _WORKERS
-    if options.workers is None and options.cluster is not None:
-        counts = sorted(
-            {*(n for n in _WORKERS if n < options.cluster.ranks), options.cluster.ranks}
-        )
-    if options.strong:
-        counts = [count for count in counts if count <= planner.device.batch]
-    return [
-        planner.predict(candidate, count)
-        for count in counts
-        for candidate in candidates.candidates(count, planner.machines)
-    ]
-
-
-def _is_shown(prediction: Prediction, every: list[Prediction], options: _Options) -> bool:
-    """Whether the short table shows it: the usual choices, and the best for its workers."""
-    if candidates.is_short(prediction.candidate):
-        return True
-    same = [p for p in every if p.workers == prediction.workers]
-    return candidates.best(same, options.memory) is prediction

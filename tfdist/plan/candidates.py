@@ -29,6 +29,8 @@ _CONVERGE = (None, "fp16", "bf16", "int8", "powersgd", "topk", "signsgd")
 _ROUNDS = ("fp16", "bf16", "int8")
 # A choice that is further from one device must save this part of the time.
 _WORTH = 0.15
+# An epoch has at least so many updates: with fewer, a model hardly learns.
+_UPDATES = 20
 # More samples per second than one device, for less nobody should start a cluster.
 _LEAST_GAIN = 1.2
 
@@ -129,10 +131,10 @@ def recommend(
         least_efficiency: what counts as used well: samples per second, by those of as many devices
             that work alone.
         memory: the bytes that a device has; None for no bound.
-        samples: of an epoch: a step has no more; None if they are not known.
+        samples: of an epoch, which has some updates at least; None if they are not known.
     """
     most = float("inf") if samples is None else samples
-    counts = sorted({p.workers for p in predictions if p.workers * p.batch <= most})
+    counts = sorted({p.workers for p in predictions if _UPDATES * p.workers * p.batch <= most})
     bests = [best([p for p in predictions if p.workers == n], memory) for n in counts]
     found = [prediction for prediction in bests if prediction is not None]
     if not found:
@@ -184,7 +186,9 @@ def _stay(alone: Prediction, fastest: Prediction, least: float) -> Recommendatio
 def _nothing(alone: Prediction, counts: Sequence[int], memory: float | None) -> Recommendation:
     if not counts:
         return Recommendation(
-            1, None, "No number of workers above 1 was asked about that an epoch has samples for."
+            1,
+            None,
+            "No number of workers above 1 was asked about for which an epoch has enough samples.",
         )
     return Recommendation(
         1,

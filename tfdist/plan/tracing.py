@@ -71,6 +71,8 @@ def loss_and_gradients(model: keras.Model, inputs: Structure) -> tuple[tf.Tensor
 
 def given_to(model: keras.Model, tensors: Sequence[Structure]) -> Structure:
     """What the model is called with, for the flat list of its inputs."""
+    if isinstance(model, keras.Sequential):
+        return tensors[0]
     return tf.nest.pack_sequence_as(model.input, list(tensors))
 
 
