@@ -75,6 +75,7 @@ _OF_PATH = {
     "partitioned": "job",
     "plan": "graph",
     "plan/test_command.py": "job",
+    "plan/test_decisions.py": "pure",
     "plan/test_machine.py": "pure",
     "processes": "graph",
     "processes/test_backups.py": "pure",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 import click
 
@@ -52,11 +51,10 @@ Example:
 def plan(
     context: click.Context,
     model: str | None,
-    arguments: tuple[str, ...],
     every: bool,
     explain: bool,
     as_json: bool,
-    **options: Any,
+    **_: object,
 ) -> None:
     """Predicts whether more devices help, which strategy to use, and what it will bring.
 
@@ -77,7 +75,9 @@ def plan(
             f"wrong; `tfdist plan --explain` works without. Received: {model!r}"
         )
     try:
-        found = question.answer(question.Question(model, arguments, **options))
+        names = {field.name for field in dataclasses.fields(question.Question)}
+        asked = {name: value for name, value in context.params.items() if name in names}
+        found = question.answer(question.Question(**asked))
     except ValueError as error:
         context.fail(str(error))
     epoch, advice = found.question.epoch, found.advice

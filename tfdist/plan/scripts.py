@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import keras
 import numpy as np
@@ -60,7 +60,11 @@ def _intercepted() -> Iterator[None]:
     before = keras.Model.fit
 
     def fit(
-        self: keras.Model, x: Any = None, y: Any = None, batch_size: int | None = None, **_: Any
+        self: keras.Model,
+        x: Structure = None,
+        y: Structure = None,
+        batch_size: int | None = None,
+        **_: Any,
     ) -> NoReturn:
         inputs = _first_batch(x, batch_size)
         if not self.built:
@@ -85,7 +89,7 @@ def _as_main(script: str, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path
 
 
-def _first_batch(x: Any, batch_size: int | None) -> Structure:
+def _first_batch(x: Structure, batch_size: int | None) -> Structure:
     """The inputs of the first batch: tensors."""
     if isinstance(x, keras.utils.PyDataset):
         return _inputs(x[0])
@@ -101,7 +105,7 @@ def _first_batch(x: Any, batch_size: int | None) -> Structure:
     )
 
 
-def _inputs(batch: Any) -> Structure:
+def _inputs(batch: Structure) -> Structure:
     """The inputs in a batch of a data set, which may have targets and weights too."""
     x = batch[0] if isinstance(batch, (tuple, list)) else batch
     return tf.nest.map_structure(lambda part: tf.convert_to_tensor(np.asarray(part)), x)
