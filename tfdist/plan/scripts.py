@@ -64,7 +64,8 @@ def _intercepted() -> Iterator[None]:
         x: Structure = None,
         y: Structure = None,
         batch_size: int | None = None,
-        **_: Any,
+        *_: object,
+        **__: object,
     ) -> NoReturn:
         inputs = _first_batch(x, batch_size)
         if not self.built:
