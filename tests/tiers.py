@@ -77,6 +77,7 @@ _OF_PATH = {
     "plan/test_command.py": "job",
     "plan/test_decisions.py": "pure",
     "plan/test_machine.py": "pure",
+    "plan/test_simulation.py": "pure",
     "processes": "graph",
     "processes/test_backups.py": "pure",
     "rendezvous": "pure",
