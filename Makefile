@@ -192,6 +192,12 @@ bench-full: peers ## the same with all models, systems and numbers of hosts; hou
 	  $(BIN)/python -m benchmarks.side_by_side $$plan --peers $(PEERS) $(BENCH_OPTIONS) || exit; \
 	done
 
+bench-plan: $(INSTALLED) ## predict the results of bench and bench-full, and compare
+	$(BIN)/python -m benchmarks.plan_accuracy --update
+
+scaling-chart: $(INSTALLED) ## predict how far training scales: table and chart of docs/scaling.md
+	$(BIN)/python -m benchmarks.scaling_chart --update --plot
+
 decisions: $(INSTALLED) ## write the table of strategies and situations into docs/planning.md
 	$(BIN)/python -m benchmarks.decisions --update
 

@@ -74,6 +74,8 @@ _OF_PATH = {
     "parameter_server/test_scheduler.py": "graph",
     "partitioned": "job",
     "plan": "graph",
+    "plan/test_accuracy.py": "bench",
+    "plan/test_codecs.py": "pure",
     "plan/test_command.py": "job",
     "plan/test_decisions.py": "pure",
     "plan/test_machine.py": "pure",

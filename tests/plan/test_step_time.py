@@ -5,15 +5,17 @@ import pytest
 from tfdist.local.choices import DiLoCo, LocalSGD
 from tfdist.plan import codecs, step_time
 from tfdist.plan.alpha_beta import Link
-from tfdist.plan.machine import Machines
+from tfdist.plan.machine import NO_COSTS, Costs, Machines
 from tfdist.plan.workload import Message
 
 PARTS = (1.0, 2.0, 0.5)  # forward, backward, update
-MACHINES = Machines(Link(0.0, 1e-6), core_per_byte=0.0)
+MACHINES = Machines(Link(0.0, 1e-6), costs=NO_COSTS)
 
 
 def carried(messages, ranks=2, machines=MACHINES, exchange="ring"):
-    return [step_time.carriage(message, ranks, machines, exchange) for message in messages]
+    return [
+        step_time.carriage(message, ranks, machines, exchange, "horovod") for message in messages
+    ]
 
 
 def seconds(messages, **options):
@@ -47,26 +49,26 @@ def test_messages_follow_each_other_on_the_link():
 
 
 def test_rounds_of_several_messages_wait_at_the_same_time():
-    machines = Machines(Link(0.25, 1e-6), core_per_byte=0.0)
+    machines = Machines(Link(0.25, 1e-6), costs=NO_COSTS)
     # Two rounds of each, 0.5 s, are waited for once: 3 + 1 + 1 + 0.5, and the last update.
     pair = [message(1, 1.0), message(1, 1.0)]
     assert seconds(pair, machines=machines) == pytest.approx(5.5 + 0.25)
 
 
 def test_only_some_operations_are_under_way():
-    machines = Machines(Link(0.5, 1e-12), core_per_byte=0.0)
+    machines = Machines(Link(0.5, 1e-12), costs=NO_COSTS)
     many = [message(0.000001, 1.0)] * (2 * step_time.UNDER_WAY)
     assert seconds(many, machines=machines) == pytest.approx(3 + 2 * 1.0 + 0.5 / 2, abs=1e-4)
 
 
 def test_cores_that_send_compute_more_slowly():
-    machines = Machines(Link(0.0, 1e-6), core_per_byte=5e-7)
+    machines = Machines(Link(0.0, 1e-6), costs=Costs(5e-7))
     # From 1.5 on half of the cores' time goes to the link, until it is free at 2.5.
     assert seconds([message(1, 0.25)], machines=machines) == pytest.approx(3.5 + 0.5)
 
 
 def test_cores_may_be_slower_than_the_link():
-    machines = Machines(Link(0.0, 1e-12), core_per_byte=1e-6)
+    machines = Machines(Link(0.0, 1e-12), costs=Costs(1e-6))
     assert seconds([message(1, 0.25)], machines=machines) == pytest.approx(3.5 + 1.0)
     assert seconds([message(1, 1.0)], machines=machines) == pytest.approx(3.5 + 1.0)
 
@@ -86,7 +88,7 @@ def test_gathered_payloads_reach_everyone_and_are_all_decoded():
 
 
 def test_hosts_with_several_ranks_send_less_if_they_sum_first():
-    machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), core_per_byte=0.0)
+    machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=NO_COSTS)
     (ring,) = carried([message(1, 1.0)], 4, machines)
     (grouped,) = carried([message(1, 1.0)], 4, machines, "hierarchical")
     assert (ring.sent, grouped.sent) == (1.5e6, 1e6)

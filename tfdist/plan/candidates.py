@@ -29,6 +29,8 @@ _CONVERGE = (None, "fp16", "bf16", "int8", "powersgd", "topk", "signsgd")
 _ROUNDS = ("fp16", "bf16", "int8")
 # A choice that is further from one device must save this part of the time.
 _WORTH = 0.15
+# Of two that are as far, the first one counts if the other one saves less.
+_LIKE = 0.03
 # An epoch has at least so many updates: with fewer, a model hardly learns.
 _UPDATES = 20
 # More samples per second than one device, for less nobody should start a cluster.
@@ -89,8 +91,7 @@ def best(predictions: Iterable[Prediction], memory: float | None = None) -> Pred
         for p in predictions
         if (memory is None or p.memory <= memory) and p.candidate.compression in _CONVERGE
     ]
-    # Of equal times the first one counts, which leaves the most as it is.
-    for prediction in sorted(fitting, key=lambda p: (distance(p.candidate), p.step)):
+    for prediction in sorted(fitting, key=lambda p: distance(p.candidate)):
         if chosen is None or _is_worth(prediction, chosen):
             chosen = prediction
     return chosen
@@ -98,7 +99,7 @@ def best(predictions: Iterable[Prediction], memory: float | None = None) -> Pred
 
 def _is_worth(prediction: Prediction, chosen: Prediction) -> bool:
     further = distance(prediction.candidate) > distance(chosen.candidate)
-    return prediction.step < (1 - _WORTH if further else 1) * chosen.step
+    return prediction.step < (1 - (_WORTH if further else _LIKE)) * chosen.step
 
 
 @dataclasses.dataclass(frozen=True)

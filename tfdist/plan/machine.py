@@ -13,12 +13,42 @@ from tfdist.plan.alpha_beta import Link
 # Between ranks of one host, over loopback: docs/performance.md, "The exchange alone": 100 MB in 85
 # to 120 ms between two processes, where a ring carries 100 MB.
 INSIDE = Link(5e-5, 1e-9)
-# Seconds that the cores of a CPU are busy with each byte that is exchanged; a GPU's are not.
-# Fitted by `make bench-plan`.
-CORE_SECONDS_PER_BYTE = {"cpu": 1.2e-9, "gpu": 0.0}
 # The part of a link's rate that carries gradients: the rest are headers of TCP and Ethernet
 # (1448 bytes of 1538 in each frame).
 PAYLOAD_SHARE = 1448 / 1538
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What an exchange costs the cores that compute.
+
+    Attributes:
+        horovod: seconds for each byte that Horovod exchanges.
+        tensorflow: seconds for each byte that TensorFlow's collectives exchange.
+        halves: further seconds for each byte that is summed in half precision.
+        residual: seconds of error feedback for each byte of gradients.
+        codec: by how much encoding and decoding take longer than in the table of `codecs.py`.
+        early: the part of the backward pass by which gradients are as early as in the trace; 0 if
+            all leave at its end.
+    """
+
+    horovod: float = 0.0
+    tensorflow: float = 0.0
+    halves: float = 0.0
+    residual: float = 0.0
+    codec: float = 1.0
+    early: float = 1.0
+
+    def per_byte(self, strategy: str) -> float:
+        """Seconds of the cores for each byte that the strategy exchanges."""
+        return self.horovod if strategy == "horovod" else self.tensorflow
+
+
+NO_COSTS = Costs()
+# Fitted by `make bench-plan` to two small configurations of docs/performance.md, where a host is
+# one core; `halves` is from the table of links in docs/compression.md. The table of codecs is from
+# two cores, as it is.
+CPU_COSTS = Costs(1.68e-9, 2.80e-9, 1.6e-9, 8.73e-10, codec=1.0, early=0.99)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +59,15 @@ class Machines:
         link: of a host; `beta` for the bytes of gradients.
         per_host: the ranks of each host, at most.
         inside: the link between two ranks of one host.
-        core_per_byte: seconds of the cores for each byte of gradients that is exchanged.
-        per_core: how many ranks share the cores of one device; more than 1 makes computing slower.
+        costs: of the cores that compute; none on GPUs.
+        slowdown: for how many times as long a device computes as alone, where devices share cores.
     """
 
     link: Link
     per_host: int = 1
     inside: Link = INSIDE
-    core_per_byte: float = CORE_SECONDS_PER_BYTE["cpu"]
-    per_core: int = 1
+    costs: Costs = CPU_COSTS
+    slowdown: float = 1.0
 
     def hosts(self, ranks: int) -> int:
         """On how many hosts so many ranks are."""

@@ -64,7 +64,13 @@ def _coded(unit: Unit, every: list[TracedVariable]) -> Message:
     exchanges = 2 if isinstance(compressor, PowerSGD) else 1
     payload = compressor.wire_bytes(unit.spec)
     return Message(
-        payload, unit.bucket.bytes, ready, compressor.aggregation, exchanges, compressor.name
+        payload,
+        unit.bucket.bytes,
+        ready,
+        compressor.aggregation,
+        exchanges,
+        compressor.name,
+        compressor.error_feedback,
     )
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist.compression.choice import Choice
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.plan import device, scripts, tracing
-from tfdist.plan.machine import CORE_SECONDS_PER_BYTE
+from tfdist.plan.machine import CPU_COSTS, NO_COSTS, Costs
 from tfdist.plan.messages import messages_of
 from tfdist.plan.workload import Device, Message, Workload
 from tfdist.structures import Structure
@@ -26,13 +26,13 @@ class Found:
     Attributes:
         workload: the model's trace.
         device: how long a device computes.
-        core_per_byte: as in `Machines`, for the device on which the step was measured.
+        costs: of the cores, for the device on which the step was measured.
         notes: what was done and assumed, for people.
     """
 
     workload: Workload
     device: Device
-    core_per_byte: float
+    costs: Costs
     notes: list[str]
 
     def messages(self, compression: str | None, ranks: int) -> list[Message]:
@@ -81,8 +81,7 @@ def read(path: str, arguments: Sequence[str], batch_size: int | None, step: floa
             f"({'a GPU' if _has_gpu() else f'CPU, {os.cpu_count()} cores'}): give --device-step "
             "for another device."
         )
-    kind = "gpu" if _has_gpu() else "cpu"
-    return Found(workload, known, CORE_SECONDS_PER_BYTE[kind], notes)
+    return Found(workload, known, NO_COSTS if _has_gpu() else CPU_COSTS, notes)
 
 
 def _has_gpu() -> bool:

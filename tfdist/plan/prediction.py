@@ -126,8 +126,7 @@ class Planner:
         batch = self.device.batch / (workers if self.strong else 1)
         # Parts of a batch are whole samples, and all wait for the largest one.
         slowest = -(-self.device.batch // workers) if self.strong else batch
-        parts = self.device.parts(self.workload, slowest)
-        parts = tuple(self.machines.per_core * part for part in parts)  # type: ignore[assignment]
+        parts = self.device.parts(self.workload, slowest, self.machines.slowdown)
         step, sent = self._exchanged(candidate, workers, parts)
         alone = self.device.batch / self.device.seconds(self.device.batch)
         return Prediction(
@@ -153,11 +152,14 @@ class Planner:
             return sum(parts), 0.0
         messages = self.messages(candidate.compression, workers)
         carried = [
-            step_time.carriage(message, workers, self.machines, candidate.exchange)
+            step_time.carriage(
+                message, workers, self.machines, candidate.exchange, candidate.strategy
+            )
             for message in messages
         ]
         sent = sum(way.sent for way in carried)
         if candidate.local is not None:
             step = step_time.with_local_steps(parts, carried, candidate.local)
             return step, sent / candidate.local.steps
-        return step_time.synchronous(parts, messages, carried), sent
+        early = self.machines.costs.early
+        return step_time.synchronous(parts, messages, carried, early), sent

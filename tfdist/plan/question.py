@@ -99,7 +99,7 @@ def answer(question: Question) -> Answer:
     machines = _machines(question, known)
     step = question.device_step or (known.device_step if known else None)
     found = models.read(question.model, question.arguments, question.batch_size, step)
-    machines = dataclasses.replace(machines, core_per_byte=found.core_per_byte)
+    machines = dataclasses.replace(machines, costs=found.costs)
     planner = Planner(
         found.workload, found.messages, found.device, machines, question.strong, question.servers
     )

@@ -45,7 +45,9 @@ class Carriage:
     cores: float
 
 
-def carriage(message: Message, ranks: int, machines: Machines, exchange: str) -> Carriage:
+def carriage(
+    message: Message, ranks: int, machines: Machines, exchange: str, strategy: str
+) -> Carriage:
     """How a message travels between so many ranks.
 
     Args:
@@ -53,6 +55,7 @@ def carriage(message: Message, ranks: int, machines: Machines, exchange: str) ->
         ranks: the number of ranks.
         machines: what the ranks run on.
         exchange: "ring" or "hierarchical", as the option of the strategies.
+        strategy: the name of the backend.
     """
     groups, inner = ranks, 0.0
     if exchange == "hierarchical":
@@ -64,15 +67,24 @@ def carriage(message: Message, ranks: int, machines: Machines, exchange: str) ->
     rounds = cost("ring", groups).rounds * message.exchanges
     if message.aggregation == "gather":
         rounds //= 2
-    cores = sent * machines.core_per_byte
+    costs, slowdown = machines.costs, machines.slowdown
+    halves = costs.halves if message.compressor == "fp16" else 0.0
+    cores = slowdown * sent * (costs.per_byte(strategy) + halves)
     busy = max(sent * link.beta, cores) + inner
     gathered = groups if message.aggregation == "gather" else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
-    return Carriage(busy, rounds * link.alpha, encoding, decoding, sent, cores)
+    factor = slowdown * costs.codec
+    residual = slowdown * costs.residual * message.dense if message.has_residual else 0.0
+    return Carriage(
+        busy, rounds * link.alpha, factor * encoding + residual, factor * decoding, sent, cores
+    )
 
 
 def synchronous(
-    parts: tuple[float, float, float], messages: Sequence[Message], carried: Sequence[Carriage]
+    parts: tuple[float, float, float],
+    messages: Sequence[Message],
+    carried: Sequence[Carriage],
+    early: float = 1.0,
 ) -> float:
     """The seconds of a step whose gradients are exchanged.
 
@@ -80,13 +92,15 @@ def synchronous(
         parts: the seconds of the forward pass, the backward pass and the update on one device.
         messages: what travels, in the order in which it is ready.
         carried: how each of the messages travels.
+        early: as in `Costs`.
     """
     forward, backward, update = parts
     cores, free, before = forward, 0.0, 0.0
     arrived: list[float] = []
     for message, way in zip(messages, carried):
-        cores += _computed(backward * (message.ready - before), cores, free, arrived, carried)
-        cores, before = cores + way.encoding, message.ready
+        ready = 1 - early * (1 - message.ready)
+        cores += _computed(backward * (ready - before), cores, free, arrived, carried)
+        cores, before = cores + way.encoding, ready
         waits_for = arrived[-UNDER_WAY] if len(arrived) >= UNDER_WAY else 0.0
         free = max(cores, free, waits_for) + way.busy
         arrived.append(free + way.latency)

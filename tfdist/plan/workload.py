@@ -9,7 +9,7 @@ from typing import Literal
 # Seconds per byte of trained weights that one device's update takes: the slope of a step's time
 # over the model's size, from the steps on one device in benchmarks/results (side_by_side-scaling:
 # an MLP of 40 MB with batches of 64 to 16; SGD with momentum, one CPU core).
-UPDATE_SECONDS_PER_BYTE = 4e-10
+UPDATE_SECONDS_PER_BYTE = 6e-10
 # An update is at most this part of a step, whatever the constant above says.
 _LARGEST_UPDATE = 0.5
 
@@ -77,6 +77,7 @@ class Message:
         aggregation: whether payloads are summed on the way, or each must reach everyone.
         exchanges: how many operations follow each other, with the payload divided among them.
         compressor: the name of what codes the gradients; None if they travel as they are.
+        has_residual: whether error feedback keeps what is not sent.
     """
 
     payload: int
@@ -85,6 +86,7 @@ class Message:
     aggregation: Literal["sum", "gather"] = "sum"
     exchanges: int = 1
     compressor: str | None = None
+    has_residual: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +107,18 @@ class Device:
         """The seconds of a step with so many samples."""
         return self.fixed + (self.step - self.fixed) * batch / self.batch
 
-    def parts(self, workload: Workload, batch: float) -> tuple[float, float, float]:
-        """The seconds of the forward pass, of the backward pass and of the update."""
-        whole = self.seconds(batch)
-        update = UPDATE_SECONDS_PER_BYTE * workload.trained_bytes
+    def parts(
+        self, workload: Workload, batch: float, slowdown: float = 1.0
+    ) -> tuple[float, float, float]:
+        """The seconds of the forward pass, of the backward pass and of the update.
+
+        Args:
+            workload: what is trained.
+            batch: the number of samples.
+            slowdown: for how many times as long the device computes as alone.
+        """
+        whole = slowdown * self.seconds(batch)
+        update = slowdown * UPDATE_SECONDS_PER_BYTE * workload.trained_bytes
         update = min(update, _LARGEST_UPDATE * whole)
         passes = whole - update
         return workload.forward * passes, (1 - workload.forward) * passes, update
