@@ -27,7 +27,7 @@ from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.work import WORKS
 from tfdist.plan import models, tracing
 from tfdist.plan.alpha_beta import Link
-from tfdist.plan.machine import PAYLOAD_SHARE, Costs, Machines
+from tfdist.plan.machine import CPU_COSTS, PAYLOAD_SHARE, Costs, Machines
 from tfdist.plan.prediction import Candidate, Planner
 from tfdist.plan.workload import Device, Workload
 
@@ -161,6 +161,7 @@ def predicted(row: Measured, constants: Constants) -> float:
         constants.residual,
         CODEC,
         constants.early,
+        CPU_COSTS.update,
     )
     slowdown = constants.slowdown * -(-row.hosts // CORES)
     workload = _workload(row.work, row.batch)

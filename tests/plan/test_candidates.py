@@ -11,7 +11,7 @@ from tfdist.local.choices import DiLoCo, LocalSGD
 from tfdist.options import Options
 from tfdist.plan import candidates, memory
 from tfdist.plan.alpha_beta import Link
-from tfdist.plan.machine import NO_COSTS, Machines, link_of
+from tfdist.plan.machine import Costs, Machines, link_of
 from tfdist.plan.prediction import ONE_DEVICE, Candidate, Planner
 from tfdist.plan.workload import Device, Message, TracedVariable, Workload
 from tfdist.strategies.registry import BACKENDS
@@ -31,7 +31,7 @@ def messages(compression, ranks):
 
 
 def planner(rate, step=1.0, **options):
-    machines = Machines(link_of(rate, 5e-5), costs=NO_COSTS, **options)
+    machines = Machines(link_of(rate, 5e-5), costs=Costs(), **options)
     return Planner(MODEL, messages, Device(step, 64), machines)
 
 
@@ -124,6 +124,6 @@ def test_one_device_exchanges_nothing():
 
 def test_devices_of_one_host_do_not_use_the_link():
     made = dataclasses.replace(
-        planner(1e5, per_host=8), machines=Machines(Link(1.0, 1.0), per_host=8, costs=NO_COSTS)
+        planner(1e5, per_host=8), machines=Machines(Link(1.0, 1.0), per_host=8, costs=Costs())
     )
     assert advice(made).code == 'tfdist.Strategy("mirrored")'

@@ -5,11 +5,11 @@ import pytest
 from tfdist.local.choices import DiLoCo, LocalSGD
 from tfdist.plan import codecs, step_time
 from tfdist.plan.alpha_beta import Link
-from tfdist.plan.machine import NO_COSTS, Costs, Machines
+from tfdist.plan.machine import Costs, Machines
 from tfdist.plan.workload import Message
 
 PARTS = (1.0, 2.0, 0.5)  # forward, backward, update
-MACHINES = Machines(Link(0.0, 1e-6), costs=NO_COSTS)
+MACHINES = Machines(Link(0.0, 1e-6), costs=Costs())
 
 
 def carried(messages, ranks=2, machines=MACHINES, exchange="ring"):
@@ -49,14 +49,14 @@ def test_messages_follow_each_other_on_the_link():
 
 
 def test_rounds_of_several_messages_wait_at_the_same_time():
-    machines = Machines(Link(0.25, 1e-6), costs=NO_COSTS)
+    machines = Machines(Link(0.25, 1e-6), costs=Costs())
     # Two rounds of each, 0.5 s, are waited for once: 3 + 1 + 1 + 0.5, and the last update.
     pair = [message(1, 1.0), message(1, 1.0)]
     assert seconds(pair, machines=machines) == pytest.approx(5.5 + 0.25)
 
 
 def test_only_some_operations_are_under_way():
-    machines = Machines(Link(0.5, 1e-12), costs=NO_COSTS)
+    machines = Machines(Link(0.5, 1e-12), costs=Costs())
     many = [message(0.000001, 1.0)] * (2 * step_time.UNDER_WAY)
     assert seconds(many, machines=machines) == pytest.approx(3 + 2 * 1.0 + 0.5 / 2, abs=1e-4)
 
@@ -88,7 +88,7 @@ def test_gathered_payloads_reach_everyone_and_are_all_decoded():
 
 
 def test_hosts_with_several_ranks_send_less_if_they_sum_first():
-    machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=NO_COSTS)
+    machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=Costs())
     (ring,) = carried([message(1, 1.0)], 4, machines)
     (grouped,) = carried([message(1, 1.0)], 4, machines, "hierarchical")
     assert (ring.sent, grouped.sent) == (1.5e6, 1e6)

@@ -30,6 +30,7 @@ class Costs:
         codec: by how much encoding and decoding take longer than in the table of `codecs.py`.
         early: the part of the backward pass by which gradients are as early as in the trace; 0 if
             all leave at its end.
+        update: seconds of the optimizer for each byte of trained weights.
     """
 
     horovod: float = 0.0
@@ -38,17 +39,21 @@ class Costs:
     residual: float = 0.0
     codec: float = 1.0
     early: float = 1.0
+    update: float = 0.0
 
     def per_byte(self, strategy: str) -> float:
         """Seconds of the cores for each byte that the strategy exchanges."""
         return self.horovod if strategy == "horovod" else self.tensorflow
 
 
-NO_COSTS = Costs()
+# Assumed, as there was no GPU to measure with: a memory of 1 TB/s, which is 20 times what the cores
+# of the table of codecs have; an update moves five bytes for each byte of weights.
+GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # Fitted by `make bench-plan` to two small configurations of docs/performance.md, where a host is
 # one core; `halves` is from the table of links in docs/compression.md. The table of codecs is from
-# two cores, as it is.
-CPU_COSTS = Costs(1.68e-9, 2.80e-9, 1.6e-9, 8.73e-10, codec=1.0, early=0.99)
+# two cores, as it is. The update is what the steps on one device there do not gain from smaller
+# batches: an MLP of 40 MB, SGD with momentum.
+CPU_COSTS = Costs(1.68e-9, 2.80e-9, 1.6e-9, 8.73e-10, codec=1.0, early=0.99, update=6e-10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Machines:
         link: of a host; `beta` for the bytes of gradients.
         per_host: the ranks of each host, at most.
         inside: the link between two ranks of one host.
-        costs: of the cores that compute; none on GPUs.
+        costs: of the cores that compute, or of the GPU.
         slowdown: for how many times as long a device computes as alone, where devices share cores.
     """
 

@@ -126,7 +126,9 @@ class Planner:
         batch = self.device.batch / (workers if self.strong else 1)
         # Parts of a batch are whole samples, and all wait for the largest one.
         slowest = -(-self.device.batch // workers) if self.strong else batch
-        parts = self.device.parts(self.workload, slowest, self.machines.slowdown)
+        parts = self.device.parts(
+            self.workload, slowest, self.machines.costs.update, self.machines.slowdown
+        )
         step, sent = self._exchanged(candidate, workers, parts)
         alone = self.device.batch / self.device.seconds(self.device.batch)
         return Prediction(

@@ -6,11 +6,7 @@ import dataclasses
 import math
 from typing import Literal
 
-# Seconds per byte of trained weights that one device's update takes: the slope of a step's time
-# over the model's size, from the steps on one device in benchmarks/results (side_by_side-scaling:
-# an MLP of 40 MB with batches of 64 to 16; SGD with momentum, one CPU core).
-UPDATE_SECONDS_PER_BYTE = 6e-10
-# An update is at most this part of a step, whatever the constant above says.
+# An update is at most this part of a step, whatever the constants of `Costs` say.
 _LARGEST_UPDATE = 0.5
 
 
@@ -108,17 +104,18 @@ class Device:
         return self.fixed + (self.step - self.fixed) * batch / self.batch
 
     def parts(
-        self, workload: Workload, batch: float, slowdown: float = 1.0
+        self, workload: Workload, batch: float, update_per_byte: float, slowdown: float = 1.0
     ) -> tuple[float, float, float]:
         """The seconds of the forward pass, of the backward pass and of the update.
 
         Args:
             workload: what is trained.
             batch: the number of samples.
+            update_per_byte: seconds of the update for each byte of trained weights.
             slowdown: for how many times as long the device computes as alone.
         """
         whole = slowdown * self.seconds(batch)
-        update = slowdown * UPDATE_SECONDS_PER_BYTE * workload.trained_bytes
+        update = slowdown * update_per_byte * workload.trained_bytes
         update = min(update, _LARGEST_UPDATE * whole)
         passes = whole - update
         return workload.forward * passes, (1 - workload.forward) * passes, update

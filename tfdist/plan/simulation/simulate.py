@@ -37,7 +37,7 @@ def simulate(times: Times, policy: Policy, exchange: float = 0.0, update: float 
     >>> from tfdist.staleness import SSP, Synchronous
     >>> times = np.tile([1.0, 1.0, 5.0], (100, 1))
     >>> [simulate(times, policy).seconds(60) for policy in (Synchronous(), SSP(3))]
-    [100.0, 95.0]
+    [100.0, 90.0]
     """
     workers = times.shape[1]
     if policy.synchronous:
