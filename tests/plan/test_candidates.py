@@ -55,6 +55,13 @@ def test_on_a_slow_link_compression_is_recommended_with_the_reason():
     assert "not that of one device" in found.reason and "70 MB travel" in found.reason
 
 
+def test_what_converges_badly_is_not_recommended():
+    every = predictions(planner(1.25e7), (8,))
+    (random,) = [p for p in every if p.candidate == Candidate("multi_worker", "randomk")]
+    fastest = dataclasses.replace(random, step=random.step / 1000)
+    assert candidates.best([*every, fastest]).candidate.compression == "powersgd"
+
+
 def test_where_nothing_helps_one_device_is_recommended():
     found = advice(planner(1e4, step=1e-3))
     assert (found.workers, found.code) == (1, None)

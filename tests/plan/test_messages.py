@@ -52,6 +52,13 @@ def test_powersgd_has_two_exchanges():
     assert [(m.payload, m.exchanges, m.aggregation) for m in found] == [(16000, 2, "sum")]
 
 
+def test_warm_ups_are_over():
+    late = tfdist.compression.DGC(ratio=0.01, warmup_steps=100, momentum=0.0)
+    found = messages_of(workload((500, 500)), Choice.of(late), 2)
+    after = [c.wire_bytes(tf.TensorSpec([250_000], tf.float32)) for _, c in late.stages()]
+    assert len(set(after)) > 1 and [m.payload for m in found] == after[-1:]
+
+
 def test_rows_travel_or_the_table_if_that_is_less():
     few, many = (workload((1000, 16), (10,), rows=rows, sums=True) for rows in (50, 5000))
     (table,) = [m for m in messages_of(many, None, 2) if m.payload > 1000]

@@ -87,6 +87,12 @@ def test_gathered_payloads_reach_everyone_and_are_all_decoded():
     assert eight.encoding == two.encoding
 
 
+def test_rounds_of_a_gather_are_half_those_of_a_sum():
+    machines = Machines(Link(0.25, 1e-6), costs=Costs())
+    ways = carried([message(1, 1.0), message(1, 1.0, aggregation="gather")], 4, machines)
+    assert [way.latency for way in ways] == [6 * 0.25, 3 * 0.25]
+
+
 def test_hosts_with_several_ranks_send_less_if_they_sum_first():
     machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=Costs())
     (ring,) = carried([message(1, 1.0)], 4, machines)
