@@ -82,6 +82,7 @@ def test_a_saved_model_is_planned(saved):
         (["--bandwidth", "1Gbit/s"], "A saved model needs --batch-size. Received: "),
         (["--batch-size", "8"], "Received: neither --cluster nor --bandwidth"),
         (["--batch-size", "8", "--cluster", "none.json"], "Received: 'none.json'"),
+        (["--price", "2.5/h"], "Received: --price 2.5 without --samples"),
     ],
 )
 def test_errors_are_one_line(saved, arguments, received):

@@ -93,8 +93,14 @@ def answer(question: Question) -> Answer:
         question: what is asked.
 
     Raises:
-        ValueError: when the model or the cluster cannot be read, or the link is not known.
+        ValueError: when the model or the cluster cannot be read, or the link is not known; for a
+            price without the samples of an epoch.
     """
+    if question.price is not None and question.samples is None:
+        raise ValueError(
+            "The price is that of an epoch: give --samples too. "
+            f"Received: --price {question.price} without --samples"
+        )
     known = None if question.cluster is None else read_cluster(question.cluster)
     machines = _machines(question, known)
     step = question.device_step or (known.device_step if known else None)
