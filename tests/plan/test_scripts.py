@@ -91,7 +91,7 @@ class Own(keras.Model):
 import tfdist
 with tfdist.MirroredStrategy().scope():
     model = Own()
-    model.build((None, 3))
+    model(x[:1])
     model.compile("sgd", "mse")
 model.fit(x, y)
 """
