@@ -76,7 +76,7 @@ def _cells(prediction: Prediction, epoch: Epoch) -> tuple[str, ...]:
         options.replace("tfdist.", ""),
         "yes" if p.candidate.is_exact else "no",
         duration(p.step),
-        f"{p.samples_per_second:,.0f}",
+        f"{float(f'{p.samples_per_second:.3g}'):,.0f}",
         f"{100 * p.efficiency:.0f} %",
         size(p.sent),
         size(p.memory),
