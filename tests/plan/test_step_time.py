@@ -110,6 +110,12 @@ def test_local_steps_exchange_once_in_a_round():
     assert step_time.with_local_steps(PARTS, longer, hidden) == pytest.approx(3.5 + 8 / 8)
 
 
+def test_sharded_updates_travel_after_their_half_of_the_sums():
+    ways = carried([message(4, 1.0)])
+    found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2)
+    assert found == pytest.approx(3 + 2 + 0.5 / 2 + 2)
+
+
 def test_parameter_servers_are_as_fast_as_their_link():
     link = Link(0.0, 1e-6)
     few = step_time.with_parameter_servers(PARTS, 1e6, 2, 1, link)

@@ -82,6 +82,7 @@ class DistributedOptimizer(OptimizerWrapper):
     accumulator: GradientAccumulator | None = None
     compression_state: Any = None
     local_state: Any = None
+    parts_of_state: Any = None
     _path: StepPath | None = None
 
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -126,6 +127,10 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def _build_inner(self, variables: list[keras.Variable]) -> None:
         self._update.build(variables)
+
+    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
+        """Ends training: the inner optimizer may overwrite variables with their averages."""
+        self._update.finalize(var_list)
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the inner optimizer's state, in its own layout."""

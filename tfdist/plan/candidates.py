@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from tfdist.local.choices import DiLoCo, LocalSGD, LocalSteps
 from tfdist.plan.codecs import SECONDS_PER_BYTE
 from tfdist.plan.machine import Machines
-from tfdist.plan.memory import SHARDINGS
 from tfdist.plan.prediction import Candidate, Prediction
 
 SEVERAL_PROCESSES = ("multi_worker", "horovod")
@@ -52,7 +51,8 @@ def candidates(workers: int, machines: Machines) -> list[Candidate]:
         for exchange in exchanges
     ]
     for strategy in strategies:
-        found += [Candidate(strategy, sharding=kind) for kind in SHARDINGS if kind]
+        # "gradients" is the same without accumulation.
+        found.append(Candidate(strategy, sharding="optimizer"))
         found += [Candidate(strategy, code, local) for local in LOCAL for code in _WITH_LOCAL]
     return [*found, Candidate("parameter_server")]
 

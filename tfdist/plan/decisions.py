@@ -97,8 +97,8 @@ DECISIONS = (
     Decision(
         "fits but for the optimizer's state", ANY, "fast", "equal", "stable",
         'tfdist.Strategy("multi_worker", sharding="optimizer")',
-        "exact; as many bytes as an all-reduce; `tfdist plan --memory 16GB` says how many replicas "
-        "it takes", "planning",
+        "exact; as many bytes as an all-reduce, and each replica keeps its part of the optimizer's "
+        "state; `tfdist plan --memory 16GB` says how many replicas it takes", "sharding",
     ),
     Decision(
         "does not fit: a large embedding", "several machines", ANY, ANY, ANY,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from tfdist.options import SHARDINGS
 from tfdist.plan.workload import Workload
-
-SHARDINGS = (None, "optimizer", "gradients")
+from tfdist.validation import check_choice
 
 
 def bytes_per_rank(workload: Workload, ranks: int, sharding: str | None) -> float:
-    """The bytes of weights, gradients and slots on each rank, without activations.
+    """The most bytes of weights, gradients and slots on each rank, without activations.
+
+    While the backward pass runs, a rank has whole gradients. So "gradients" needs as much as
+    "optimizer"; it only saves memory where gradients are accumulated.
 
     Args:
         workload: the model.
         ranks: the number of ranks.
-        sharding: what is divided among the ranks: "optimizer", its slots; "gradients", these too;
-            None for nothing.
+        sharding: the option of the strategies; None for nothing that is divided.
 
     Raises:
         ValueError: for another kind of sharding.
@@ -22,8 +24,6 @@ def bytes_per_rank(workload: Workload, ranks: int, sharding: str | None) -> floa
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
     Models" (SC 2020), section 5: stages 1 and 2.
     """
-    if sharding not in SHARDINGS:
-        raise ValueError(f"`sharding` must be one of {SHARDINGS}. Received: sharding={sharding!r}")
+    check_choice("sharding", sharding, (None, *SHARDINGS))
     slots = workload.slot_bytes / (ranks if sharding else 1)
-    gradients = workload.trained_bytes / (ranks if sharding == "gradients" else 1)
-    return workload.trained_bytes + workload.frozen_bytes + gradients + slots
+    return 2 * workload.trained_bytes + workload.frozen_bytes + slots

@@ -164,4 +164,6 @@ class Planner:
             step = step_time.with_local_steps(parts, carried, candidate.local)
             return step, sent / candidate.local.steps
         early = self.machines.costs.early
+        if candidate.sharding is not None:
+            return step_time.sharded(parts, messages, carried, workers, early), sent
         return step_time.synchronous(parts, messages, carried, early), sent

@@ -111,6 +111,36 @@ def synchronous(
     return cores if messages else cores + update
 
 
+def sharded(
+    parts: tuple[float, float, float],
+    messages: Sequence[Message],
+    carried: Sequence[Carriage],
+    ranks: int,
+    early: float = 1.0,
+) -> float:
+    """The seconds of a step in which each rank updates its part of the variables.
+
+    Half of an all-reduce, the sums of a rank's parts, travels beside the backward pass; the other
+    half, the updated parts, after the update.
+
+    Args:
+        parts: as for `synchronous`.
+        messages: as for `synchronous`.
+        carried: as for `synchronous`, for whole all-reduces.
+        ranks: the number of ranks.
+        early: as for `synchronous`.
+    """
+    forward, backward, update = parts
+    halves = [
+        dataclasses.replace(
+            way, busy=way.busy / 2, latency=way.latency / 2, sent=way.sent / 2, cores=way.cores / 2
+        )
+        for way in carried
+    ]
+    sums = synchronous((forward, backward, update / ranks), messages, halves, early)
+    return sums + exchanged_alone(halves)
+
+
 def _computed(
     seconds: float,
     start: float,

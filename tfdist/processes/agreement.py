@@ -13,7 +13,6 @@ from tfdist import compat
 from tfdist.checksum import checksum
 from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.step.accumulation import GradientAccumulator
-from tfdist.step.local_state import LocalState
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
 
@@ -162,13 +161,10 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
     for owner in [model, *optimizers_of(model).values()]:
         for variable in owner.variables:
             found.setdefault(id(variable.value), variable.value)
-    for accumulator in accumulators(model):
-        found.setdefault(id(accumulator.micro_step), accumulator.micro_step)
     for state in replica_states(model):
-        if isinstance(state, LocalState):
-            for owned in state.owned:
-                found.pop(id(owned), None)
-            found.update({id(counter): counter for counter in state.counters})
+        for owned in state.owned:
+            found.pop(id(owned), None)
+        found.update({id(counter): counter for counter in state.counters})
     return [v for v in found.values() if v.dtype != tf.string]
 
 
@@ -179,11 +175,11 @@ def rates(model: keras.Model) -> list[tf.Variable]:
 
 
 def replica_states(model: keras.Model) -> list[ReplicaState]:
-    """The state that each replica owns: of accumulation, of compressors, and of local steps."""
+    """The state that each replica owns: of accumulation, compressors, local steps, sharding."""
     found = [
         getattr(optimizer, name, None)
         for optimizer in optimizers_of(model).values()
-        for name in ("accumulator", "compression_state", "local_state")
+        for name in ("accumulator", "compression_state", "local_state", "parts_of_state")
     ]
     return [state for state in found if state is not None]
 
