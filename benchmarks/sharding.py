@@ -68,7 +68,8 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
         f"{first['parameters'] / 1e6:.1f} M weights; {link}. Bytes per weight: the peak of a "
         "rank's memory while it trains, above the process without a model. A step is an update. "
         f"Medians of {arguments.rounds} launches, and of their ratios to the row without "
-        f"`sharding`. All ranks share this machine. {machine.measured_with('TensorFlow', 'Keras', 'Horovod')}. "
+        "`sharding`. All ranks share this machine. "
+        f"{machine.measured_with('TensorFlow', 'Keras', 'Horovod')}. "
         "Made by `make benchmark-sharding`."
     )
     rows = []

@@ -10,7 +10,19 @@ from tfdist import _versions
 from tfdist.strategies.horovod.backend import is_installed
 
 _KERAS = _versions.release(keras.__version__)
-_USUAL: dict[str, tuple[str, ...]] = {}
+_USUAL = {
+    "mirrored-2-sharded": (
+        "Lamb",
+        "MultiOptimizer in a LossScaleOptimizer",
+        "ModelCheckpoint",
+        "two optimizers (GAN)",
+    ),
+    "mirrored-3-sharded": (
+        "accumulation_steps=3, steps_per_execution=4, remainders",
+        "last batch of 1 sample",
+        "synchronized BatchNormalization, last batch of 3",
+    ),
+}
 
 
 def _cells():

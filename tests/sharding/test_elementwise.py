@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+import tensorflow as tf
 
 from tfdist.step.sharding.elementwise import check_elementwise
 
@@ -36,6 +37,14 @@ class _ByNorm(keras.optimizers.SGD):
         super().update_step(gradient / norm, variable, learning_rate)
 
 
+class _ByGlobalNorm(keras.optimizers.SGD):
+    """Divides all gradients by the norm of them all."""
+
+    def apply(self, grads, trainable_variables=None):
+        norm = tf.linalg.global_norm(grads)
+        super().apply([gradient / norm for gradient in grads], trainable_variables)
+
+
 class _FromValues(keras.optimizers.SGD):
     """Remembers where the weights began."""
 
@@ -53,6 +62,7 @@ class _NotMade(keras.optimizers.SGD):
 
 _OTHERS += [
     (_ByNorm(), "differs from that of its halves"),
+    (_ByGlobalNorm(), "differs from that of its halves"),
     (_FromValues(), "begins with the values of the weights"),
     (_NotMade(), "raises TypeError: no copies"),
 ]

@@ -72,6 +72,31 @@ def test_an_optimizer_with_a_layout_of_its_own_is_refused():
         model.fit(_X, _Y, verbose=0)
 
 
+class _Unknown(keras.optimizers.SGD):
+    def build(self, variables):
+        super().build(variables)
+        for variable in variables:
+            self.add_variable(variable.shape, name="own")
+
+
+def test_state_of_which_nobody_knows_the_variable_is_refused():
+    with pytest.raises(ValueError, match="_Unknown, which has made .*own"):
+        _compiled(_strategy(), _Unknown).fit(_X, _Y, verbose=0)
+
+
+def test_the_state_cannot_be_set_by_hand():
+    model = _compiled(_strategy(), keras.optimizers.Adam)
+    model.fit(_X, _Y, verbose=0)
+    with pytest.raises(ValueError, match="Received: set_weights of adam with 6 arrays"):
+        model.optimizer.set_weights([v.numpy() for v in model.optimizer.variables])
+
+
+def test_averages_cannot_be_swapped_with_weights():
+    model = _compiled(_strategy(), lambda: keras.optimizers.Adam(use_ema=True))
+    with pytest.raises(ValueError, match="SwapEMAWeights with sharding='optimizer'"):
+        model.fit(_X, _Y, verbose=0, callbacks=[keras.callbacks.SwapEMAWeights()])
+
+
 def test_an_optimizer_with_state_is_refused():
     strategy = _strategy()
     with strategy.scope():

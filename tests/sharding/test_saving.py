@@ -133,6 +133,50 @@ def test_a_loss_scale_is_saved(tmp_path):
     _assert_equal(_state(keras.models.load_model(tmp_path / "saved.keras")), _state(plain))
 
 
+def _with_head(strategy, units):
+    with strategy.scope():
+        layers = [keras.layers.Dense(6, name="body"), keras.layers.Dense(units, name="head")]
+        model = keras.Sequential([keras.Input((5,)), *layers])
+        model.compile("adam", "mse")
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.mark.parametrize("units", [6, 4])
+def test_a_file_of_other_shapes_changes_nothing(units, tmp_path):
+    other = _with_head(_strategy(1, None), units)
+    for variable in other.optimizer.variables:
+        variable.assign(np.ones(variable.shape))
+    other.save_weights(tmp_path / "saved.weights.h5")
+    model = _with_head(_strategy(2, "optimizer"), 7)
+    before = _state(model)
+    with pytest.warns(UserWarning, match="could not be loaded"):
+        model.load_weights(tmp_path / "saved.weights.h5", skip_mismatch=True)
+    for one, now in zip(before, _state(model), strict=True):
+        np.testing.assert_array_equal(one, now)
+
+
+def test_constraints_leave_weights_without_gradients_alone():
+    class Unused(keras.layers.Layer):
+        def build(self, shape):
+            self.unused = self.add_weight((3, 4), "ones", constraint="max_norm", name="unused")
+
+        def call(self, inputs):
+            return inputs
+
+    found = []
+    for kind in ((1, None), (2, "optimizer")):
+        keras.utils.set_random_seed(3)
+        with _strategy(*kind).scope():
+            model = keras.Sequential([keras.Input((5,)), Unused(), keras.layers.Dense(3)])
+            average = {"use_ema": True, "ema_overwrite_frequency": 2}
+            model.compile(keras.optimizers.SGD(1e-2, **average), "mse")
+        with pytest.warns(UserWarning, match="Gradients do not exist"):
+            _fit(model)
+        found.append(model.get_weights())
+    _assert_equal(*found)
+
+
 def test_a_file_without_optimizer_state_is_read_with_a_warning(tmp_path):
     plain = _model(_strategy(1, None))
     plain.save_weights(tmp_path / "saved.weights.h5")

@@ -21,7 +21,7 @@ from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.loss_tags import LOSS, refuse_unweighted, tag
 from tfdist.step.path import StepPath
-from tfdist.step.update import update_of
+from tfdist.step.update import Update, update_of
 from tfdist.step.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
 
@@ -128,17 +128,12 @@ class DistributedOptimizer(OptimizerWrapper):
     def _build_inner(self, variables: list[keras.Variable]) -> None:
         self._update.build(variables)
 
-    def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
-        """Ends training: the inner optimizer may overwrite variables with their averages."""
-        self._update.finalize(var_list)
-
-    def save_own_variables(self, store: dict) -> None:
-        """Writes the inner optimizer's state, in its own layout."""
-        self._update.save_own_variables(store)
+    def _keeper(self) -> Update:
+        return self._update
 
     def load_own_variables(self, store: dict) -> None:
         """Reads the inner optimizer's state."""
-        self._update.load_own_variables(store)
+        super().load_own_variables(store)
         if self.local_state is not None:
             self.local_state.note_file(bool(store.keys()))
 

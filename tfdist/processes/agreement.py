@@ -15,6 +15,7 @@ from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding.state import PartsOfState
 
 
 class Agreement:
@@ -39,6 +40,7 @@ class Agreement:
         self._strategy = strategy
         self._variables_of = variables
         self._before: list[int] = []
+        self._parts_before: list[int] = []
         self._acts = True
 
     def begin(self, acts: bool = True, trained: bool = True) -> None:
@@ -51,6 +53,7 @@ class Agreement:
         self._acts = acts
         if trained or not self._before:
             self._before = self._checksums()
+            self._parts_before = self._checksums_of_parts()
 
     def end(self) -> None:
         """Makes weights, learning rate, next epoch and the decision to stop equal everywhere.
@@ -67,9 +70,12 @@ class Agreement:
             int(any(changed)),
             common,
             int(any(state.is_new for state in replica_states(self._model))),
+            int(self._acts and self._checksums_of_parts() != self._parts_before),
         ]
         rows = self._strategy.processes.all_gather(row)
-        stops, epochs, changes, states, news = rows.T.tolist()
+        stops, epochs, changes, states, news, parts = rows.T.tolist()
+        if not any(news):
+            _check_parts(parts)
         root = changes.index(1) if any(changes) else 0
         if not any(changes):
             check_equal(states)
@@ -99,8 +105,23 @@ class Agreement:
     def _variables(self) -> list[tf.Variable]:
         return self._variables_of(self._model)
 
+    def _checksums_of_parts(self) -> list[int]:
+        """Of the optimizer's state in sharded training, of which this process has parts."""
+        states = [s for s in replica_states(self._model) if isinstance(s, PartsOfState)]
+        return [checksum_of(self._strategy, own) for state in states for own in state.owned]
+
     def _checksums(self) -> list[int]:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
+
+
+def _check_parts(changes: Sequence[int]) -> None:
+    """Raises RuntimeError if a callback changed the parts of some processes only."""
+    if any(changes) and not all(changes):
+        raise RuntimeError(
+            "A callback has changed the optimizer's state in some ranks only. With `sharding` each "
+            "rank has a part of this state, so the others cannot take it over. Change it in all "
+            f"ranks. Received by rank, whether it has changed: {list(map(bool, changes))}"
+        )
 
 
 def check_equal(states: Sequence[int]) -> None:

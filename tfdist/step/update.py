@@ -49,8 +49,11 @@ class Update(Protocol):
             after: tensors that must be computed before any part of the update.
         """
 
-    def finalize(self, variables: list[keras.Variable]) -> None:
+    def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
         """Ends training: some optimizers set variables to averages then; outside of replicas."""
+
+    def set_weights(self, weights: list) -> None:
+        """Sets the state to arrays."""
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the state in the layout of the user's optimizer."""
@@ -96,9 +99,13 @@ class WholeVariables(Update):
         with tf.control_dependencies(ready), compat.applying_reduced_gradients():
             self.optimizer.apply(gradients, variables)
 
-    def finalize(self, variables: list[keras.Variable]) -> None:
+    def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
         """Lets the optimizer end training."""
         self._given.finalize_variable_values(variables)
+
+    def set_weights(self, weights: list) -> None:
+        """Sets the optimizer's variables."""
+        self._given.set_weights(weights)
 
     def save_own_variables(self, store: dict) -> None:
         """Lets the optimizer write. Keras' own method would first read each variable whole."""

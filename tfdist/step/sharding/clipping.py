@@ -19,20 +19,20 @@ def clip_parts(optimizer: keras.optimizers.Optimizer, parts: list[Any]) -> list[
         optimizer: has `clipnorm`, `global_clipnorm`, `clipvalue`, or none of them.
         parts: this replica's parts of the gradients: tensors and `tf.IndexedSlices`.
     """
-    if optimizer.clipnorm:
+    if optimizer.clipnorm and optimizer.clipnorm > 0:
         norms = tf.unstack(tf.sqrt(_squares(parts)), num=len(parts))
         return [
             _times(part, optimizer.clipnorm / tf.maximum(norm, optimizer.clipnorm))
             for part, norm in zip(parts, norms)
         ]
-    if optimizer.global_clipnorm:
+    if optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
         norm = tf.sqrt(tf.reduce_sum(_squares(parts)))
         factor = optimizer.global_clipnorm / tf.maximum(norm, optimizer.global_clipnorm)
         # As in Keras, a norm that is not finite makes all gradients NaN.
         factor += norm - norm
         # And sparse gradients become dense, which adds up rows that come twice.
         return [_times(tf.convert_to_tensor(part), factor) for part in parts]
-    if optimizer.clipvalue:
+    if optimizer.clipvalue and optimizer.clipvalue > 0:
         most = optimizer.clipvalue
         return [
             tf.IndexedSlices(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -18,8 +19,8 @@ _TOLERANCE = 1e-6
 def check_elementwise(optimizer: keras.optimizers.Optimizer) -> None:
     """Raises ValueError unless parts of a variable can be updated one by one.
 
-    A copy of the optimizer updates a small variable, and another copy the two halves of this
-    variable. Both must come to the same. Clipping is left out, as it is done before.
+    A copy of the optimizer updates a small variable, and two others a half of this variable each.
+    All must come to the same. Clipping is left out, as it is done before.
 
     Args:
         optimizer: as the user gave it, below any loss scaling.
@@ -52,8 +53,9 @@ def _problem(kind: type[keras.optimizers.Optimizer], config: dict[str, Any]) -> 
         first = generator.normal(size=shape).astype(np.float32)
         gradients = generator.normal(size=(_UPDATES, *shape)).astype(np.float32)
         try:
-            (whole,) = _updated(kind, config, [first], [[g] for g in gradients])
-            halves = _updated(kind, config, _halves(first), [_halves(g) for g in gradients])
+            whole = _updated(kind, config, first, gradients)
+            by_half = zip(_halves(first), zip(*map(_halves, gradients)))
+            halves = [_updated(kind, config, half, given) for half, given in by_half]
         except Exception as error:
             return _raises(error)
         difference = float(np.abs(whole.ravel() - np.concatenate(halves)).max())
@@ -84,13 +86,13 @@ def _state_depends_on_values(
 def _updated(
     kind: type[keras.optimizers.Optimizer],
     config: dict[str, Any],
-    values: list[np.ndarray],
-    gradients: list[list[np.ndarray]],
-) -> list[np.ndarray]:
-    """What an optimizer makes of variables with these first values."""
+    value: np.ndarray,
+    gradients: Iterable[np.ndarray],
+) -> np.ndarray:
+    """What an optimizer makes of a variable with this first value."""
     optimizer = kind.from_config(dict(config))
-    variables = [keras.Variable(value, name="weight") for value in values]
-    optimizer.build(variables)
-    for some in gradients:
-        optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in some], variables)
-    return [variable.numpy() for variable in variables]
+    variable = keras.Variable(value, name="weight")
+    optimizer.build([variable])
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+    return variable.numpy()

@@ -91,7 +91,12 @@ class PartsOfState(ReplicaState):
                 store[places[id(variable)]] = variable.numpy()
 
     def read(self, variables: Sequence[keras.Variable], store: dict) -> None:
-        """Reads what `write` writes, and sets the parts."""
+        """Reads what `write` writes, and sets the parts.
+
+        Raises:
+            ValueError: before anything is set, when the file has another shape.
+        """
+        self._check_shapes(variables, store)
         places = {id(variable): str(place) for place, variable in enumerate(variables)}
         keys = [places.pop(id(slot.variable)) for slot in self._slots]
 
@@ -106,6 +111,16 @@ class PartsOfState(ReplicaState):
         for variable in variables:
             if id(variable) in places:
                 variable.assign(store[places[id(variable)]])
+
+    def _check_shapes(self, variables: Sequence[keras.Variable], store: dict) -> None:
+        shapes = {id(slot.variable): slot.parts.shape for slot in self._slots}
+        for place, variable in enumerate(variables):
+            expected = shapes.get(id(variable), tuple(variable.shape))
+            if (found := np.shape(store[str(place)])) != expected:
+                raise ValueError(
+                    f"The file has another shape of {variable.path}, which is {expected} for the "
+                    f"whole variable. Received: {found}"
+                )
 
     def joined(self, rows: Iterator[np.ndarray]) -> Iterator[tuple[SlotInParts, np.ndarray]]:
         """The whole variables, one after the other.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -72,6 +73,7 @@ class UpdateOfParts:
         for optimizer in self._optimizers():
             if optimizer not in known:  # a `MultiOptimizer` may choose them by variable
                 check_elementwise(optimizer)
+        self._check_common([slot.variable for slot in slots])
         parts_of = {id(own): parts for own, parts in zip(self._own, self._parts)}
         self.state = PartsOfState(
             [SlotInParts(slot.variable, parts_of[id(slot.of)]) for slot in slots],
@@ -90,17 +92,32 @@ class UpdateOfParts:
                 "optimizer that has not been built, and load its state afterwards. "
                 f"Received: {self._given.name}, which is built"
             )
-        if type(self.optimizer).save_own_variables is not _Optimizer.save_own_variables:
-            raise ValueError(
-                "With `sharding` an optimizer's state is saved in Keras' own layout. Leave "
-                "`sharding` out for an optimizer that saves in another one. Received: "
-                f"{type(self.optimizer).__name__}, which has a `save_own_variables` of its own"
-            )
+        for name in ("save_own_variables", "load_own_variables"):
+            if getattr(type(self.optimizer), name) is not getattr(_Optimizer, name):
+                raise ValueError(
+                    "With `sharding` an optimizer's state is saved in Keras' own layout. Leave "
+                    "`sharding` out for an optimizer that saves in another one. Received: "
+                    f"{type(self.optimizer).__name__}, which has a `{name}` of its own"
+                )
         overwritten = [v.path for v in variables if getattr(v, "overwrite_with_gradient", False)]
         if overwritten:
             raise ValueError(
                 "With `sharding` variables cannot take their gradient as their value (float8 "
                 f"training). Received: {overwritten}"
+            )
+
+    def _check_common(self, in_parts: list[keras.Variable]) -> None:
+        """Raises ValueError for state that may belong to one variable, and is not known to."""
+        known = {id(variable) for variable in in_parts}
+        unknown = [
+            v.path for v in self._given.variables if id(v) not in known and math.prod(v.shape) > 1
+        ]
+        if unknown:
+            raise ValueError(
+                "With `sharding` an optimizer makes what it keeps for a variable with "
+                "`add_variable_from_reference` or `add_optimizer_variables`, so that tfdist knows "
+                f"which variable it is for. Received: {type(self.optimizer).__name__}, which has "
+                f"made {unknown} otherwise"
             )
 
     def number(self) -> tf.Tensor:
@@ -118,7 +135,7 @@ class UpdateOfParts:
         # The averages of all weights are updated, also of those that have no gradient.
         read = everywhere if any(o.use_ema for o in optimizers) else given
         overwrites = any(o.use_ema and o.ema_overwrite_frequency for o in optimizers)
-        changed = everywhere if overwrites else self._with_gradients(given, gradients)
+        updated = self._with_gradients(given, gradients)
         ready = [tf.group(*after)] if after else []
         with tf.control_dependencies(ready):
             self._read_parts(read, dict(zip(given, gradients)))
@@ -128,7 +145,7 @@ class UpdateOfParts:
                 compat.clipping_by(clip_parts),
             ):
                 self.optimizer.apply(gradients, [self._own[place] for place in given])
-        self._spread(changed, constrains=True)
+        self._spread(everywhere if overwrites else updated, constrained=updated)
         self._clear(read)
 
     @staticmethod
@@ -153,12 +170,12 @@ class UpdateOfParts:
                     whole = tf.identity(self._variables[place].value)
                     self._own[place].assign(self._parts[place].part(whole, static_id()))
 
-    def _spread(self, places: Sequence[int], constrains: bool) -> None:
+    def _spread(self, places: Sequence[int], constrained: Collection[int] = ()) -> None:
         """Gives all replicas the whole variables; in replica context.
 
         Args:
             places: which variables.
-            constrains: whether to apply the variables' constraints.
+            constrained: those of them whose constraints are applied.
         """
         parts = [self._parts[place] for place in places]
         own = [
@@ -170,7 +187,7 @@ class UpdateOfParts:
             for place, value in zip(places, whole):
                 variable = self._variables[place]
                 variable.assign(value)
-                if constrains and variable.constraint is not None:
+                if place in constrained and variable.constraint is not None:
                     variable.assign(variable.constraint(variable))
 
     def _clear(self, places: Sequence[int]) -> None:
@@ -178,7 +195,15 @@ class UpdateOfParts:
         for place in places:
             self._own[place].clear(index_of_replica())
 
-    def finalize(self, variables: list[keras.Variable]) -> None:
+    def set_weights(self, weights: list) -> None:
+        """Refuses: one process has the parts of its replicas only."""
+        raise ValueError(
+            "With `sharding` the variables of an optimizer are parts. Set them with "
+            "`model.load_weights` or `keras.models.load_model`. "
+            f"Received: set_weights of {self._given.name} with {len(weights)} arrays"
+        )
+
+    def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
         """Lets the optimizer end training, if it does anything then; in cross-replica context."""
         del variables  # those that the optimizer was built for
         plain = _Optimizer.finalize_variable_values
@@ -195,7 +220,7 @@ class UpdateOfParts:
                 compat.applying_reduced_gradients(),
             ):
                 self.optimizer.finalize_variable_values(list(self._own))
-            self._spread(everywhere, constrains=False)
+            self._spread(everywhere)
             self._clear(everywhere)
 
         strategy = self._strategy
