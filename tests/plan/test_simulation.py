@@ -41,7 +41,7 @@ def drawn(steps=60, seed=0, **options):
     return ComputeTimes(**options).draw(np.random.default_rng(seed), steps)
 
 
-# /work/shared/FACTS.md, section 5, does not say how times were drawn. The median and the spread of
+# Figures of an earlier simulation, of which nobody wrote down the times. The median and the spread of
 # each kind are chosen so that two of its five figures come out; the other three follow.
 MEASURED = {
     "one slower for good": (
