@@ -41,8 +41,8 @@ def drawn(steps=60, seed=0, **options):
     return ComputeTimes(**options).draw(np.random.default_rng(seed), steps)
 
 
-# Figures of an earlier simulation, of which nobody wrote down the times. The median and the spread of
-# each kind are chosen so that two of its five figures come out; the other three follow.
+# Figures of an earlier simulation, of which nobody wrote down the times. The median and the spread
+# of each kind are chosen so that two of its five figures come out; the other three follow.
 MEASURED = {
     "one slower for good": (
         ComputeTimes(8, spread=0.3, slower=(5.0,)),
