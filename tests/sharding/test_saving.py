@@ -13,6 +13,11 @@ _Y = np.random.default_rng(1).normal(size=(24, 3)).astype("float32")
 _KINDS = [(1, None), (2, None), (2, "optimizer"), (3, "gradients"), (4, "optimizer")]
 
 
+def _usual(*usual, of):
+    """Parameters of which the default suite has `usual` only."""
+    return [pytest.param(*one, marks=() if one in usual else pytest.mark.full) for one in of]
+
+
 def _strategy(replicas, sharding, steps=1):
     return tfdist.MirroredStrategy(DEVICES[:replicas], sharding=sharding, accumulation_steps=steps)
 
@@ -56,8 +61,14 @@ def reference():
     return found
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["model", "weights"])
-@pytest.mark.parametrize(("replicas", "sharding"), _KINDS[2:])
+@pytest.mark.parametrize(
+    ("replicas", "sharding", "whole"),
+    _usual(
+        (3, "gradients", True),
+        (2, "optimizer", False),
+        of=[(*kind, whole) for kind in _KINDS[2:] for whole in (True, False)],
+    ),
+)
 def test_training_goes_on_in_every_other_kind(replicas, sharding, whole, tmp_path, reference):
     path = str(tmp_path / ("saved.keras" if whole else "saved.weights.h5"))
     model = _model(_strategy(replicas, sharding))
@@ -68,7 +79,7 @@ def test_training_goes_on_in_every_other_kind(replicas, sharding, whole, tmp_pat
         alone.load_weights(path)
     _assert_equal(alone.get_weights(), reference[0][0])
     _assert_equal(_state(alone), reference[0][1])
-    for others in _KINDS:
+    for others in ((1, None), (2, None), (4, "optimizer"), (3, "gradients")):
         strategy = _strategy(*others)
         if whole:
             with strategy.scope():
@@ -82,7 +93,7 @@ def test_training_goes_on_in_every_other_kind(replicas, sharding, whole, tmp_pat
         _assert_equal(_state(keras.models.load_model(tmp_path / "again.keras")), reference[1][1])
 
 
-@pytest.mark.parametrize(("replicas", "sharding"), _KINDS[2:])
+@pytest.mark.parametrize(("replicas", "sharding"), _usual((3, "gradients"), of=_KINDS[2:]))
 def test_files_of_other_kinds_are_read(replicas, sharding, tmp_path, reference):
     first = _model(_strategy(2, None))
     _fit(first)
@@ -95,8 +106,19 @@ def test_files_of_other_kinds_are_read(replicas, sharding, tmp_path, reference):
     _assert_equal(model.get_weights(), reference[1][0])
 
 
-@pytest.mark.parametrize("reader", _KINDS)
-@pytest.mark.parametrize("writer", [(2, "optimizer"), (3, "gradients"), (2, None)])
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    _usual(
+        ((3, "gradients"), (1, None)),
+        ((3, "gradients"), (2, "optimizer")),
+        ((2, None), (3, "gradients")),
+        of=[
+            (writer, reader)
+            for writer in ((2, "optimizer"), (3, "gradients"), (2, None))
+            for reader in _KINDS
+        ],
+    ),
+)
 def test_accumulated_gradients_go_on(writer, reader, tmp_path):
     plain = _model(_strategy(1, None, steps=3))
     _fit(plain, epochs=2)  # eight micro-batches: two updates, and two that wait
