@@ -24,6 +24,7 @@ LAYERS = (
     "strategies",
     "rendezvous",
     "launcher",
+    "checkup",
     "cli",
 )
 LAYER = {package: number for number, names in enumerate(LAYERS) for package in names.split()}

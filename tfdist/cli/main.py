@@ -10,10 +10,12 @@ import click
 from tfdist.cli.doctor import doctor
 from tfdist.cli.replay import replay
 from tfdist.cli.run import run
+from tfdist.cli.test import test
 
 _EXAMPLE = """\b
 Example:
   tfdist doctor
+  tfdist test -n 4
   tfdist run -n 2 train.py --epochs 3
   tfdist replay run.log train.py --epochs 3
 """
@@ -28,6 +30,7 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(doctor)
 cli.add_command(replay)
+cli.add_command(test)
 
 
 def main(arguments: list[str] | None = None) -> int:
