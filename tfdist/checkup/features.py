@@ -85,6 +85,10 @@ def _short_last(replicas: int) -> list[int]:
     return [4 * replicas, 4 * replicas, replicas // 2 + 1]
 
 
+def _less_last(replicas: int) -> list[int]:
+    return [4 * replicas, 4 * replicas, 3 * replicas + 1]
+
+
 def _many(replicas: int) -> list[int]:
     return [4 * replicas, 1, 3 * replicas + 1, 2 * replicas - 1]
 
@@ -132,7 +136,7 @@ ALL = (
         options={"accumulation_steps": 2},
         alone={"gradient_accumulation_steps": 2},
     ),
-    Feature("synchronized BatchNormalization", _momentum, _normalized, _short_last),
+    Feature("synchronized BatchNormalization", _momentum, _normalized, _less_last),
     Feature("an embedding, batches of many sizes", _momentum, _embedded, _many, words=True),
     Feature("compression to fp16", _sgd, _dense, _even, {"compression": "fp16"}, tolerance=_HALF),
 )

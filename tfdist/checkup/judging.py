@@ -182,7 +182,7 @@ def slow_of(links: Sequence[Link]) -> list[Link]:
     for between in (True, False):
         some = [link for link in links if link.between_hosts == between]
         seconds = _of_others([link.seconds for link in some])
-        latencies = _of_others([link.latency_seconds for link in some])
+        latencies = _of_others([link.usual_latency_seconds for link in some])
         for link, usual, latency in zip(some, seconds, latencies):
             is_late = link.latency_seconds > max(_FACTOR * latency, latency + _LEAST_LATENCY)
             if usual and (link.seconds > _FACTOR * usual or is_late):
@@ -194,29 +194,32 @@ def _slow_ways(ways: Sequence[_Way]) -> Iterator[str]:
     slow_links = slow_of([way.link for way in ways])
     slow = [way for way in ways if way.link in slow_links]
     fast = [way.link for way in ways if way not in slow]
-    usual = f"{statistics.median(map(_rate, fast)):,.0f} MB/s" if fast else ""
-    ends = dict.fromkeys(end for way in slow for end in way.ends)
-    culprits = [end for end in ends if _all_slow(end, ways, slow)]
-    for end in culprits:
+    usual = f"; others have {statistics.median(map(_rate, fast)):,.0f} MB/s" if fast else ""
+    while end := _worst_end(ways, slow):
         worst = max((way.link for way in slow if end in way.ends), key=lambda link: link.seconds)
+        ways, slow = ([way for way in some if end not in way.ends] for some in (ways, slow))
         look = "network card, cable and switch port" if worst.between_hosts else "cores"
         yield (
-            f"All links of {end} are slow ({_shown(worst)}; others have {usual}): look at its "
+            f"All links of {end} are slow ({_shown(worst)}{usual}): look at its "
             f"{look}, and at what else runs there"
         )
     for way in slow:
-        if not set(way.ends) & set(culprits):
-            first, second = way.ends
-            look = "the switches between the two" if way.link.between_hosts else "their cores"
-            yield (
-                f"The link between {first} and {second} is slow ({_shown(way.link)}; others have "
-                f"{usual}): look at {look}, and at what else runs there"
-            )
+        first, second = way.ends
+        look = "the switches between the two" if way.link.between_hosts else "their cores"
+        yield (
+            f"The link between {first} and {second} is slow ({_shown(way.link)}{usual}): look at "
+            f"{look}, and at what else runs there"
+        )
 
 
-def _all_slow(end: str, ways: Sequence[_Way], slow: Sequence[_Way]) -> bool:
-    own = [way for way in ways if end in way.ends]
-    return len(own) > 1 and all(way in slow for way in own)
+def _worst_end(ways: Sequence[_Way], slow: Sequence[_Way]) -> str:
+    """The end with the slowest links of those that have several links, all slow; "" for none."""
+    seconds: dict[str, float] = {}
+    for end in dict.fromkeys(end for way in slow for end in way.ends):
+        own = [way for way in ways if end in way.ends]
+        if len(own) > 1 and all(way in slow for way in own):
+            seconds[end] = sum(way.link.seconds for way in own)
+    return max(seconds, key=seconds.__getitem__, default="")
 
 
 def unequal(found: Sequence[Equality], names: Sequence[str]) -> Iterator[str]:

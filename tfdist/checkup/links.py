@@ -70,7 +70,7 @@ class LinkTest:
     def _measured(self, pairs: Sequence[_Pair]) -> Iterator[Link]:
         """The links of pairs that exchange at the same time."""
         own = next((pair for pair in pairs if self._processes.rank in pair), None)
-        latencies = self._latencies(own, pairs)
+        latencies, usual = self._latencies(own, pairs)
         bandwidths = [0.0] * len(pairs)
         total, longest = 0.0, 0
         for length in _LENGTHS:
@@ -82,13 +82,13 @@ class LinkTest:
             longest, total = length, total + float(seconds.max())
             if total > _ENOUGH_SECONDS:
                 break
-        for pair, latency, bandwidth in zip(pairs, latencies, bandwidths):
-            first, second = pair
+        for place, (first, second) in enumerate(pairs):
             between = self._hosts[first] != self._hosts[second]
-            yield Link(pair, between, latency, bandwidth)
+            measured = map(float, (latencies[place], usual[place], bandwidths[place]))
+            yield Link((first, second), between, *measured)
 
-    def _latencies(self, own: _Pair | None, pairs: Sequence[_Pair]) -> list[float]:
-        """The shortest exchange of each pair, without the first; notes clocks on the way."""
+    def _latencies(self, own: _Pair | None, pairs: Sequence[_Pair]) -> np.ndarray:
+        """Of each pair the shortest and the median exchange; notes clocks on the way."""
         tiny, times = tf.zeros([_TINY]), []
         for _ in range(1 + _TIMES):
             times.append(time.time_ns())
@@ -96,11 +96,12 @@ class LinkTest:
             self._pairs.swap(tiny, own).numpy()
             times += [times[-1] + time.perf_counter_ns() - begun]
         rows = self._processes.all_gather(times)[:, 2:].reshape([self._processes.size, _TIMES, 2])
-        shortest = (rows[:, :, 1] - rows[:, :, 0]).min(axis=1) / 1e9
+        seconds = (rows[:, :, 1] - rows[:, :, 0]) / 1e9
+        of_ranks = np.stack([seconds.min(axis=1), np.median(seconds, axis=1)])
         for first, second in pairs:
             if first == 0:
                 self._clocks[second] = clock_of(rows[0].tolist(), rows[second].tolist())
-        return [float(max(shortest[rank] for rank in pair)) for pair in pairs]
+        return np.stack([of_ranks[:, pair].max(axis=1) for pair in pairs], axis=1)
 
     def _timed(self, length: int, own: _Pair | None) -> float:
         """How long this process takes to exchange so many elements."""
@@ -120,6 +121,7 @@ def _better(first: Link, second: Link) -> Link:
     return dataclasses.replace(
         first,
         latency_seconds=min(first.latency_seconds, second.latency_seconds),
+        usual_latency_seconds=min(first.usual_latency_seconds, second.usual_latency_seconds),
         bandwidth_bytes_per_second=max(
             first.bandwidth_bytes_per_second, second.bandwidth_bytes_per_second
         ),

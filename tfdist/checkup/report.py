@@ -32,13 +32,16 @@ class Link:
     Attributes:
         ranks: the two, the lower one first.
         between_hosts: whether the two are on different hosts.
-        latency_seconds: how long both take to give each other 8 bytes, by the engine's operations.
+        latency_seconds: how long both take to give each other 8 bytes, by the engine's operations:
+            the shortest of many.
+        usual_latency_seconds: the median of these.
         bandwidth_bytes_per_second: in one direction, while both send.
     """
 
     ranks: tuple[int, int]
     between_hosts: bool
     latency_seconds: float
+    usual_latency_seconds: float
     bandwidth_bytes_per_second: float
 
     @property

@@ -62,7 +62,7 @@ def ring_seconds(size: int, ranks: int, link: Link) -> float:
 
     >>> from tfdist.checkup.report import Link
     >>> from tfdist.checkup.sums import ring_seconds
-    >>> ring_seconds(4_000_000, 4, Link((0, 1), True, 0.001, 1e9))
+    >>> ring_seconds(4_000_000, 4, Link((0, 1), True, 0.001, 0.002, 1e9))
     0.012
     """
     rounds = 2 * (ranks - 1)

@@ -83,6 +83,11 @@ def test(
             "The ranks of an elastic job may change while they are tested: leave out --min, and "
             f"give --faults to `tfdist test`. Received: {environment.ELASTIC} is set"
         )
+    if launch.rank is None or (launch.cluster is not None and launch.cluster.jobs.get("ps")):
+        context.fail(
+            "A job with parameter servers or an evaluator is not tested: start the ranks that "
+            f"train, without them. Received: {dict(launch.variables)}"
+        )
     is_rank_0 = launch.rank == 0
     folder = pathlib.Path(json_path).absolute().parent if json_path else None
     if folder is not None and is_rank_0 and not folder.is_dir():
@@ -95,11 +100,6 @@ def test(
         context.fail(
             f"{launch.launcher} has started this process as one of {launch.size}, so leave out -n. "
             f"Received: -n {count}"
-        )
-    if launch.rank is None or (launch.cluster is not None and launch.cluster.jobs.get("ps")):
-        context.fail(
-            "A job with parameter servers or an evaluator is not tested: start the ranks that "
-            f"train, without them. Received: {dict(launch.variables)}"
         )
     return _as_rank(strategy, json_path, faults, is_rank_0)
 
