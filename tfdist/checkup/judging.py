@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdist.checkup.machine import Facts
-from tfdist.checkup.report import PROBE_BYTES, Clock, Drill, Equality, Link, Report
+from tfdist.checkup.report import Clock, Drill, Equality, Link, Report
 
 _FACTOR = 2.0
 _LEAST_LATENCY = 1e-3  # seconds more than others; less is the noise of a busy machine
@@ -181,11 +181,12 @@ def slow_of(links: Sequence[Link]) -> list[Link]:
     found = []
     for between in (True, False):
         some = [link for link in links if link.between_hosts == between]
-        seconds = _of_others([link.seconds for link in some])
+        per_byte = _of_others([1 / link.bandwidth_bytes_per_second for link in some])
         latencies = _of_others([link.usual_latency_seconds for link in some])
-        for link, usual, latency in zip(some, seconds, latencies):
+        for link, usual, latency in zip(some, per_byte, latencies):
             is_late = link.latency_seconds > max(_FACTOR * latency, latency + _LEAST_LATENCY)
-            if usual and (link.seconds > _FACTOR * usual or is_late):
+            is_narrow = 1 / link.bandwidth_bytes_per_second > _FACTOR * usual
+            if usual and (is_narrow or is_late):
                 found.append(link)
     return found
 
@@ -262,7 +263,7 @@ def _of_others(values: Sequence[float]) -> list[float]:
 
 
 def _rate(link: Link) -> float:
-    return link.bandwidth_bytes_per_second / PROBE_BYTES
+    return link.bandwidth_bytes_per_second / 1e6
 
 
 def _shown(link: Link) -> str:
