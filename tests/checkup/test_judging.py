@@ -186,7 +186,7 @@ def test_notes_say_what_was_not_measured():
     found.ranks = [dataclasses.replace(fact, cores=2) for fact in found.ranks]
     found.links.pop()
     assert [line.partition(" so ")[0][:40] for line in judging.notes(found, "they take long")] == [
-        "they take long, so they were left out",
+        "they take long,",
         "3 ranks share 2 core(s) on a: what is me",
         "2 of 3 pairs of ranks were measured, as ",
     ]

@@ -105,19 +105,19 @@ def _embedded() -> list:
     return [keras.layers.Embedding(_WORDS, 8), keras.layers.Flatten()]
 
 
-def _sgd(**options: Any) -> keras.optimizers.Optimizer:
+def _sgd(**options: int) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(0.1, **options)
 
 
-def _momentum(**options: Any) -> keras.optimizers.Optimizer:
+def _momentum(**options: int) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, **options)
 
 
-def _adam(**options: Any) -> keras.optimizers.Optimizer:
+def _adam(**options: int) -> keras.optimizers.Optimizer:
     return keras.optimizers.Adam(0.01, **options)
 
 
-def _clipped(**options: Any) -> keras.optimizers.Optimizer:
+def _clipped(**options: int) -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(0.1, global_clipnorm=0.1, **options)
 
 
