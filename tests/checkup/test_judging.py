@@ -8,7 +8,8 @@ import pytest
 
 from tfdist.checkup import judging, page
 from tfdist.checkup.machine import facts_of, hosts_of
-from tfdist.checkup.report import Clock, Drill, Equality, Link, Report, Sum
+from tfdist.checkup.report import Drill, Equality, Link, Report, Sum
+from tfdist.engines.clocks import Clock
 
 VERSIONS = {"tfdist": "0.1.0", "NumPy": "2.4.6", "Horovod": None}
 FAST, SLOW = (1e-4, 1e-4, 1e9), (1e-4, 1e-4, 1e8)

@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdist.checkup.machine import Facts
-from tfdist.checkup.report import Clock, Drill, Equality, Link, Report
+from tfdist.checkup.report import Drill, Equality, Link, Report
+from tfdist.engines.clocks import Clock
 
 _FACTOR = 2.0
 _LEAST_LATENCY = 1e-3  # seconds more than others; less is the noise of a busy machine

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdist.checkup.clocks import clock_of
 from tfdist.checkup.judging import slow_of
-from tfdist.checkup.report import Clock, Link
+from tfdist.checkup.report import Link
+from tfdist.engines.clocks import Clock, clock_of
 from tfdist.engines.contract import Engine
 
 _Pair = tuple[int, int]

@@ -7,22 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfdist.checkup.machine import Facts
+from tfdist.engines.clocks import Clock
 
 PROBE_BYTES = 1_000_000
 """Links are compared by how long a message of so many bytes takes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Clock:
-    """How far a rank's clock is ahead of that of rank 0.
-
-    Attributes:
-        offset_seconds: negative if it is behind.
-        error_seconds: the true offset differs from it by no more than this.
-    """
-
-    offset_seconds: float
-    error_seconds: float
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, own_loops, replica, weighting
 from tfdist.step.clock import StepClock
+from tfdist.step.spans import Spans
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.structures import Structure
 
@@ -27,10 +28,12 @@ class BalancedStrategy(KerasStrategy):
     Attributes:
         balancer: has the replicas' shares of global batches; None if all parts are even.
         clock: measures how long replicas compute in train steps; None if nobody wants to know.
+        spans: notes when replicas reach points of their steps; None if nobody wants to know.
     """
 
     balancer: Balancer | None
     clock: StepClock | None = None
+    spans: Spans | None = None
 
     def _init_balance(self, options: Options) -> None:
         self.balancer = _balancer(options, self.num_replicas_in_sync)
@@ -56,6 +59,13 @@ class BalancedStrategy(KerasStrategy):
             is_eager=tf.executing_eagerly(),
         )
 
+    def _start_clocks(self, step: replica.ReplicaStep, args: Structure) -> None:
+        """Begins to measure a step, if somebody wants to know; in replica context."""
+        if self.clock is not None:
+            self.clock.start(step)
+        if self.spans is not None:
+            self.spans.start(step.notes.when_computed, step.notes.computed, args)
+
     def _ends(self) -> tf.Tensor:
         """Where the replicas' parts of a global batch end; see `tfdist.balance.parts.bounds`."""
         return self._existing_balancer().ends()
@@ -80,8 +90,7 @@ class BalancedStrategy(KerasStrategy):
                 replica.publish(step),
                 end_of_data.nothing_without((batch, begun)),
             ):
-                if self.clock is not None:
-                    self.clock.start(step)
+                self._start_clocks(step, batch)
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
             if balancer is None or part.sizes is None or not step.notes.computed:
                 return result, None

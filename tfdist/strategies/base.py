@@ -183,8 +183,7 @@ class SynchronousStrategy(ApartStrategy):
                 replica.publish(step),
                 end_of_data.nothing_without(args),
             ):
-                if self.clock is not None:
-                    self.clock.start(step)
+                self._start_clocks(step, args)
                 if has_empty_part:
                     args = batches.without_static_sizes(args)
                 return own_loops.weigh_returned(step, fn(*args, **kwargs))

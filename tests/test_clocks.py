@@ -2,7 +2,7 @@
 
 import random
 
-from tfdist.checkup.clocks import clock_of
+from tfdist.engines.clocks import clock_of
 
 _MS = 1_000_000
 

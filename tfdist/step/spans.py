@@ -1,0 +1,141 @@
+"""When the replicas reach points of their steps, by the clock of their process.
+
+`tf.timestamp` would not do: TensorFlow runs operations that have a state in the order of the
+program, so the time of one bucket would wait for the bucket before, and that of one replica for
+another one.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.engines.replica_context import static_id
+from tfdist.structures import Structure
+
+_Result = TypeVar("_Result")
+
+BEGIN = "begin"
+"""The point where a replica has its batch."""
+
+COMPUTED = "computed"
+"""The point where a replica has its gradients."""
+
+
+class Point(NamedTuple):
+    """A replica has reached a point of its step.
+
+    Attributes:
+        replica: its number among all replicas.
+        step: the number of its step, from 0.
+        name: of the point: BEGIN, COMPUTED, or a part of the step with "begins" or "ends".
+        nanoseconds: as `time.time_ns`.
+    """
+
+    replica: int
+    step: int
+    name: str
+    nanoseconds: int
+
+
+class Spans:
+    """Notes points while steps in a range run; a strategy has it while somebody wants to know.
+
+    Args:
+        first: the first step to note.
+        end: the step before which to stop.
+
+    Attributes:
+        points: what was noted, in any order.
+    """
+
+    def __init__(self, first: int, end: int):
+        self.points: list[Point] = []
+        self._first, self._end = first, end
+        self._begun: collections.Counter[int] = collections.Counter()
+        self._lock = threading.Lock()
+        with tf.device("CPU:0"):  # so that TensorFlow neither computes times once nor drops them
+            self._zero = compat.plain_variable(tf.zeros([]))
+            self._sink = compat.plain_variable(tf.zeros([]))
+
+    @property
+    def steps(self) -> int:
+        """How many steps all replicas of this process have begun."""
+        with self._lock:
+            return min(self._begun.values(), default=0)
+
+    def start(self, when_computed: list, computed: list, args: Structure) -> None:
+        """Notes the begin of a step, and when its gradients are there; in replica context.
+
+        Args:
+            when_computed: gets a function that is called as soon as there are gradients.
+            computed: the gradients, then.
+            args: the step's arguments, its batch.
+        """
+        self.reached(BEGIN, _tensors(args))
+        when_computed.append(lambda: self.reached(COMPUTED, computed))
+
+    def reached(self, name: str, after: Sequence[tf.Tensor | tf.Operation]) -> None:
+        """Notes the time when all of `after` are there; in replica context."""
+        note = functools.partial(self._note, name, static_id())
+        with tf.control_dependencies(list(after)), tf.device("CPU:0"):
+            zero = self._zero.read_value()
+            done = tf.numpy_function(note, [zero], tf.float32, stateful=False)
+            self._sink.assign(tf.ensure_shape(done, []))
+
+    def _note(self, name: str, replica: int, zero: np.ndarray) -> np.ndarray:
+        now = time.time_ns()
+        with self._lock:
+            self._begun[replica] += name == BEGIN
+            step = self._begun[replica] - 1
+            if self._first <= step < self._end:
+                self.points.append(Point(replica, step, name, now))
+        return zero
+
+
+def mark(name: str, after: Structure) -> None:
+    """Notes the time when all of `after` are there, if somebody wants to know.
+
+    Args:
+        name: of the point.
+        after: tensors.
+    """
+    spans = getattr(tf.distribute.get_strategy(), "spans", None)
+    if spans is not None:
+        spans.reached(name, _tensors(after))
+
+
+def timed(name: str, given: Structure, run: Callable[[], _Result]) -> _Result:
+    """What `run` returns; its begin and end are noted if somebody wants to know.
+
+    Args:
+        name: what `run` does.
+        given: what it waits for.
+        run: makes operations, in replica context.
+    """
+    spans = getattr(tf.distribute.get_strategy(), "spans", None)
+    if spans is None:
+        return run()
+    spans.reached(f"{name} begins", _tensors(given))
+    before = compat.operations_so_far()
+    result = run()
+    made = [] if tf.executing_eagerly() else _operations()[before:]
+    spans.reached(f"{name} ends", _tensors(result) or made)
+    return result
+
+
+def _operations() -> list[tf.Operation]:
+    return tf.compat.v1.get_default_graph().get_operations()
+
+
+def _tensors(structure: Structure) -> list[tf.Tensor]:
+    flat = tf.nest.flatten(structure, expand_composites=True)
+    return [tensor for tensor in flat if isinstance(tensor, tf.Tensor)]
