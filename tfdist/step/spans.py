@@ -72,24 +72,34 @@ class Spans:
         with self._lock:
             return min(self._begun.values(), default=0)
 
-    def start(self, when_computed: list, computed: list, args: Structure) -> None:
+    def start(self, when_computed: list, computed: list, args: Structure) -> tf.Tensor:
         """Notes the begin of a step, and when its gradients are there; in replica context.
 
         Args:
             when_computed: gets a function that is called as soon as there are gradients.
             computed: the gradients, then.
             args: the step's arguments, its batch.
-        """
-        self.reached(BEGIN, _tensors(args))
-        when_computed.append(lambda: self.reached(COMPUTED, computed))
 
-    def reached(self, name: str, after: Sequence[tf.Tensor | tf.Operation]) -> None:
-        """Notes the time when all of `after` are there; in replica context."""
+        Returns:
+            A tensor that is there when the begin is noted. The step must wait for it: TensorFlow
+            might note the begin later otherwise, while its threads compute.
+        """
+        when_computed.append(lambda: self.reached(COMPUTED, computed))
+        return self.reached(BEGIN, _tensors(args))
+
+    def reached(self, name: str, after: Sequence[tf.Tensor | tf.Operation]) -> tf.Tensor:
+        """Notes the time when all of `after` are there; in replica context.
+
+        Returns:
+            A tensor that is there when this is noted.
+        """
         note = functools.partial(self._note, name, static_id())
         with tf.control_dependencies(list(after)), tf.device("CPU:0"):
             zero = self._zero.read_value()
             done = tf.numpy_function(note, [zero], tf.float32, stateful=False)
-            self._sink.assign(tf.ensure_shape(done, []))
+            done = tf.ensure_shape(done, [])
+            self._sink.assign(done)
+            return done
 
     def _note(self, name: str, replica: int, zero: np.ndarray) -> np.ndarray:
         now = time.time_ns()

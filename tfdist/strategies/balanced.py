@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -59,12 +60,16 @@ class BalancedStrategy(KerasStrategy):
             is_eager=tf.executing_eagerly(),
         )
 
-    def _start_clocks(self, step: replica.ReplicaStep, args: Structure) -> None:
-        """Begins to measure a step, if somebody wants to know; in replica context."""
+    def _measured(
+        self, step: replica.ReplicaStep, args: Structure
+    ) -> contextlib.AbstractContextManager:
+        """In this context a step runs that is measured, if somebody wants to know."""
         if self.clock is not None:
             self.clock.start(step)
-        if self.spans is not None:
-            self.spans.start(step.notes.when_computed, step.notes.computed, args)
+        if self.spans is None:
+            return contextlib.nullcontext()
+        begun = self.spans.start(step.notes.when_computed, step.notes.computed, args)
+        return end_of_data.nothing_without(begun)
 
     def _ends(self) -> tf.Tensor:
         """Where the replicas' parts of a global batch end; see `tfdist.balance.parts.bounds`."""
@@ -89,8 +94,8 @@ class BalancedStrategy(KerasStrategy):
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without((batch, begun)),
+                self._measured(step, batch),
             ):
-                self._start_clocks(step, batch)
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
             if balancer is None or part.sizes is None or not step.notes.computed:
                 return result, None
