@@ -157,9 +157,9 @@ class CompressedExchange:
             sums = [w for w in waiting if w.compressor.aggregation == "sum"]
             gathers = [w for w in waiting if w.compressor.aggregation == "gather"]
             exchange = f"exchange of payloads {next(rounds)}"
-            mark(f"{exchange} begins", _flat(waiting))
-            totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes)
-            rows = wire.gather_from_replicas(_flat(gathers))
+            with mark(f"{exchange} begins", _flat(waiting)):
+                totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes)
+                rows = wire.gather_from_replicas(_flat(gathers))
             mark(f"{exchange} ends", [*totals, *rows])
             received = iter([*totals, *rows])
             mark("decode begins", [*totals, *rows])  # the last one counts

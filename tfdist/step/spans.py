@@ -8,6 +8,7 @@ another one.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import threading
 import time
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.engines.replica_context import static_id
+from tfdist.step.end_of_data import nothing_without
 from tfdist.structures import Structure
 
 _Result = TypeVar("_Result")
@@ -111,35 +113,46 @@ class Spans:
         return zero
 
 
-def mark(name: str, after: Structure) -> None:
+def mark(name: str, after: Structure) -> contextlib.AbstractContextManager:
     """Notes the time when all of `after` are there, if somebody wants to know.
 
     Args:
         name: of the point.
         after: tensors.
+
+    Returns:
+        A context in which operations wait until the time is noted.
     """
-    spans = getattr(tf.distribute.get_strategy(), "spans", None)
-    if spans is not None:
-        spans.reached(name, _tensors(after))
+    spans = _spans()
+    if spans is None:
+        return contextlib.nullcontext()
+    return nothing_without(spans.reached(name, _tensors(after)))
 
 
 def timed(name: str, given: Structure, run: Callable[[], _Result]) -> _Result:
-    """What `run` returns; its begin and end are noted if somebody wants to know.
+    """What `run` returns: tensors, or None. Its begin and end are noted if somebody wants to know.
 
     Args:
         name: what `run` does.
         given: what it waits for.
         run: makes operations, in replica context.
     """
-    spans = getattr(tf.distribute.get_strategy(), "spans", None)
+    spans = _spans()
     if spans is None:
         return run()
-    spans.reached(f"{name} begins", _tensors(given))
-    before = compat.operations_so_far()
-    result = run()
-    made = [] if tf.executing_eagerly() else _operations()[before:]
-    spans.reached(f"{name} ends", _tensors(result) or made)
-    return result
+    with mark(f"{name} begins", given):
+        before = compat.operations_so_far()
+        result = run()
+    if result is None:
+        made = [] if tf.executing_eagerly() else _operations()[before:]
+        spans.reached(f"{name} ends", made)
+        return result
+    with mark(f"{name} ends", result):
+        return tf.nest.map_structure(tf.identity, result, expand_composites=True)
+
+
+def _spans() -> Spans | None:
+    return getattr(tf.distribute.get_strategy(), "spans", None)
 
 
 def _operations() -> list[tf.Operation]:
