@@ -70,8 +70,9 @@ def _parts(
     spans = [_Span(n, times[n + _BEGINS], times[n + _ENDS]) for n in names if n + _BEGINS in times]
     own = [_Span("step", min(waited, begun), last)]
     own.append(_Span("wait for data", min(waited, begun), begun))
-    if COMPUTED in times:
-        own.append(_Span("compute", begun, times[COMPUTED]))
+    if COMPUTED in times:  # noted a little late at times, as nothing waits for it
+        computed = min(times[COMPUTED], times.get(_UPDATE + _BEGINS, last))
+        own.append(_Span("compute", begun, computed))
     own += [span for span in spans if span.name == _UPDATE]
     return own, [span for span in spans if span.name != _UPDATE]
 
