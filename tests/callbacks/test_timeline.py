@@ -145,6 +145,14 @@ def test_a_run_that_is_too_short_says_so(two_replicas, tmp_path):
     assert any("training ended before step 6" in message for message in messages)
 
 
+def test_one_replica_has_no_timeline(tmp_path):
+    with log_messages() as messages:
+        model = model_of(tfdist.MirroredStrategy(DEVICES[:1]))
+        found = trace(model, batches(), tmp_path / "trace.json")
+    assert spans_of(found, "step") == {}
+    assert any("there is one replica, so the timeline" in message for message in messages)
+
+
 def test_clocks_are_aligned_and_overlapping_exchanges_have_threads_of_their_own():
     times = {BEGIN: 10, "a begins": 20, "b begins": 30, "a ends": 40, COMPUTED: 45, "b ends": 50}
     times |= {"c begins": 60, "c ends": 70}

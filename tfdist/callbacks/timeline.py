@@ -23,16 +23,19 @@ class Timeline(keras.callbacks.Callback):
     """Writes a trace of some steps of all replicas, for Perfetto and `chrome://tracing`.
 
     The file has, for each step and replica: waiting for data (with the call of the step), computing
-    from the batch to the gradients, each exchange of a bucket, the codec with compression (what of
-    the exchange is not on the way), and the update. Each rank is a process of the trace, and each
-    replica a thread; exchanges have threads of their own, as they run beside the computation.
+    from the batch to the gradients, each exchange of a bucket, the update, and with compression
+    encoding, the exchange of payloads, and decoding. Each rank is a process of the trace, and each
+    replica a thread; exchanges and codecs have threads of their own, as they run beside the
+    computation. Other operations between replicas, such as those of synchronized layers, are a part
+    of what they are in.
 
     The times are those of rank 0's clock. The `metadata` of the file have the offset of each rank's
     clock, and the largest error of these, which is at most 1 ms where the ranks answer fast enough.
 
     TensorFlow traces the steps anew when training begins and ends. In between, each step takes some
-    tens of microseconds longer for each time that is noted. Where kernels run on a GPU, times are
-    those of the host. Give the callback to all ranks; rank 0 writes the file when training ends.
+    tens of microseconds longer for each time that is noted, as what is timed waits until its begin
+    is noted. Where kernels run on a GPU, times are those of the host. Give the callback to all
+    ranks; rank 0 writes the file when training ends. With one replica the file is empty.
 
     The format is the Trace Event Format, in JSON:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -117,9 +120,11 @@ class Timeline(keras.callbacks.Callback):
             points = [Point(*row) for row in rows]
             events += events_of(rank, points, calls, round(1e9 * clock.offset_seconds))
         if not any(event["ph"] == "X" for event in events):
-            tf.get_logger().warning(
-                "tfdist: training ended before step %d, so %s is empty", self._steps[0], self._path
+            alone = strategy.num_replicas_in_sync == 1
+            why = (
+                "there is one replica" if alone else f"training ended before step {self._steps[0]}"
             )
+            tf.get_logger().warning("tfdist: %s, so the timeline %s is empty", why, self._path)
         self._write(events, [(c.offset_seconds, c.error_seconds) for c in clocks])
 
     def _write(self, events: Iterable[dict], clocks: Sequence[tuple[float, float]]) -> None:
