@@ -68,7 +68,8 @@ class Feature:
 
         def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             for end, size in zip(ends, sizes):
-                yield x[end - size : end], y[end - size : end]
+                # Copies, as TensorFlow may compute in the memory of an array that it is given.
+                yield x[end - size : end].copy(), y[end - size : end].copy()
 
         if len(set(sizes)) == 1:
             return tf.data.Dataset.from_tensor_slices((x, y)).batch(sizes[0], drop_remainder=True)
