@@ -78,7 +78,9 @@ def test_a_host_with_slow_links_is_named_once(others):
 def test_hosts_with_several_ranks_are_judged_by_their_best_ranks():
     places = ["a", "a", "b", "b", "c", "c"]
     between = [(a, b) for a in (0, 1) for b in (2, 3)]
-    assert judging.problems(report(*places, slow=between[:3])) == []
+    for fast in between:
+        some = [pair for pair in between if pair != fast]
+        assert judging.problems(report(*places, slow=some)) == []
     (problem,) = judging.problems(report(*places, slow=between))
     assert problem.startswith("The link between host a and host b is slow")
 
