@@ -20,7 +20,7 @@ def second(tmp_path):
     own, groups = tmp_path / "own", tmp_path / "groups"
     own.write_text("0::/job/step\n")
     write(groups / "job", memory__max="4000000000", cpu__max="150000 100000")
-    write(groups / "job" / "step", memory__max="max", cpu__max="max 100000")
+    write(groups / "job" / "step", memory__max="5000000000", cpu__max="200000 100000")
     return own, groups
 
 
@@ -48,6 +48,22 @@ def test_limits_of_the_first_version(first):
 def test_no_limit(tmp_path):
     assert machine.memory_limit(tmp_path / "none", tmp_path) is None
     assert machine.core_limit(tmp_path / "none", tmp_path) is None
+
+
+def test_the_largest_number_of_the_first_version_means_no_limit(first):
+    _, groups = first
+    write(groups / "memory" / "box", memory__limit_in_bytes=str(2**63 - 4096))
+    write(groups / "cpu" / "box", cpu__cfs_quota_us="-1")
+    assert machine.memory_limit(*first) is None
+    assert machine.core_limit(*first) is None
+
+
+def test_max_means_no_limit(second):
+    _, groups = second
+    for folder in (groups / "job", groups / "job" / "step"):
+        write(folder, memory__max="max", cpu__max="max 100000")
+    assert machine.memory_limit(*second) is None
+    assert machine.core_limit(*second) is None
 
 
 def test_the_facts_are_of_this_machine():
