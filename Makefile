@@ -49,7 +49,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
-.PHONY: benchmark-small-sums
+.PHONY: benchmark-small-sums benchmark-sharding
 .PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -120,6 +120,9 @@ benchmark-links: horovod ## measure compressed exchanges between two hosts; need
 
 benchmark-hierarchy: horovod ## exchanges between hosts with several replicas each; needs root
 	$(BIN)/python -m benchmarks.hierarchy --update
+
+benchmark-sharding: horovod ## memory, bytes and time of sharded training; needs root
+	$(BIN)/python -m benchmarks.sharding --update
 
 benchmark-small-sums: $(INSTALLED) ## sums of small tensors, beside TensorFlow's ring; needs root
 	$(BIN)/python -m benchmarks.small_sums --update

@@ -26,8 +26,8 @@ class Timeline(keras.callbacks.Callback):
     from the batch to the gradients, each exchange of a bucket, the update, and with compression
     encoding, the exchange of payloads, and decoding. Each rank is a process of the trace, and each
     replica a thread; exchanges and codecs have threads of their own, as they run beside the
-    computation. Other operations between replicas, such as those of synchronized layers, are a part
-    of what they are in.
+    computation. Other operations between replicas are a part of what they are in, such as those of
+    synchronized layers; the sums of `sharding` are between "compute" and "update".
 
     The times are those of rank 0's clock. The `metadata` of the file have the offset of each rank's
     clock, and the largest error of these, which is at most 1 ms where the ranks answer fast enough.
