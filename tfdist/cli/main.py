@@ -8,6 +8,7 @@ import sys
 import click
 
 from tfdist.cli.doctor import doctor
+from tfdist.cli.plan import plan
 from tfdist.cli.replay import replay
 from tfdist.cli.run import run
 from tfdist.cli.test import test
@@ -16,6 +17,7 @@ _EXAMPLE = """\b
 Example:
   tfdist doctor
   tfdist test -n 4
+  tfdist plan train.py --bandwidth 1Gbit/s
   tfdist run -n 2 train.py --epochs 3
   tfdist replay run.log train.py --epochs 3
 """
@@ -29,6 +31,7 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(doctor)
+cli.add_command(plan)
 cli.add_command(replay)
 cli.add_command(test)
 

@@ -130,8 +130,8 @@ def _recorded(original: Callable) -> Callable:
     def add_variable_from_reference(
         self: keras.optimizers.Optimizer,
         reference_variable: keras.Variable,
-        *args: Any,
-        **kwargs: Any,
+        *args: Structure,
+        **kwargs: Structure,
     ) -> Any:
         variable = original(self, reference_variable, *args, **kwargs)
         slots = getattr(_thread, "slots", None)

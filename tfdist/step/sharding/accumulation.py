@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.replica_rows import PER_REPLICA
 from tfdist.step.sharding.parts import Parts
+from tfdist.structures import Structure
 
 
 class AccumulatedParts(GradientAccumulator):
@@ -22,7 +22,7 @@ class AccumulatedParts(GradientAccumulator):
 
     _takes_rows = False
 
-    def __init__(self, parts: Sequence[Parts], *arguments: Any):
+    def __init__(self, parts: Sequence[Parts], *arguments: Structure):
         super().__init__(*arguments)
         self._parts = list(parts)
 

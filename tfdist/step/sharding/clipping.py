@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
+from tfdist.engines.contract import Value
 from tfdist.step.exchange import all_reduce
 
 
-def clip_parts(optimizer: keras.optimizers.Optimizer, parts: list[Any]) -> list[Any]:
+def clip_parts(optimizer: keras.optimizers.Optimizer, parts: list[Value]) -> list[Value]:
     """What `optimizer` makes of the whole gradients, for their parts; in replica context.
 
     The replicas sum the squares of each gradient's parts: one number per gradient travels.
@@ -45,7 +44,7 @@ def clip_parts(optimizer: keras.optimizers.Optimizer, parts: list[Any]) -> list[
     return parts
 
 
-def _squares(parts: list[Any]) -> tf.Tensor:
+def _squares(parts: list[Value]) -> tf.Tensor:
     """The sum of the squares of each gradient's elements, float32 or wider, `[len(parts)]`."""
     values = [part.values if isinstance(part, tf.IndexedSlices) else part for part in parts]
     wide = tf.float64 if any(value.dtype == tf.float64 for value in values) else tf.float32
@@ -53,7 +52,7 @@ def _squares(parts: list[Any]) -> tf.Tensor:
     return all_reduce([own])[0]
 
 
-def _times(part: Any, factor: tf.Tensor) -> Any:
+def _times(part: Value, factor: tf.Tensor) -> Value:
     factor = tf.cast(factor, part.dtype)
     if isinstance(part, tf.IndexedSlices):
         return tf.IndexedSlices(part.values * factor, part.indices, part.dense_shape)
