@@ -12,6 +12,7 @@ from tests.cluster import test_environments as launchers
 from tfdist import environment
 from tfdist.checkup import judging
 from tfdist.cli.main import main
+from tfdist.plan.machine import read_cluster
 from tfdist.strategies.horovod.backend import is_installed
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,6 +45,9 @@ def test_it_starts_two_ranks_by_itself(tmp_path):
     assert "no launcher, so 2 ranks are started here" in done.stderr
     assert (found["ranks"], found["ranks_per_host"], found["strategy"]) == (2, 2, "multi_worker")
     assert 0 < found["link"]["latency_seconds"] < 1
+    planned = read_cluster(path)
+    assert (planned.ranks, planned.per_host) == (2, 2)
+    assert planned.link.alpha == found["link"]["latency_seconds"]
     assert 1e6 < found["link"]["bandwidth_bytes_per_second"] < 1e12
     assert [row["ranks"] for row in found["links"]] == [[0, 1]]
     assert found["all_reduce"][0]["bytes"] == 1000 and len(found["all_reduce"]) >= 3
