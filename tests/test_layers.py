@@ -25,6 +25,7 @@ LAYERS = (
     "plan",
     "rendezvous",
     "launcher",
+    "checkup",
     "cli",
 )
 LAYER = {package: number for number, names in enumerate(LAYERS) for package in names.split()}

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.options import Options
-from tfdist.step import backward, exchange, replica, rows
+from tfdist.step import backward, exchange, replica, rows, spans
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import averaging_of
 from tfdist.step.exchange import Packing
@@ -175,7 +175,8 @@ class StepPath:
         def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:
             totals = self.averaging.sum(packing, packed, self._update.number())
             totals = [None if gradients[i] is None else totals[i] for i in places]
-            self._update.apply(totals, [self._variables[i] for i in places], after)
+            own = [self._variables[i] for i in places]
+            spans.timed("update", totals, lambda: self._update.apply(totals, own, after))
 
         finite = self._loss_scale.all_finite(packed)
         if self.accumulator is not None:
