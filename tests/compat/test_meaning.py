@@ -185,6 +185,7 @@ def test_a_part_stands_for_the_whole_variable():
     import keras
     import numpy as np
 
+    compat.install()
     with keras.name_scope("outer"):
         whole = keras.Variable(np.ones((4, 2), "float32"), name="kernel")
     part = compat.PartVariable((2, 2), whole)
