@@ -41,6 +41,7 @@ _PUBLIC = {
     "SidecarEvaluator": tfdist.SidecarEvaluator,
     "StragglerMonitor": tfdist.callbacks.StragglerMonitor,
     "TerminateOnNaN": tfdist.callbacks.TerminateOnNaN,
+    "Timeline": tfdist.callbacks.Timeline,
     "Processes.sum": Processes.sum,
     "Processes.all_gather": Processes.all_gather,
     "Processes.all_gather_texts": Processes.all_gather_texts,

@@ -22,8 +22,10 @@ LAYERS = (
     "parameter_server",
     "replay",
     "strategies",
+    "plan",
     "rendezvous",
     "launcher",
+    "checkup",
     "cli",
 )
 LAYER = {package: number for number, names in enumerate(LAYERS) for package in names.split()}

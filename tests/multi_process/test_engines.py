@@ -40,6 +40,16 @@ def test_small_sums_that_cannot_be_gathered_travel_in_a_ring(found):
             assert parts == [expected] * len(parts)
 
 
+@scenario(engines.swaps, ALL)
+def test_two_ranks_of_a_pair_get_what_the_other_one_gives(found):
+    pairs = len(found) * (len(found) - 1) // 2
+    for rank, own in enumerate(found):
+        assert len(own) == 3 * pairs
+        for pair, got in own:
+            other = pair[1 - pair.index(rank)] if rank in pair else None
+            assert got == ([] if other is None else [10.0 * other + n for n in range(3)])
+
+
 @scenario(engines.sum_in_a_condition, (*PAIRS, "multi_worker-2x2"))
 def test_a_sum_in_a_condition_of_each_rank_is_refused(found):
     for rank in found:

@@ -8,6 +8,7 @@ from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.callbacks.straggler_monitor import StragglerMonitor
 from tfdist.callbacks.terminate_on_nan import TerminateOnNaN
+from tfdist.callbacks.timeline import Timeline
 
 __all__ = [
     "BroadcastGlobalVariables",
@@ -18,4 +19,5 @@ __all__ = [
     "StalenessMonitor",
     "StragglerMonitor",
     "TerminateOnNaN",
+    "Timeline",
 ]

@@ -11,6 +11,7 @@ from tfdist.engines.processes import Processes
 
 if TYPE_CHECKING:
     from tfdist.engines.hosts import Hosts
+    from tfdist.engines.pairs import Pairs
 
 Value: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 
@@ -31,6 +32,7 @@ class Engine(Protocol):
             bound.
         hosts: the replicas by host, if they sum inside their hosts first; None for one group of
             all replicas.
+        pairs: carries tensors between two processes at a time; None where it cannot.
         runs_beside_steps: whether a function with operations may run in another thread while steps
             run, with operations of their own. It begins at other times on other ranks.
     """
@@ -38,6 +40,7 @@ class Engine(Protocol):
     processes: Processes
     largest_message: int | None
     hosts: Hosts | None = None
+    pairs: Pairs | None = None
     runs_beside_steps: bool = False
 
     @property
@@ -76,3 +79,14 @@ class Engine(Protocol):
         Returns:
             A vector of k elements.
         """
+
+    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+        """The parts of all replicas, one after the other: the way back from `reduce_scatter`.
+
+        Args:
+            part: a vector of k elements, equally many on every replica.
+
+        Returns:
+            A vector of `replicas * k` elements.
+        """
+        return tf.ensure_shape(self.all_gather(part), [self.replicas * part.shape[0]])

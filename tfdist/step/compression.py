@@ -11,6 +11,7 @@ takes the place of a replica: each of its replicas computes the same, from the s
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from tfdist.step.compression_units import (
     starts_of_stages,
     warn_of_traffic,
 )
+from tfdist.step.spans import mark
 from tfdist.structures import Structure
 
 
@@ -141,6 +143,7 @@ class CompressedExchange:
         """The same, where the current engine is between `hosts`, if there are such groups."""
         sender, senders = own_number(), current().replicas
         running, variables = [], []
+        mark("encode begins", dense)
         for index, unit in enumerate(self.units):
             if any(member in dense for member in unit.bucket.indices):
                 variables.append(self.state.parts[index])
@@ -148,12 +151,18 @@ class CompressedExchange:
                 step = seeds(self._seed, unit, number, sender, senders)
                 compressor = compressor_at(unit.compressor, first)
                 running.append(UnitStep(unit, compressor, state, dense, step, hosts))
+        mark("encode ends", _flat(running))
+        rounds = itertools.count()
         while waiting := [unit_step for unit_step in running if unit_step.payload is not None]:
             sums = [w for w in waiting if w.compressor.aggregation == "sum"]
             gathers = [w for w in waiting if w.compressor.aggregation == "gather"]
-            totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes)
-            rows = wire.gather_from_replicas(_flat(gathers))
+            exchange = f"exchange of payloads {next(rounds)}"
+            with mark(f"{exchange} begins", _flat(waiting)):
+                totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes)
+                rows = wire.gather_from_replicas(_flat(gathers))
+            mark(f"{exchange} ends", [*totals, *rows])
             received = iter([*totals, *rows])
+            mark("decode begins", [*totals, *rows])  # the last one counts
             for unit_step in [*sums, *gathers]:
                 unit_step.receive(tuple(next(received) for _ in unit_step.payload or ()))
         found: dict[int, tf.Tensor] = {}
@@ -161,6 +170,7 @@ class CompressedExchange:
             found.update(unit_step.totals())
             for name, value in unit_step.kept().items():
                 own[name].assign(value)
+        mark("decode ends", found)
         if self.monitor is not None:
             self.monitor.record([unit_step.measured() for unit_step in running])
         return found

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.step.rows import sums_of_rows
+from tfdist.step.spans import timed
 from tfdist.structures import Structure
 
 # An operation with fewer bytes than this takes as long as one with this many.
@@ -157,7 +158,8 @@ class Packing:
             rows = sums_of_rows(sparse, self._sparse_specs, all_reduce)
         else:
             rows = all_reduce(list(sparse))
-        return [total for value in reversed(dense) for total in all_reduce([value])][::-1] + rows
+        totals = [_timed_sum(place, dense[place]) for place in reversed(range(len(dense)))]
+        return totals[::-1] + rows
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
         """Inverse of `pack`; None where there was no gradient."""
@@ -168,6 +170,10 @@ class Packing:
         for index, gradient in zip(self._sparse, packed[len(self._buckets) :]):
             gradients[index] = gradient
         return gradients
+
+
+def _timed_sum(place: int, bucket: tf.Tensor) -> tf.Tensor:
+    return timed(f"exchange {place}", bucket, lambda: all_reduce([bucket])[0])
 
 
 def _dense_and_sparse(gradients: Sequence[Any]) -> tuple[list[int], list[int]]:

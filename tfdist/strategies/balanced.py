@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, own_loops, replica, weighting
 from tfdist.step.clock import StepClock
+from tfdist.step.spans import Spans
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.structures import Structure
 
@@ -28,11 +30,13 @@ class BalancedStrategy(KerasStrategy):
     Attributes:
         balancer: has the replicas' shares of global batches; None if all parts are even.
         clock: measures how long replicas compute in train steps; None if nobody wants to know.
+        spans: notes when replicas reach points of their steps; None if nobody wants to know.
         skips_replicas: whether a replica with the share 0 of a batch gets no sample of it.
     """
 
     balancer: Balancer | None
     clock: StepClock | None = None
+    spans: Spans | None = None
     skips_replicas = False
     _trains_apart = False
 
@@ -59,6 +63,17 @@ class BalancedStrategy(KerasStrategy):
             samples=size if isinstance(size, int) else None,
             is_eager=tf.executing_eagerly(),
         )
+
+    def _measured(
+        self, step: replica.ReplicaStep, args: Structure
+    ) -> contextlib.AbstractContextManager:
+        """In this context a step runs that is measured, if somebody wants to know."""
+        if self.clock is not None:
+            self.clock.start(step)
+        if self.spans is None:
+            return contextlib.nullcontext()
+        begun = self.spans.start(step.notes.when_computed, step.notes.computed, args)
+        return end_of_data.nothing_without(begun)
 
     def _ends(self) -> tf.Tensor:
         """Where the replicas' parts of a global batch end; see `tfdist.balance.parts.bounds`."""
@@ -88,9 +103,8 @@ class BalancedStrategy(KerasStrategy):
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without((batch, begun)),
+                self._measured(step, batch),
             ):
-                if self.clock is not None:
-                    self.clock.start(step)
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
             if balancer is None or part.sizes is None or not step.notes.computed:
                 return result, None

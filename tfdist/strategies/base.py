@@ -182,9 +182,8 @@ class SynchronousStrategy(ApartStrategy):
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without(args),
+                self._measured(step, args),
             ):
-                if self.clock is not None:
-                    self.clock.start(step)
                 if has_empty_part:
                     args = batches.without_static_sizes(args)
                 return own_loops.weigh_returned(step, fn(*args, **kwargs))

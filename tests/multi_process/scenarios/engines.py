@@ -1,5 +1,7 @@
 """What the engine of several processes gives each replica, beside what NumPy gives."""
 
+import itertools
+
 import numpy as np
 import tensorflow as tf
 
@@ -55,6 +57,21 @@ def small_sums(here):
             ("bfloat16", traced()),
         )
     }
+
+
+def swaps(here):
+    """By pair of ranks, what a rank gets from the other one; nothing if it is not in the pair.
+
+    Twice, and by two strategies of the process, as these number their operations together.
+    """
+    processes = here.strategy.processes
+    found = []
+    for engine in (here.strategy.engine, here.make().engine, here.strategy.engine):
+        for pair in itertools.combinations(range(processes.size), 2):
+            own = tf.range(3.0) + 10.0 * processes.rank
+            got = engine.pairs.swap(own, pair if processes.rank in pair else None)
+            found.append((pair, got.numpy().tolist()))
+    return found
 
 
 def sum_in_a_condition(here):

@@ -23,6 +23,7 @@ from tfdist.strategies.horovod.backend import is_installed
 from tfdist.strategies.horovod.engine import HorovodEngine
 from tfdist.strategies.horovod.hosts import hosts_of
 from tfdist.strategies.horovod.losses import is_loss
+from tfdist.strategies.horovod.pairs import PairsOfRanks
 from tfdist.strategies.multi_process import MultiProcessStrategy
 
 HOW_TO_INSTALL = (
@@ -77,6 +78,7 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         compat.separate_collectives(self)
         engine = HorovodEngine(hvd, _Ranks(hvd))
         engine.hosts = hosts_of(hvd, engine, common.exchange)
+        engine.pairs = PairsOfRanks(engine)
         super().__init__(EngineExtended(self, device_of(hvd), engine))
         self._init_processes(common, engine, log_all_ranks)
 

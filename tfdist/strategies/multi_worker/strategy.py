@@ -19,6 +19,7 @@ from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.multi_worker.engine import SMALL_BYTES, CollectivesEngine
 from tfdist.strategies.multi_worker.hosts import are_cpus, hosts_of
+from tfdist.strategies.multi_worker.pairs import PairsOfWorkers
 from tfdist.validation import check_resolver, check_seconds
 
 
@@ -113,6 +114,7 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
             gathered=SMALL_BYTES if common.exchange != "ring" and on_cpus else 0,
         )
         engine.hosts = hosts_of(self, engine, common.exchange)
+        engine.pairs = PairsOfWorkers(processes)
         self._init_processes(common, engine, log_all_ranks)
 
 

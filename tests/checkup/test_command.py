@@ -1,0 +1,138 @@
+"""`tfdist test`, with real ranks on this machine."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.cluster import test_environments as launchers
+from tfdist import environment
+from tfdist.checkup import judging
+from tfdist.cli.main import main
+from tfdist.plan.machine import read_cluster
+from tfdist.strategies.horovod.backend import is_installed
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_DEADLINE = 200
+_NO_HOROVOD = pytest.mark.skipif(not is_installed(), reason="make horovod")
+_ENGINES = ["multi_worker", pytest.param("horovod", marks=_NO_HOROVOD)]
+
+
+def environ(**changes):
+    return {**os.environ, "PYTHONPATH": str(_ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **changes}
+
+
+def call(*arguments, **changes):
+    """Runs a Python program; the outputs are text."""
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        env=environ(**changes),
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE,
+        check=False,
+    )
+
+
+def test_it_starts_two_ranks_by_itself(tmp_path):
+    path = tmp_path / "cluster.json"
+    done = call("tfdist", "test", "--json", path)
+    found = json.loads(path.read_text())
+    assert done.returncode == bool(found["problems"]), done.stderr
+    assert "no launcher, so 2 ranks are started here" in done.stderr
+    assert (found["ranks"], found["ranks_per_host"], found["strategy"]) == (2, 2, "multi_worker")
+    assert 0 < found["link"]["latency_seconds"] < 1
+    planned = read_cluster(path)
+    assert (planned.ranks, planned.per_host) == (2, 2)
+    assert planned.link.alpha == found["link"]["latency_seconds"]
+    assert 1e6 < found["link"]["bandwidth_bytes_per_second"] < 1e12
+    assert [row["ranks"] for row in found["links"]] == [[0, 1]]
+    assert found["all_reduce"][0]["bytes"] == 1000 and len(found["all_reduce"]) >= 3
+    assert [row["difference"] <= row["tolerance"] for row in found["equality"]] == [True] * 8
+    assert 0 < found["clocks"][1]["error_seconds"] < 1
+    assert abs(found["clocks"][1]["offset_seconds"]) <= found["clocks"][1]["error_seconds"]
+    described = [row["versions"] for row in found["machines"]]
+    assert list(judging.versions(described)) == []
+    described[1]["TensorFlow"] = "2.20.0"
+    (problem,) = judging.versions(described)
+    assert problem.startswith("TensorFlow is 2.") and "but 2.20.0 in rank 1:" in problem
+    for heading in ("Versions", "Links between ranks", "Equality with one device", "Problems"):
+        assert f"{heading}" in done.stdout
+    assert "an embedding, batches of many sizes  equal" in done.stdout
+
+
+@pytest.mark.parametrize("engine", _ENGINES)
+def test_a_wrong_weight_of_one_rank_is_noticed(engine, tmp_path):
+    job = ["tfdist", "run", "-n", "3", "--strategy", engine, "-m", "tests.checkup.rank"]
+    done = call(*job, "2", "1", engine, tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert done.returncode == 1, done.stderr
+    wrong = [problem for problem in found["problems"] if problem.startswith("Training with ")]
+    assert len(wrong) == 2
+    assert all(" in rank 1" in problem for problem in wrong)
+    assert {row["rank"] for row in found["equality"]} == {1}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", _ENGINES)
+def test_a_drill_kills_a_rank_and_the_weights_stay_those_of_one_device(engine, tmp_path):
+    done = call("tfdist", "test", "--strategy", engine, "--faults", "--json", tmp_path / "found")
+    found = json.loads((tmp_path / "found").read_text())
+    assert "A rank of an elastic job killed and replaced" in done.stdout
+    assert found["faults"]["problem"] == ""
+    assert found["faults"]["difference"] <= 1e-6
+
+
+@pytest.mark.full
+def test_tasks_of_slurm_find_each_other(tmp_path):
+    host = os.uname().nodename
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.checkup.rank", "1", "-1", "multi_worker", str(tmp_path)],
+            env=environ(**launchers.srun(rank, host, (2,))),
+        )
+        for rank in range(2)
+    ]
+    try:
+        for rank in ranks:
+            rank.wait(_DEADLINE)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["ranks"], found["strategy"]) == (2, "multi_worker")
+
+
+_OF_WORKER = launchers.kubeflow("worker", 0, worker=2)
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "message"),
+    [
+        (_OF_WORKER, ["-n", "2"], "TF_CONFIG has started this process as one of 2, so leave out"),
+        ({environment.ELASTIC: "3:0"}, [], "leave out --min, and give --faults"),
+        (launchers.kubeflow("worker", 0, worker=1, ps=1), [], "with parameter servers or an eval"),
+        (launchers.kubeflow("evaluator", 0, worker=2), [], "with parameter servers or an eval"),
+        ({"TF_CONFIG": "{"}, [], "TF_CONFIG"),
+        ({}, ["--json", "/no/such/folder/file"], "no such folder. Received: --json /no/such"),
+        ({}, ["-n", "1"], "'-n'"),
+        ({}, ["--strategy", "parameter_server"], "'--strategy'"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused(variables, arguments, message, monkeypatch, capsys):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["test", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("tfdist test: ") and message in shown
+    assert shown.count("\n") == 1
+
+
+def test_ranks_that_cannot_come_together_are_a_problem(monkeypatch):
+    done = call("tfdist", "test", **_OF_WORKER, TFDIST_CONNECT_TIMEOUT="1")
+    assert done.returncode == 1
+    assert "Problems\n  the ranks cannot train together: " in done.stdout
+    assert "could not be reached within 1 s" in done.stdout

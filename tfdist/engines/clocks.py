@@ -1,0 +1,91 @@
+"""How far the clocks of the processes are apart.
+
+An operation ends in one process only after it has begun in the other one. So when it begins there,
+it is not later than it ends here. Each operation bounds the offset from both sides, and the bounds
+of many operations are close. This is the method of Cristian, "Probabilistic clock synchronization"
+(Distributed Computing 3, 1989), with an operation in which both give and take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tfdist.engines.contract import Engine
+
+Interval = tuple[int, int]
+"""When an operation began and ended, in nanoseconds of the process' clock."""
+
+_TIMES, _MOST_TIMES = 20, 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """How far a process' clock is ahead of that of rank 0.
+
+    Attributes:
+        offset_seconds: negative if it is behind.
+        error_seconds: the true offset differs from it by no more than this.
+    """
+
+    offset_seconds: float
+    error_seconds: float
+
+
+def clock_of(own: Sequence[Interval], others: Sequence[Interval]) -> Clock:
+    """How far the other process' clock is ahead of the own one.
+
+    Args:
+        own: the operations, by the own clock.
+        others: the same operations, by the other clock.
+
+    Example:
+
+    >>> from tfdist.engines.clocks import clock_of
+    >>> clock_of([(0, 10), (20, 24)], [(1003, 1010), (1021, 1025)])
+    Clock(offset_seconds=9.99e-07, error_seconds=2e-09)
+    """
+    least = max(begun - ended for (begun, _), (_, ended) in zip(others, own))
+    most = min(ended - begun for (_, ended), (begun, _) in zip(others, own))
+    return Clock((least + most) / 2e9, (most - least) / 2e9)
+
+
+def clocks_of(engine: Engine, error_seconds: float) -> list[Clock]:
+    """The clock of each process, the same list in all of them. All processes call it.
+
+    Args:
+        engine: carries tensors between pairs; any engine if there is one process.
+        error_seconds: operations are repeated until the error is at most this, or until there were
+            400 of them.
+    """
+    processes = engine.processes
+    found = [Clock(0.0, 0.0)]
+    for other in range(1, processes.size):
+        pair = (0, other) if processes.rank in (0, other) else None
+        own: list[Interval] = []
+        others: list[Interval] = []
+        while len(own) < _MOST_TIMES:
+            rows = processes.all_gather(_swaps(engine, pair)).reshape([processes.size, _TIMES, 2])
+            own += [tuple(row) for row in rows[0].tolist()]
+            others += [tuple(row) for row in rows[other].tolist()]
+            clock = clock_of(own, others)
+            if clock.error_seconds <= error_seconds:
+                break
+        found.append(clock)
+    return found
+
+
+def _swaps(engine: Engine, pair: tuple[int, int] | None) -> list[int]:
+    """When some operations of a pair begin and end in this process."""
+    import tensorflow as tf
+
+    assert engine.pairs is not None
+    tiny, times = tf.zeros([2]), []
+    for _ in range(_TIMES):
+        times.append(time.time_ns())
+        engine.pairs.swap(tiny, pair).numpy()
+        times.append(time.time_ns())
+    return times
