@@ -162,7 +162,7 @@ class Planner:
         sent = sum(way.sent for way in carried)
         if candidate.local is not None:
             step = step_time.with_local_steps(parts, carried, candidate.local)
-            return step, sent / candidate.local.steps
+            return step, sent / candidate.local.updates
         early = self.machines.costs.early
         if candidate.sharding is not None:
             return step_time.sharded(parts, messages, carried, workers, early), sent

@@ -187,7 +187,7 @@ def with_local_steps(
     # beside it.
     beside = local.fragments * local.overlap * computing
     visible = max(work, exchange - beside) if local.overlap else exchange
-    return computing + visible / local.steps
+    return computing + visible / local.updates
 
 
 def with_parameter_servers(
