@@ -55,7 +55,7 @@ class StepPath:
         self._update = update
         self._loss_scale = loss_scale
         self._specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-        local = options.local_steps(tf.distribute.get_strategy().num_replicas_in_sync)
+        local = getattr(tf.distribute.get_strategy(), "local", None)
         self.accumulator: GradientAccumulator | None = None
         if options.accumulation_steps > 1:
             self.accumulator = GradientAccumulator(
