@@ -49,7 +49,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
-.PHONY: benchmark-small-sums
+.PHONY: benchmark-small-sums benchmark-sharding decisions bench-plan scaling-chart
 .PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -121,6 +121,9 @@ benchmark-links: horovod ## measure compressed exchanges between two hosts; need
 benchmark-hierarchy: horovod ## exchanges between hosts with several replicas each; needs root
 	$(BIN)/python -m benchmarks.hierarchy --update
 
+benchmark-sharding: horovod ## memory, bytes and time of sharded training; needs root
+	$(BIN)/python -m benchmarks.sharding --update
+
 benchmark-small-sums: $(INSTALLED) ## sums of small tensors, beside TensorFlow's ring; needs root
 	$(BIN)/python -m benchmarks.small_sums --update
 
@@ -191,6 +194,15 @@ bench-full: peers ## the same with all models, systems and numbers of hosts; hou
 	for plan in dense compressed target variables models scaling; do \
 	  $(BIN)/python -m benchmarks.side_by_side $$plan --peers $(PEERS) $(BENCH_OPTIONS) || exit; \
 	done
+
+bench-plan: $(INSTALLED) ## predict the results of bench and bench-full, and compare
+	$(BIN)/python -m benchmarks.plan_accuracy --update
+
+scaling-chart: $(INSTALLED) ## predict how far training scales: table and chart of docs/scaling.md
+	$(BIN)/python -m benchmarks.scaling_chart --update --plot
+
+decisions: $(INSTALLED) ## write the table of strategies and situations into docs/planning.md
+	$(BIN)/python -m benchmarks.decisions --update
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

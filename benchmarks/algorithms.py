@@ -32,11 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
-from benchmarks.all_reduce import chart, model, plan, report
+from benchmarks.all_reduce import chart, plan, report
 from benchmarks.all_reduce.results import Job, Results
 from benchmarks.common import options, runner
 from tests.traffic import network
 from tfdist.launcher.ranks import ALLOCATOR, threads
+from tfdist.plan.alpha_beta import Link
 
 SIZES = [10**power for power in range(3, 9)]
 # What is the same in all jobs.
@@ -92,7 +93,7 @@ def on_hosts(ranks: int, link: plan.LinkKind) -> Callable[[list[str]], None]:
     return start
 
 
-def measure(job: Job, link: model.Link | None, arguments: argparse.Namespace) -> Any:
+def measure(job: Job, link: Link | None, arguments: argparse.Namespace) -> Any:
     """What the ranks of one job measure.
 
     Args:
@@ -126,7 +127,7 @@ def wanted(arguments: argparse.Namespace) -> list[Job]:
 def measure_all(jobs: list[Job], results: Results, arguments: argparse.Namespace) -> None:
     """Runs the jobs that the results lack, as long as there is time; says how it goes."""
 
-    def link(job: Job) -> model.Link | None:
+    def link(job: Job) -> Link | None:
         return results.cell(job.link, job.ranks).model_link
 
     def title(job: Job) -> str:

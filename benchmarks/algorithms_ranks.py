@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from benchmarks.all_reduce import model, plan
+from benchmarks.all_reduce import plan
 from benchmarks.all_reduce.execution import Messages, ScheduledEngine
 from benchmarks.all_reduce.measuring import Meter, measured_link
 from tests.traffic.joining import join
 from tfdist.engines.contract import Engine
 from tfdist.engines.processes import Processes
+from tfdist.plan.alpha_beta import Link
 from tfdist.step.exchange import all_reduce
 
 Step = Callable[[tf.Tensor], tf.Tensor]
@@ -175,7 +176,7 @@ def main() -> None:
     processes = strategy.processes
     messages = Messages(processes.rank, processes.size)
     found: dict[str, Any] = {"sizes": {}}
-    link = model.Link(*arguments.link) if arguments.link else None
+    link = Link(*arguments.link) if arguments.link else None
     if arguments.backend == plan.MULTI_WORKER:
         link = measured_link(strategy.engine, messages)
         found["link"] = dataclasses.asdict(link)

@@ -22,6 +22,7 @@ LAYERS = (
     "parameter_server",
     "replay",
     "strategies",
+    "plan",
     "rendezvous",
     "launcher",
     "cli",

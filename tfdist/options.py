@@ -27,6 +27,7 @@ DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 _MOST_BYTES = 2**62
 
 EXCHANGES = ("auto", "ring", "hierarchical")
+SHARDINGS = ("optimizer", "gradients")
 
 Compression = str | Compressor | Mapping[str, Any] | None
 
@@ -47,6 +48,7 @@ class CommonOptions(OptimizerOptions, total=False):
     balance: bool
     balance_max_share: float | None
     exchange: str
+    sharding: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +75,9 @@ class Options:
             inside each host first, then between the hosts, which saves traffic between hosts with
             several replicas; "auto" chooses. See the guide, "Algorithms of the exchange". Only
             "auto" for a parameter server.
+        sharding: "optimizer": each replica keeps the optimizer's state for its part of every
+            variable only. "gradients": of micro-batches that are accumulated too. See the guide,
+            "Sharded training". None to keep all on each replica. Not for a parameter server.
 
     Raises:
         ValueError: when a value is out of range or of another type, and for unknown compressors.
@@ -86,6 +91,7 @@ class Options:
     balance_max_share: float | None = None
     local: LocalSteps | None = None
     exchange: str = "auto"
+    sharding: str | None = None
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)
@@ -102,6 +108,7 @@ class Options:
         object.__setattr__(self, "compression", Choice.of(self.compression))
         check_choice("exchange", self.exchange, EXCHANGES)
         check_local(self.local)
+        self._check_sharding()
         if self.local is not None:
             self.local.check_compression(self.compression)
             if self.balance:
@@ -110,6 +117,26 @@ class Options:
                     "other. With `local` they wait once in a round only. Leave one of them out. "
                     f"Received: balance=True, local={self.local}"
                 )
+
+    def _check_sharding(self) -> None:
+        if self.sharding is None:
+            return
+        check_choice("sharding", self.sharding, SHARDINGS)
+        for name, reason in (
+            ("compression", "a compressor codes whole gradients"),
+            ("local", "with `local` each replica makes whole updates of its own"),
+        ):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"With `sharding` each replica gets parts of the gradients only, and {reason}. "
+                    f"Leave one of them out. Received: sharding={self.sharding!r}, "
+                    f"{name}={getattr(self, name)}"
+                )
+        if self.exchange == "hierarchical":
+            raise ValueError(
+                "With `sharding` parts travel between all replicas at once. Leave `exchange` out. "
+                f"Received: sharding={self.sharding!r}, exchange='hierarchical'"
+            )
 
     @classmethod
     def of(cls, strategy: tf.distribute.Strategy) -> Options:
@@ -127,6 +154,10 @@ class Options:
         if replicas == 1 or self.local is None or self.local.is_synchronous:
             return None
         return self.local
+
+    def sharded(self, replicas: int) -> str | None:
+        """What `replicas` replicas keep in parts; None if each keeps all."""
+        return None if replicas == 1 else self.sharding
 
     def of_optimizer(self) -> OptimizerOptions:
         """The options that an optimizer takes."""

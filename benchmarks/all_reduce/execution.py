@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from benchmarks.all_reduce.schedule import Schedule, Transfer, part_lengths
 from tfdist.compat import OPERATIONS_UNDER_WAY
 from tfdist.engines.contract import Engine, Value
+from tfdist.plan.schedule import Schedule, Transfer, part_lengths
 from tfdist.strategies.multi_worker.engine import CollectivesEngine
 
 # Groups of two are numbered from here on, far from those of TensorFlow's strategies.

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from benchmarks.all_reduce import model
 from benchmarks.all_reduce.execution import Messages, ScheduledEngine
-from benchmarks.all_reduce.schedule import Transfer, schedule
 from tfdist.engines.contract import Engine
 from tfdist.engines.processes import Processes
+from tfdist.plan.alpha_beta import Link
+from tfdist.plan.schedule import Transfer, schedule
 
 # How often each is measured. The least counts: what else runs on the machine is not the link's.
 PINGS = 7
@@ -21,7 +22,7 @@ PINGS = 7
 TRIPS = 8
 
 
-def measured_link(engine: Engine, messages: Messages) -> model.Link:
+def measured_link(engine: Engine, messages: Messages) -> Link:
     """The link between rank 0 and rank 1, as messages of a schedule see it: in all ranks."""
     times = {model.EMPTY: ping_seconds(engine, messages, model.EMPTY, TRIPS)}
     times |= {size: ping_seconds(engine, messages, size, 1) for size in model.LONG}

@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.all_reduce import model
-from benchmarks.all_reduce.algorithms import ALGORITHMS
-from benchmarks.all_reduce.schedule import Schedule
 from tests.traffic import network
 from tfdist.options import DEFAULT_BUCKET_BYTES
+from tfdist.plan.algorithms import ALGORITHMS
+from tfdist.plan.alpha_beta import Link, seconds
+from tfdist.plan.schedule import Schedule
 
 MULTI_WORKER, HOROVOD_BACKEND = BACKENDS = ("multi_worker", "horovod")
 # The peers, which are rings. The others are compared with the first one: what `multi_worker` does.
@@ -62,9 +62,9 @@ def schedule_of(system: str, ranks: int) -> Schedule:
     return ALGORITHMS.get(system, ALGORITHMS["ring"])(ranks)
 
 
-def seconds_of(system: str, ranks: int, size: int, link: model.Link) -> float:
+def seconds_of(system: str, ranks: int, size: int, link: Link) -> float:
     """What the model says of a system, with vectors of `size` bytes that travel as tfdist's do."""
-    return model.seconds(schedule_of(system, ranks), size, link, DEFAULT_BUCKET_BYTES)
+    return seconds(schedule_of(system, ranks).cost(), size, link, DEFAULT_BUCKET_BYTES)
 
 
 def systems_of(backend: str, algorithms: list[str]) -> list[str]:
@@ -72,9 +72,7 @@ def systems_of(backend: str, algorithms: list[str]) -> list[str]:
     return [HOROVOD] if backend == HOROVOD_BACKEND else [RING, ONE_MESSAGE, *algorithms]
 
 
-def chosen(
-    arguments: argparse.Namespace, ranks: int, size: int, link: model.Link | None
-) -> list[str]:
+def chosen(arguments: argparse.Namespace, ranks: int, size: int, link: Link | None) -> list[str]:
     """The systems that run with vectors of `size` bytes.
 
     Args:

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.all_reduce import model, plan
+from benchmarks.all_reduce import plan
 from benchmarks.common import machine, tables
+from tfdist.plan.alpha_beta import Link
 
 # An algorithm wins where even the upper quartile of its ratios, of at least so many rounds, is
 # below this.
@@ -33,14 +34,14 @@ class Cell:
     def __init__(self, link: str, ranks: int):
         self.link = link
         self.ranks = ranks
-        self._links: list[model.Link] = []
+        self._links: list[Link] = []
         # By size and system: the rounds, by the numbers of the block and of the round in it.
         self._rounds: dict[int, dict[str, dict[tuple[int, int], Round]]] = {}
 
     def add(self, block: int, job: dict[str, Any]) -> None:
         """Adds what a job of a block has written."""
         if "link" in job:
-            self._links.append(model.Link(**job["link"]))
+            self._links.append(Link(**job["link"]))
         for size, by_system in job["sizes"].items():
             of_size = self._rounds.setdefault(int(size), {})
             for name, found in by_system.items():
@@ -54,11 +55,11 @@ class Cell:
         return f"{plan.LINKS[self.link].title}, {self.ranks} ranks"
 
     @property
-    def model_link(self) -> model.Link | None:
+    def model_link(self) -> Link | None:
         """What pings say of the link, the median of all blocks; None before any."""
         if not self._links:
             return None
-        return model.Link(
+        return Link(
             statistics.median(link.alpha for link in self._links),
             statistics.median(link.beta for link in self._links),
         )

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import tfdist
 from benchmarks.algorithms_ranks import engine_of
-from benchmarks.all_reduce.algorithms import ALGORITHMS
 from benchmarks.all_reduce.execution import Messages, ScheduledEngine
+from tfdist.plan.algorithms import ALGORITHMS
 from tfdist.step.exchange import all_reduce
 
 # Fewer elements than ranks, no multiple of anything, and so many that they travel in pieces, of

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from benchmarks.all_reduce.algorithms import ALGORITHMS
 from benchmarks.common.runner import environment
+from tfdist.plan.algorithms import ALGORITHMS
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 
 import pytest
 
 from benchmarks.all_reduce import model, plan
-from benchmarks.all_reduce.algorithms import ALGORITHMS
-from benchmarks.all_reduce.schedule import Schedule, part_lengths
+from tfdist.plan.algorithms import ALGORITHMS, cost
+from tfdist.plan.alpha_beta import Link, seconds
+from tfdist.plan.schedule import Schedule, part_lengths
 
 RANKS = range(2, 10)
-LINK = model.Link(alpha=1e-3, beta=1e-8)
+LINK = Link(alpha=1e-3, beta=1e-8)
 SIZE = 5e6
 ON_WIRE = SIZE * LINK.beta
 
@@ -108,8 +110,16 @@ def test_seconds_are_those_of_the_literature(ranks):
         "halving": 2 * math.log2(core) * alpha + share(core) * ON_WIRE + around,
     }
     assert expected.keys() == ALGORITHMS.keys()
-    for name, seconds in expected.items():
-        assert model.seconds(ALGORITHMS[name](ranks), SIZE, LINK) == pytest.approx(seconds), name
+    for name, expected_seconds in expected.items():
+        found = seconds(ALGORITHMS[name](ranks).cost(), SIZE, LINK)
+        assert found == pytest.approx(expected_seconds), name
+
+
+@everywhere
+@every
+def test_closed_forms_cost_what_the_messages_do(algorithm, ranks):
+    found, counted = cost(algorithm, ranks), ALGORITHMS[algorithm](ranks).cost()
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(counted))
 
 
 @everywhere
@@ -122,15 +132,15 @@ def test_what_follows_the_first_piece_takes_as_long_as_on_the_busiest_link(ranks
     }
     for name, vectors in more.items():
         schedule = ALGORITHMS[name](ranks)
-        pieces = model.seconds(schedule, SIZE, LINK, SIZE / 5)
-        first = model.seconds(schedule, SIZE / 5, LINK)
+        pieces = seconds(schedule.cost(), SIZE, LINK, SIZE / 5)
+        first = seconds(schedule.cost(), SIZE / 5, LINK)
         assert pieces == pytest.approx(first + 4 / 5 * vectors * ON_WIRE), name
 
 
 @every
 def test_a_vector_that_is_no_longer_than_a_piece_travels_whole(algorithm):
     schedule = ALGORITHMS[algorithm](5)
-    assert model.seconds(schedule, SIZE, LINK, 2 * SIZE) == model.seconds(schedule, SIZE, LINK)
+    assert seconds(schedule.cost(), SIZE, LINK, 2 * SIZE) == seconds(schedule.cost(), SIZE, LINK)
 
 
 def test_a_link_is_found_in_its_own_times():
@@ -163,7 +173,7 @@ class Arguments:
 
 
 # 100 Mbit/s: a vector of 100 MB takes 8 s.
-SLOW = model.Link(1e-3, 8e-8)
+SLOW = Link(1e-3, 8e-8)
 
 
 def test_what_the_model_calls_hopeless_does_not_run():
@@ -199,6 +209,6 @@ def test_each_round_has_an_order_of_its_own():
 
 
 def test_vectors_that_would_fill_the_memory_do_not_run():
-    fast = model.Link(0.0, 1e-15)
+    fast = Link(0.0, 1e-15)
     names = plan.chosen(Arguments(), 8, 10**13, fast)
     assert names == [plan.RING, plan.ONE_MESSAGE]

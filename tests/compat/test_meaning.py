@@ -179,3 +179,34 @@ def test_collective_operations_are_numbered_when_called_or_when_traced(when_trac
     (key,) = (op.inputs[3] for op in graph.get_operations() if op.type == "CollectiveReduceV2")
     assert key.op.type == ("Const" if when_traced else "Placeholder")
     assert float(summed()) == 1.0
+
+
+def test_a_part_stands_for_the_whole_variable():
+    import keras
+    import numpy as np
+
+    with keras.name_scope("outer"):
+        whole = keras.Variable(np.ones((4, 2), "float32"), name="kernel")
+    part = compat.PartVariable((2, 2), whole)
+    assert (part.path, tuple(part.shape), part.value.shape[0]) == ("outer/kernel", (2, 2), None)
+    assert part.value.numpy().size == 0
+    optimizer = keras.optimizers.Adam(weight_decay=0.1, clipnorm=1.0)
+    optimizer.exclude_from_weight_decay([whole])
+    with compat.recording_slots() as slots:
+        optimizer.build([part])
+    assert [slot.of is part for slot in slots] == [True, True]
+    assert [slot.variable for slot in slots] == optimizer.variables[2:]
+    assert not optimizer._use_weight_decay(part)
+    part.assign(np.ones((2, 2), "float32"))
+    seen = []
+
+    def clip(clipped, gradients):
+        seen.append((clipped, len(gradients)))
+        return gradients
+
+    with compat.clipping_by(clip):
+        optimizer.apply([keras.ops.ones((2, 2))], [part])
+    assert seen == [(optimizer, 1)]
+    assert part.value.numpy().max() < 1
+    part.clear(0)
+    assert part.value.numpy().size == 0

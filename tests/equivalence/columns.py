@@ -27,6 +27,7 @@ class Column:
         sample: the names of the features in that.
         compression: the option of the strategy.
         balance: the option of the strategy; if it is True, the shares move after each step.
+        sharding: the option of the strategy.
         jit_compile: whether XLA compiles the steps.
         workers: of a parameter server, whose servers are in the one process; 0 for none.
     """
@@ -38,6 +39,7 @@ class Column:
     complete: bool
     compression: Compressor | None = None
     balance: bool = False
+    sharding: str | None = None
     jit_compile: bool = False
     workers: int = 0
     sample: tuple[str, ...] = SAMPLE
@@ -54,9 +56,10 @@ class Column:
 
     def refusal(self, feature: harness.Feature) -> str:
         """A part of the error that refuses `feature`; "" where it is trained."""
-        if not self.workers:
-            return ""
-        return next((text for name, text in REFUSED.items() if name in feature.name), "")
+        refused = REFUSED if self.workers else NOT_IN_PARTS if self.sharding else {}
+        if self.sharding and self.processes > 1 and self.devices > 1:
+            refused = {**refused, "run_eagerly": "Received: an eager step of several devices"}
+        return next((text for name, text in refused.items() if name in feature.name), "")
 
     @property
     def replicas(self) -> int:
@@ -82,6 +85,7 @@ class Column:
 
     def _strategy(self, feature: harness.Feature):
         options = {"compression": self.compression, "balance": self.balance, **feature.options}
+        options["sharding"] = self.sharding
         if self.workers:
             policy = tfdist.staleness.Synchronous()
             cluster = _cluster(self.workers)
@@ -112,6 +116,14 @@ REFUSED = {
     "diffusion": "Compute all gradients before the first update",
     "train_on_batch": "a call of train_on_batch",
     "run_eagerly": "run_eagerly=False",
+}
+
+# What has no update that is right for parts of variables.
+NOT_IN_PARTS = {
+    "Adafactor": "Adafactor, whose update of a variable differs",
+    "Lamb": "Lamb, whose update of a variable differs",
+    "Muon": "Muon, whose update of a variable differs",
+    "ScheduleFreeAdamW": "ScheduleFreeAdamW, whose state begins with the values of the weights",
 }
 
 # In the order of the tests: while processes train, those of the tests train references and twins.
@@ -152,4 +164,13 @@ COMPILED = (
     Column("multi_worker-2-compiled", "multi_worker", 2, 1, complete=False, jit_compile=True),
     Column("horovod-2-compiled", "horovod", 2, 1, complete=False, jit_compile=True),
 )
-BY_NAME = {column.name: column for column in (*COLUMNS, *COMPRESSED, *BALANCED, *COMPILED)}
+# Optimizer state, and accumulated gradients, in parts.
+SHARDED = (
+    Column("mirrored-2-sharded", "mirrored", 1, 2, complete=False, sharding="optimizer"),
+    Column("mirrored-3-sharded", "mirrored", 1, 3, complete=False, sharding="gradients"),
+    Column("multi_worker-2-sharded", "multi_worker", 2, 1, complete=False, sharding="optimizer"),
+    Column("horovod-2-sharded", "horovod", 2, 1, complete=False, sharding="gradients"),
+    Column("multi_worker-2x2-sharded", "multi_worker", 2, 2, complete=False, sharding="gradients"),
+)
+_ALL = (*COLUMNS, *COMPRESSED, *BALANCED, *COMPILED, *SHARDED)
+BY_NAME = {column.name: column for column in _ALL}

@@ -57,6 +57,15 @@ class Outcome:
         return cls(model.get_weights(), history, arrays)
 
 
+def optimizer_state(model: keras.Model) -> np.ndarray:
+    """Slots, number of updates and learning rate; all processes call this together."""
+    state = getattr(model.optimizer, "parts_of_state", None)
+    joined = state.joined(state.gather()) if state is not None else ()
+    whole = {id(slot.variable): array for slot, array in joined}
+    values = [whole.get(id(v), v.numpy()) for v in model.optimizer.variables]
+    return np.concatenate([np.ravel(value).astype("float64") for value in values])
+
+
 @dataclasses.dataclass(frozen=True)
 class Feature:
     """A row of the table.

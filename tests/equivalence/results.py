@@ -48,6 +48,9 @@ class Result:
             if accumulator is not None:
                 count = accumulator.micro_step
                 variables[id(count)] = (f"{optimizer.name}/micro_step", count)
+            in_parts = getattr(optimizer, "parts_of_state", None)
+            for own in in_parts.owned if in_parts is not None else ():
+                del variables[id(own)]
         local_results = model.distribute_strategy.experimental_local_results
         return cls(
             outcome,

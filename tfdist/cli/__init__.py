@@ -1,1 +1,1 @@
-"""The command line: `tfdist run`, `tfdist doctor` and `tfdist replay`, one file per command."""
+"""The command line: `tfdist run`, `doctor`, `plan` and `replay`, one file per command."""

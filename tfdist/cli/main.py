@@ -8,12 +8,14 @@ import sys
 import click
 
 from tfdist.cli.doctor import doctor
+from tfdist.cli.plan import plan
 from tfdist.cli.replay import replay
 from tfdist.cli.run import run
 
 _EXAMPLE = """\b
 Example:
   tfdist doctor
+  tfdist plan train.py --bandwidth 1Gbit/s
   tfdist run -n 2 train.py --epochs 3
   tfdist replay run.log train.py --epochs 3
 """
@@ -27,6 +29,7 @@ def cli() -> None:
 
 cli.add_command(run)
 cli.add_command(doctor)
+cli.add_command(plan)
 cli.add_command(replay)
 
 

@@ -18,6 +18,7 @@ from tfdist.compat import (
     operations,
     optimizers,
     own_copies,
+    parts,
     random_numbers,
     servers,
     stored_rows,
@@ -101,6 +102,7 @@ from tfdist.compat.partitions import (
     place_of_part,
     server,
 )
+from tfdist.compat.parts import PartVariable, clipping_by, recording_slots
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.recovery import (
@@ -140,6 +142,7 @@ __all__ = [
     "OPERATIONS_UNDER_WAY",
     "OneReplicaExtended",
     "ParameterServerExtended",
+    "PartVariable",
     "PartitionedVariable",
     "RowsOfVariable",
     "SaveableState",
@@ -154,6 +157,7 @@ __all__ = [
     "as_worker",
     "captured_from",
     "captured_tensor",
+    "clipping_by",
     "compile_where_possible",
     "connect_again",
     "connect_when",
@@ -196,7 +200,6 @@ __all__ = [
     "inner_variable",
     "install",
     "install_collectives",
-    "number_when_traced",
     "is_in_xla",
     "is_large",
     "is_lost_ps",
@@ -212,6 +215,7 @@ __all__ = [
     "moving_averages",
     "not_restored",
     "number_of_batches",
+    "number_when_traced",
     "operations_so_far",
     "outside_stateless_scope",
     "own_non_trainable_variables",
@@ -219,6 +223,7 @@ __all__ = [
     "plain_variable",
     "rate_of",
     "reading_rows",
+    "recording_slots",
     "resource_of",
     "resources_of",
     "run_after",
@@ -245,6 +250,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, gradients, initial_rows, operations, optimizers, own_copies)
+    topics = (data, gradients, initial_rows, operations, optimizers, own_copies, parts)
     for topic in (*topics, random_numbers, servers, stored_rows, variables):
         topic.install()

@@ -150,8 +150,10 @@ def variables_to_build(optimizer: keras.optimizers.Optimizer) -> list[keras.Vari
 def _key_of_whole(original: Callable) -> Callable:
     @functools.wraps(original)
     def _var_key(self: keras.optimizers.Optimizer, variable: Variable) -> Any:
-        value = variable.value if isinstance(variable, keras.Variable) else variable
-        return original(self, whole_of(value))
+        if isinstance(variable, keras.Variable):
+            whole: keras.Variable = getattr(variable, "whole", variable)
+            return original(self, whole_of(whole.value))
+        return original(self, whole_of(variable))
 
     return _var_key
 

@@ -76,3 +76,14 @@ class Engine(Protocol):
         Returns:
             A vector of k elements.
         """
+
+    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+        """The parts of all replicas, one after the other: the way back from `reduce_scatter`.
+
+        Args:
+            part: a vector of k elements, equally many on every replica.
+
+        Returns:
+            A vector of `replicas * k` elements.
+        """
+        return tf.ensure_shape(self.all_gather(part), [self.replicas * part.shape[0]])

@@ -109,3 +109,19 @@ class ReplicaContextEngine(Engine):
             return vector
         rows = tf.reshape(vector, [self.replicas, -1])
         return tf.add_n(tf.unstack(self.all_to_all(rows), num=self.replicas))
+
+    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+        """The parts of all replicas, read from the other replicas in this process."""
+
+        def joined(strategy: tf.distribute.Strategy, part: tf.Tensor) -> list[tf.Tensor]:
+            given = strategy.experimental_local_results(part)
+            received = []
+            for device in strategy.extended.worker_devices:
+                with tf.device(device):
+                    received.append(tf.concat(given, axis=0))
+            return received
+
+        if self.replicas == 1:
+            return part
+        context = tf.distribute.get_replica_context()
+        return context.merge_call(joined, args=(tf.identity(part),))[static_id()]

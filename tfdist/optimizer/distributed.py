@@ -21,7 +21,7 @@ from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.loss_tags import LOSS, refuse_unweighted, tag
 from tfdist.step.path import StepPath
-from tfdist.step.update import update_of
+from tfdist.step.update import Update, update_of
 from tfdist.step.weighting import weigh
 from tfdist.validation import check_inner_optimizer, check_trainable
 
@@ -82,6 +82,7 @@ class DistributedOptimizer(OptimizerWrapper):
     accumulator: GradientAccumulator | None = None
     compression_state: Any = None
     local_state: Any = None
+    parts_of_state: Any = None
     _path: StepPath | None = None
 
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -127,13 +128,12 @@ class DistributedOptimizer(OptimizerWrapper):
     def _build_inner(self, variables: list[keras.Variable]) -> None:
         self._update.build(variables)
 
-    def save_own_variables(self, store: dict) -> None:
-        """Writes the inner optimizer's state, in its own layout."""
-        self._update.save_own_variables(store)
+    def _keeper(self) -> Update:
+        return self._update
 
     def load_own_variables(self, store: dict) -> None:
         """Reads the inner optimizer's state."""
-        self._update.load_own_variables(store)
+        super().load_own_variables(store)
         if self.local_state is not None:
             self.local_state.note_file(bool(store.keys()))
 

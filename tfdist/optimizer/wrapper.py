@@ -53,6 +53,10 @@ class OptimizerWrapper(compat.IndexedOptimizer):
         if not self.unwrap().built:
             self.unwrap().build(variables)
 
+    def _keeper(self) -> Any:
+        """What keeps the state, and answers for it by the names of Keras' methods."""
+        return self.unwrap()
+
     def unwrap(self) -> keras.optimizers.Optimizer:
         """The inner optimizer, as the user gave it."""
         return self._inner.optimizer
@@ -112,7 +116,7 @@ class OptimizerWrapper(compat.IndexedOptimizer):
 
     def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
         """Ends training: the inner optimizer may overwrite variables with their averages."""
-        self.unwrap().finalize_variable_values(var_list)
+        self._keeper().finalize_variable_values(var_list)
 
     def exclude_from_weight_decay(
         self, var_list: list | None = None, var_names: list[str] | None = None
@@ -125,12 +129,12 @@ class OptimizerWrapper(compat.IndexedOptimizer):
 
     def set_weights(self, weights: list) -> None:
         """Sets the inner optimizer's variables."""
-        self.unwrap().set_weights(weights)
+        self._keeper().set_weights(weights)
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the inner optimizer's state, in its own layout."""
-        self.unwrap().save_own_variables(store)
+        self._keeper().save_own_variables(store)
 
     def load_own_variables(self, store: dict) -> None:
         """Reads the inner optimizer's state."""
-        self.unwrap().load_own_variables(store)
+        self._keeper().load_own_variables(store)

@@ -13,9 +13,9 @@ from tfdist import compat
 from tfdist.checksum import checksum
 from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.step.accumulation import GradientAccumulator
-from tfdist.step.local_state import LocalState
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding.state import PartsOfState
 
 
 class Agreement:
@@ -40,6 +40,7 @@ class Agreement:
         self._strategy = strategy
         self._variables_of = variables
         self._before: list[int] = []
+        self._parts_before: list[int] = []
         self._acts = True
 
     def begin(self, acts: bool = True, trained: bool = True) -> None:
@@ -52,6 +53,7 @@ class Agreement:
         self._acts = acts
         if trained or not self._before:
             self._before = self._checksums()
+            self._parts_before = self._checksums_of_parts()
 
     def end(self) -> None:
         """Makes weights, learning rate, next epoch and the decision to stop equal everywhere.
@@ -68,9 +70,12 @@ class Agreement:
             int(any(changed)),
             common,
             int(any(state.is_new for state in replica_states(self._model))),
+            int(self._acts and self._checksums_of_parts() != self._parts_before),
         ]
         rows = self._strategy.processes.all_gather(row)
-        stops, epochs, changes, states, news = rows.T.tolist()
+        stops, epochs, changes, states, news, parts = rows.T.tolist()
+        if not any(news):
+            _check_parts(parts)
         root = changes.index(1) if any(changes) else 0
         if not any(changes):
             check_equal(states)
@@ -100,8 +105,23 @@ class Agreement:
     def _variables(self) -> list[tf.Variable]:
         return self._variables_of(self._model)
 
+    def _checksums_of_parts(self) -> list[int]:
+        """Of the optimizer's state in sharded training, of which this process has parts."""
+        states = [s for s in replica_states(self._model) if isinstance(s, PartsOfState)]
+        return [checksum_of(self._strategy, own) for state in states for own in state.owned]
+
     def _checksums(self) -> list[int]:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
+
+
+def _check_parts(changes: Sequence[int]) -> None:
+    """Raises RuntimeError if a callback changed the parts of some processes only."""
+    if any(changes) and not all(changes):
+        raise RuntimeError(
+            "A callback has changed the optimizer's state in some ranks only. With `sharding` each "
+            "rank has a part of this state, so the others cannot take it over. Change it in all "
+            f"ranks. Received by rank, whether it has changed: {list(map(bool, changes))}"
+        )
 
 
 def check_equal(states: Sequence[int]) -> None:
@@ -162,13 +182,10 @@ def all_variables(model: keras.Model) -> list[tf.Variable]:
     for owner in [model, *optimizers_of(model).values()]:
         for variable in owner.variables:
             found.setdefault(id(variable.value), variable.value)
-    for accumulator in accumulators(model):
-        found.setdefault(id(accumulator.micro_step), accumulator.micro_step)
     for state in replica_states(model):
-        if isinstance(state, LocalState):
-            for owned in state.owned:
-                found.pop(id(owned), None)
-            found.update({id(counter): counter for counter in state.counters})
+        for owned in state.owned:
+            found.pop(id(owned), None)
+        found.update({id(counter): counter for counter in state.counters})
     return [v for v in found.values() if v.dtype != tf.string]
 
 
@@ -179,11 +196,11 @@ def rates(model: keras.Model) -> list[tf.Variable]:
 
 
 def replica_states(model: keras.Model) -> list[ReplicaState]:
-    """The state that each replica owns: of accumulation, of compressors, and of local steps."""
+    """The state that each replica owns: of accumulation, compressors, local steps, sharding."""
     found = [
         getattr(optimizer, name, None)
         for optimizer in optimizers_of(model).values()
-        for name in ("accumulator", "compression_state", "local_state")
+        for name in ("accumulator", "compression_state", "local_state", "parts_of_state")
     ]
     return [state for state in found if state is not None]
 

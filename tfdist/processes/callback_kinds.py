@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 
@@ -96,3 +98,13 @@ def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:
     if isinstance(callback, keras.callbacks.TensorBoard):
         return callback.update_freq != "epoch"
     return False
+
+
+def refuse_swaps(sharding: str | None, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Raises ValueError for `SwapEMAWeights` in sharded training, whose averages are parts."""
+    if sharding and any(isinstance(c, keras.callbacks.SwapEMAWeights) for c in callbacks):
+        raise ValueError(
+            "With `sharding` each replica has parts of the averages only, so SwapEMAWeights cannot "
+            "take them for weights. Leave out the callback, or `sharding`. "
+            f"Received: SwapEMAWeights with sharding={sharding!r}"
+        )

@@ -20,6 +20,7 @@ from tfdist.processes.agreement import (
     combined_checksum,
     replica_states,
 )
+from tfdist.processes.callback_kinds import refuse_swaps
 from tfdist.processes.callbacks import coordinate
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import protect
@@ -50,6 +51,8 @@ def install(strategy_class: type) -> None:
         strategy = strategy_of(model)
         if strategy is None:
             return False
+        sharding = strategy.options.sharded(strategy.num_replicas_in_sync)
+        refuse_swaps(sharding, callbacks.callbacks)
         first, last = strategy.callbacks_around_others(callbacks.callbacks)
         more = strategy.callbacks_of_runs()
         _replace(callbacks.callbacks, more)

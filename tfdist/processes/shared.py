@@ -114,10 +114,10 @@ class Shared:
         differ = len(set(rows[:, 1])) > 1
         if differ and rows[:, 2].any() and replica_states(model):
             raise ValueError(
-                "With `accumulation_steps` above 1, compression or `local`, each rank has "
-                "something to save. A ModelCheckpoint or BackupAndRestore that saves in the middle "
-                "of an epoch must be in the callbacks of all ranks; or let it save at the end of "
-                "epochs. "
+                "With `accumulation_steps` above 1, compression, `local` or `sharding`, each rank "
+                "has something to save. A ModelCheckpoint or BackupAndRestore that saves in the "
+                "middle of an epoch must be in the callbacks of all ranks; or let it save at the "
+                "end of epochs. "
                 f"Received by rank, whether one saves in batches: {rows[:, 2].tolist()}; here "
                 f"{names or 'no such callback'}"
             )

@@ -37,6 +37,8 @@ class GradientAccumulator(ReplicaState):
             shares, so what waits for an update is of no use to synchronous training.
     """
 
+    _takes_rows = True  # of a file that has rows of as many replicas
+
     def __init__(
         self,
         steps: int,
@@ -116,6 +118,11 @@ class GradientAccumulator(ReplicaState):
             for bucket, total in zip(self.buckets, self.sums)
         ]
 
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """The number of micro-batches."""
+        return [self.micro_step]
+
     def has_rows(self) -> bool:
         """Whether gradients wait for an update; the same in all processes."""
         return int(self.micro_step.numpy()) != 0
@@ -166,14 +173,14 @@ class GradientAccumulator(ReplicaState):
             )
         self.micro_step.assign(int(store["micro_step"][()]))
         if not by_replica:
-            self.adopt(SUM, lambda key, _: _array(store[key]))
+            self._adopt_total(lambda key, _: _array(store[key]))
             return
 
         def of_replica(key: str, replica: int) -> np.ndarray:
             return _array(store[f"{key}.{replica}"])
 
         now = self._strategy.num_replicas_in_sync
-        if replicas == now and not self._processes.may_change:
+        if replicas == now and self._takes_rows and not self._processes.may_change:
             self.adopt(PER_REPLICA, of_replica)
             return
         # Of the sum each replica gets an equal part; replicas that train apart each get the mean.
@@ -183,7 +190,11 @@ class GradientAccumulator(ReplicaState):
             summed = total_of(of_replica(key, r) for r in range(replicas))
             return (summed * times).astype(summed.dtype)
 
-        self.adopt(SUM, total)
+        self._adopt_total(total)
+
+    def _adopt_total(self, read: Callable[[str, int], np.ndarray]) -> None:
+        """Sets the sums, so that over the replicas they are what `read` returns for a variable."""
+        self.adopt(SUM, read)
 
 
 def warn_of_dropping(micro_batches: int) -> None:

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfdist.options import Options
+from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing
+from tfdist.step.sharding.totals import EarlyPartialTotals, PartialTotals
 from tfdist.step.totals import Totals
 
 
@@ -18,9 +20,13 @@ class Averaging(Protocol):
 
     Attributes:
         compressed: the part that compresses; None without compression.
+        accumulated: shape and dtype of what is accumulated for each trainable variable.
+        make_accumulator: makes what accumulates it, from the arguments of `GradientAccumulator`.
     """
 
     compressed: CompressedExchange | None
+    accumulated: list[tf.TensorSpec]
+    make_accumulator: Callable[..., GradientAccumulator]
 
     def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
         """The layout in which gradients are weighted and, if asked for, accumulated.
@@ -30,11 +36,19 @@ class Averaging(Protocol):
             accumulates: whether gradients are accumulated.
         """
 
+    def to_accumulate(self, packing: Packing, packed: list) -> tuple[Packing, list]:
+        """What is accumulated of a micro-batch, and its layout; in replica context.
+
+        Args:
+            packing: the layout, from `packing`.
+            packed: the packed gradients, weighted by the replica's share.
+        """
+
     def sum(self, packing: Packing, packed: list, number: tf.Tensor) -> list[Any]:
         """The gradients for the update; None where there is none; in replica context.
 
         Args:
-            packing: the layout, from `packing`.
+            packing: the layout, from `packing`, or with accumulation from `to_accumulate`.
             packed: the packed gradients, weighted by the replica's share.
             number: int64 scalar, the number of updates so far.
         """
@@ -47,7 +61,7 @@ def averaging_of(
     fragments: Sequence[int],
     rows_are_summed: Callable[[], bool],
 ) -> Averaging:
-    """What is averaged under `options`: so far the gradients, at each update.
+    """What is averaged under `options`: the gradients at each update, or parts of them.
 
     Made in the strategy's scope.
 
@@ -59,6 +73,12 @@ def averaging_of(
         rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
             tables; see `rows.are_summed`.
     """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    sharding = options.sharded(replicas)
+    if sharding is not None:
+        early = sharding == "gradients" and options.accumulation_steps > 1
+        kind = EarlyPartialTotals if early else PartialTotals
+        return kind(options, specs, paths, replicas)
     return Totals(options, specs, paths, fragments, rows_are_summed)
 
 

@@ -29,6 +29,6 @@ def check_copies(variables: Sequence[keras.Variable]) -> None:
     joint = [v.path for v in variables if v.value.aggregation != tf.VariableAggregation.NONE]
     if joint:
         raise ValueError(
-            "With `local` each replica sets its own copy of a weight. Make these weights without "
-            f'`aggregation`, or with `aggregation="none"`. Received: {joint}'
+            "With `local` and `sharding` each replica sets its own copy of a weight. Make these "
+            f'weights without `aggregation`, or with `aggregation="none"`. Received: {joint}'
         )

@@ -55,17 +55,8 @@ class StepPath:
         self._update = update
         self._loss_scale = loss_scale
         self._specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        self._variables = list(variables)
         local = getattr(tf.distribute.get_strategy(), "local", None)
-        self.accumulator: GradientAccumulator | None = None
-        if options.accumulation_steps > 1:
-            self.accumulator = GradientAccumulator(
-                options.accumulation_steps,
-                exchange.plan_buckets(self._specs, options.bucket_bytes),
-                len(variables),
-                lambda: int(update.number().numpy()),
-                options.compression is not None,
-                local is not None,
-            )
         places = fragments_of(local, self._specs)
         self.averaging = averaging_of(
             options,
@@ -74,6 +65,16 @@ class StepPath:
             numbers_of(places),
             functools.partial(rows.are_summed, optimizer),
         )
+        self.accumulator: GradientAccumulator | None = None
+        if options.accumulation_steps > 1:
+            self.accumulator = self.averaging.make_accumulator(
+                options.accumulation_steps,
+                exchange.plan_buckets(self.averaging.accumulated, options.bucket_bytes),
+                len(variables),
+                lambda: int(update.number().numpy()),
+                options.compression is not None,
+                local is not None,
+            )
         self.rounds: LocalRounds | None = None
         self._apart: LocalUpdate | None = None
         if local is not None:
@@ -99,6 +100,7 @@ class StepPath:
             "accumulator": self.accumulator,
             "compression_state": None if compressed is None else compressed.state,
             "local_state": None if self.rounds is None else self.rounds.state,
+            "parts_of_state": self._update.state,
         }
 
     @property
@@ -175,10 +177,11 @@ class StepPath:
         def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:
             totals = self.averaging.sum(packing, packed, self._update.number())
             totals = [None if gradients[i] is None else totals[i] for i in places]
-            self._update.apply(totals, variables, after)
+            self._update.apply(totals, [self._variables[i] for i in places], after)
 
         finite = self._loss_scale.all_finite(packed)
         if self.accumulator is not None:
+            packing, packed = self.averaging.to_accumulate(packing, packed)
             self.accumulator.add(packed, finite)
         if self.updates_at_each_step:
             average_and_update(packed, after=packed if current().replicas > 1 else ())

@@ -225,7 +225,7 @@ class ReplicaState(ReplicaValues):
         copy = self._copy
         if copy is None or copy.rows is None or copy.of != self._checksums():
             raise RuntimeError(
-                "Each rank has gradients of its own that wait, and the others' were not asked for. "
+                "Each rank has state of its own, and that of the others was not asked for. "
                 "Save the model with `model.save` or `model.save_weights` on all ranks. "
                 f"Received: rank {self._processes.rank} saves alone"
             )

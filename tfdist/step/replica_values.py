@@ -33,6 +33,16 @@ class ReplicaValues(SaveableState, tf.Module):
         """The variables, in the same order in all processes."""
         raise NotImplementedError
 
+    @property
+    def owned(self) -> list[tf.Variable]:
+        """Variables of the optimizer that need not be equal on all replicas."""
+        return []
+
+    @property
+    def counters(self) -> list[tf.Variable]:
+        """What all replicas count together."""
+        return []
+
     def has_rows(self) -> bool:
         """Whether replicas have something of their own; the answer is the same in all processes."""
         return bool(self.entries())

@@ -14,7 +14,7 @@ from tfdist.structures import Structure
 _AllReduce = Callable[[list], list]
 
 # Bytes of the number of a row.
-_INDEX_BYTES = 8
+INDEX_BYTES = 8
 
 
 def are_summed(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -71,7 +71,7 @@ def table_is_smaller(spec: tf.TensorSpec, rows: Structure) -> Structure:
         rows: the number of rows of all replicas together.
     """
     row_bytes = math.prod(spec.shape[1:]) * spec.dtype.size
-    return rows * (row_bytes + _INDEX_BYTES) > 2 * spec.shape[0] * row_bytes
+    return rows * (row_bytes + INDEX_BYTES) > 2 * spec.shape[0] * row_bytes
 
 
 def _sum(

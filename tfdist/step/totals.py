@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.compression.base import nbytes
 from tfdist.options import Options
+from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing, enough
 
@@ -29,7 +30,11 @@ class Totals:
 
     Attributes:
         compressed: the part that compresses; None without compression.
+        accumulated: shape and dtype of what is accumulated for each trainable variable.
+        make_accumulator: makes what accumulates it.
     """
+
+    make_accumulator: Callable[..., GradientAccumulator] = GradientAccumulator
 
     def __init__(
         self,
@@ -41,7 +46,7 @@ class Totals:
     ):
         self._rows_are_summed = rows_are_summed
         self._bucket_bytes = options.bucket_bytes
-        self._specs = list(specs)
+        self._specs = self.accumulated = list(specs)
         self.compressed: CompressedExchange | None = None
         if options.compression is not None:
             self.compressed = CompressedExchange(
@@ -60,6 +65,10 @@ class Totals:
         if self.compressed is not None:
             return Packing(gradients, self._specs, 0)
         return self._on_the_way(gradients)
+
+    def to_accumulate(self, packing: Packing, packed: list) -> tuple[Packing, list]:
+        """What is accumulated: the replica's own gradients."""
+        return packing, packed
 
     def sum(self, packing: Packing, packed: list, number: tf.Tensor) -> list[Any]:
         """The global gradients; None where there is none; called in replica context.

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.options import Options
+from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding.update import UpdateOfParts
 
 _Optimizer = keras.optimizers.Optimizer
 
@@ -22,9 +24,11 @@ class Update(Protocol):
 
     Attributes:
         optimizer: the Keras optimizer that updates, below any loss scaling.
+        state: what each replica has for itself of the optimizer's state; None if nothing.
     """
 
     optimizer: keras.optimizers.Optimizer
+    state: ReplicaState | None
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the state for `variables`, the trainable ones, in the strategy's scope."""
@@ -38,11 +42,18 @@ class Update(Protocol):
         """Clips and applies gradients that are summed over the replicas; in replica context.
 
         Args:
-            gradients: the global gradients; None where a variable has none.
+            gradients: the global gradients, or in sharded training this replica's parts of them;
+                None where a variable has none.
             variables: the variables of the gradients: some of those given to `build`, or the parts
                 of such a variable in its place.
             after: tensors that must be computed before any part of the update.
         """
+
+    def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
+        """Ends training: some optimizers set variables to averages then; outside of replicas."""
+
+    def set_weights(self, weights: list) -> None:
+        """Sets the state to arrays."""
 
     def save_own_variables(self, store: dict) -> None:
         """Writes the state in the layout of the user's optimizer."""
@@ -57,6 +68,8 @@ class WholeVariables(Update):
     Args:
         optimizer: the optimizer as the user gave it.
     """
+
+    state = None
 
     def __init__(self, optimizer: keras.optimizers.Optimizer):
         self._given = optimizer
@@ -86,6 +99,14 @@ class WholeVariables(Update):
         with tf.control_dependencies(ready), compat.applying_reduced_gradients():
             self.optimizer.apply(gradients, variables)
 
+    def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
+        """Lets the optimizer end training."""
+        self._given.finalize_variable_values(variables)
+
+    def set_weights(self, weights: list) -> None:
+        """Sets the optimizer's variables."""
+        self._given.set_weights(weights)
+
     def save_own_variables(self, store: dict) -> None:
         """Lets the optimizer write. Keras' own method would first read each variable whole."""
         is_own = type(self._given).save_own_variables is not _Optimizer.save_own_variables
@@ -107,5 +128,7 @@ def update_of(options: Options, optimizer: keras.optimizers.Optimizer) -> Update
         options: the options of the optimizer.
         optimizer: the Keras optimizer as the user gave it.
     """
-    del options  # there is only one kind of update so far
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if options.sharded(replicas) is not None:
+        return UpdateOfParts(optimizer, options)
     return WholeVariables(optimizer)

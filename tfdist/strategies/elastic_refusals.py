@@ -40,3 +40,9 @@ def check_options(options: Options) -> None:
             "are not grouped by host. Start the job without --min, or leave `exchange` out. "
             "Received: exchange='hierarchical' in an elastic job"
         )
+    if options.sharding is not None:
+        raise ValueError(
+            "With `sharding` each rank has a part of the optimizer's state, which would be lost "
+            "with the rank. Start the job without --min, or leave `sharding` out. "
+            f"Received: sharding={options.sharding!r} in an elastic job"
+        )

@@ -11,7 +11,13 @@ import tensorflow as tf
 from keras import optimizers
 
 from tests.equivalence.features.common import classifier
-from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
+from tests.equivalence.harness import (
+    Feature,
+    Outcome,
+    default_data,
+    default_fit,
+    optimizer_state,
+)
 
 _ADAM = classifier(lambda: optimizers.Adam(0.01))
 
@@ -44,8 +50,7 @@ def _fit_checkpoints(model: keras.Model) -> Outcome:
         outcome = default_fit(model, epochs=3, callbacks=[checkpoint])
         model.load_weights(str(path).format(epoch=2))
         outcome.extra["second"] = np.concatenate([w.ravel() for w in model.get_weights()])
-        slots = [np.ravel(v.numpy()) for v in model.optimizer.variables]
-        outcome.extra["optimizer"] = np.concatenate(slots).astype("float64")
+        outcome.extra["optimizer"] = optimizer_state(model)
     return outcome
 
 

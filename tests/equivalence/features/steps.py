@@ -11,7 +11,13 @@ import numpy as np
 from keras import optimizers
 
 from tests.equivalence.features.common import classifier
-from tests.equivalence.harness import Feature, Outcome, default_data, default_fit
+from tests.equivalence.harness import (
+    Feature,
+    Outcome,
+    default_data,
+    default_fit,
+    optimizer_state,
+)
 
 _ADAM = classifier(lambda: optimizers.Adam(0.01))
 
@@ -36,12 +42,6 @@ def _twice(model: keras.Model) -> Outcome:
     return second
 
 
-def _state(model: keras.Model) -> np.ndarray:
-    """Slots, number of updates and learning rate of the optimizer."""
-    variables = [np.ravel(v.numpy()).astype("float64") for v in model.optimizer.variables]
-    return np.concatenate(variables)
-
-
 def _weights_file(model: keras.Model) -> Outcome:
     """Saved after training, damaged, loaded, trained on."""
     default_fit(model)
@@ -51,7 +51,7 @@ def _weights_file(model: keras.Model) -> Outcome:
         default_fit(model)
         model.load_weights(path)
     outcome = default_fit(model, samples=67)
-    outcome.extra["optimizer"] = _state(model)
+    outcome.extra["optimizer"] = optimizer_state(model)
     return outcome
 
 

@@ -78,6 +78,15 @@ class CollectivesEngine(ReplicaContextEngine):
         devices = tf.distribute.get_strategy().extended.worker_devices
         return tf.executing_eagerly() and len(devices) > 1
 
+    def _check_flows(self) -> None:
+        """Raises ValueError where replicas would wait for each other without end."""
+        if self._blocks():
+            raise ValueError(
+                "With several devices per process, parts of tensors are exchanged in a "
+                "`tf.function` only. Leave `run_eagerly` out, or start one process per device. "
+                "Received: an eager step of several devices"
+            )
+
     def _sum_of_small(self, value: tf.Tensor) -> tf.Tensor:
         """The sum, in the same order on all replicas; its gradient is the gradients' sum."""
 
@@ -97,10 +106,20 @@ class CollectivesEngine(ReplicaContextEngine):
         strategy = tf.distribute.get_strategy()
         return tf.ensure_shape(compat.all_to_all(strategy, static_id(), rows), rows.shape)
 
+    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+        """The parts of all replicas, in one operation."""
+        if self.replicas == 1:
+            return part
+        self._check_flows()
+        check_unconditional()
+        gathered = compat.gather(tf.distribute.get_strategy(), static_id(), part)
+        return tf.ensure_shape(gathered, [self.replicas * part.shape[0]])
+
     def reduce_scatter(self, vector: tf.Tensor) -> tf.Tensor:
         """This replica's part of the sum. Half precision is summed in float32."""
         if self.replicas == 1:
             return vector
+        self._check_flows()
         return sum_of_rows(self.all_to_all(tf.reshape(vector, [self.replicas, -1])))
 
 

@@ -44,6 +44,12 @@ def check(
             "to the parameter servers: leave `exchange` out. "
             f"Received: exchange={options.exchange!r}"
         )
+    if options.sharding is not None:
+        raise ValueError(
+            "`sharding` divides the optimizer's state among replicas. With parameter servers it is "
+            "divided among them already: leave `sharding` out. "
+            f"Received: sharding={options.sharding!r}"
+        )
     check_choice("input", input, ("static", "dynamic"))
     check_seconds("worker_timeout", worker_timeout)
     if max_pending is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from tfdist.plan.alpha_beta import Cost
+
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
@@ -64,6 +66,10 @@ class Schedule:
             max(*self._shares(round_, "source"), *self._shares(round_, "target"))
             for round_ in self.rounds
         ]
+
+    def cost(self) -> Cost:
+        """What the α–β model needs to know."""
+        return Cost(len(self.rounds), sum(self.busiest()), self.carried())
 
     def received_at_once(self) -> float:
         """The most that one rank receives in a round, in vectors: memory, beside its own."""

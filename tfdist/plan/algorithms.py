@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from benchmarks.all_reduce.schedule import Schedule, Transfer, schedule
+from tfdist.plan.alpha_beta import Cost
+from tfdist.plan.schedule import Schedule, Transfer, schedule
 
 Rounds = list[list[Transfer]]
 
@@ -108,6 +109,37 @@ ALGORITHMS: dict[str, Callable[[int], Schedule]] = {
         ring,
     )
 }
+
+
+def cost(name: str, ranks: int) -> Cost:
+    """What `ALGORITHMS[name](ranks).cost()` gives, for many ranks too, without the messages.
+
+    Args:
+        name: a key of `ALGORITHMS`.
+        ranks: the number of ranks, at least 1; one rank sends nothing.
+
+    Example:
+
+    >>> from tfdist.plan.algorithms import cost
+    >>> cost("ring", 10_000).rounds
+    19998
+    """
+    if ranks == 1:
+        return Cost(0, 0.0, 0.0)
+    others, levels = ranks - 1, (ranks - 1).bit_length()
+    core = _core(ranks)
+    rest, doublings = int(ranks > core), core.bit_length() - 1
+    share, core_share = 2 * others / ranks, 2 * (core - 1) / core
+    return {
+        "all_to_all": Cost(1, others, others),
+        "master_worker": Cost(2, 2 * others, others),
+        "tree": Cost(2 * levels, 2 * levels, levels),
+        "round_robin": Cost(2 * others, share, share),
+        "direct": Cost(2, share, share),
+        "butterfly": Cost(doublings + 2 * rest, doublings + 2 * rest, doublings + rest),
+        "halving": Cost(2 * (doublings + rest), core_share + 2 * rest, core_share + rest),
+        "ring": Cost(2 * others, share, share),
+    }[name]
 
 
 def _scattered_and_gathered(ranks: int) -> tuple[Rounds, Rounds]:

@@ -1,0 +1,106 @@
+"""Memory, traffic and time of sharded training, beside the same strategy without `sharding`.
+
+A chain of equal Dense layers is trained with Adam. Each round launches every mode once, in turn, in
+a network of its own. Memory is the peak of a rank's resident memory while it trains, above what the
+process needs before it has a model; the rank with the most counts. Bytes are what a rank sends over
+the loopback device in a step, headers too. Networks of their own need root.
+
+    python -m benchmarks.sharding                     # half an hour
+    python -m benchmarks.sharding --strategies horovod --ranks 2 --layers 4 --width 512 --rounds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+from typing import Any
+
+from benchmarks import pages
+from benchmarks.common import machine, options, runner, tables
+from tfdist.options import SHARDINGS
+
+MODES = ("none", *SHARDINGS)
+# What is measured of each job, by its strategy, number of ranks, micro-batches and mode.
+Job = tuple[str, int, int, str]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = options.parser(__doc__)
+    parser.add_argument(
+        "--strategies", nargs="+", choices=("multi_worker", "horovod"), default=["horovod"]
+    )
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--accumulation-steps", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--gigabits", type=float, help="per second, what the loopback device carries at most"
+    )
+    pages.add_output_options(parser, pages.SHARDING_PAGE)
+    return parser.parse_args()
+
+
+def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
+    """What `sharding_ranks.py` measures in one launch."""
+    strategy, ranks, accumulation_steps, mode = job
+    given = ["--strategy", strategy, "--sharding", mode, "--layers", arguments.layers]
+    given += ["--width", arguments.width, "--steps", arguments.steps]
+    given += ["--accumulation-steps", accumulation_steps]
+    start = runner.launched(ranks, strategy, alone=True, gigabits=arguments.gigabits)
+    return runner.written("sharding_ranks", *given, start=start)
+
+
+def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespace) -> str:
+    """The Markdown text between the page's markers."""
+    first = next(iter(found.values()))[0]
+    head = ["strategy", "ranks", "micro-batches", "`sharding`", "bytes per weight", "of None"]
+    head += ["sent, MB per step", "ms per step", "of None"]
+    link = "loopback without a limit"
+    if arguments.gigabits:
+        link = f"{arguments.gigabits:g} Gbit/s"
+    text = (
+        f"{arguments.layers} Dense layers of {arguments.width} units, Adam, "
+        f"{first['parameters'] / 1e6:.1f} M weights; {link}. Bytes per weight: the peak of a "
+        "rank's memory while it trains, above the process without a model. A step is an update. "
+        f"Medians of {arguments.rounds} launches, and of their ratios to the row without "
+        "`sharding`. All ranks share this machine. "
+        f"{machine.measured_with('TensorFlow', 'Keras', 'Horovod')}. "
+        "Made by `make benchmark-sharding`."
+    )
+    rows = []
+    for (strategy, ranks, steps, mode), measured in found.items():
+        plain = found[strategy, ranks, steps, "none"]
+
+        def ratio(name: str, measured: Any = measured, plain: Any = plain) -> str:
+            return f"{statistics.median(m[name] / p[name] for m, p in zip(measured, plain)):.2f}"
+
+        middle = {name: statistics.median(m[name] for m in measured) for name in first}
+        row = [f"`{strategy}`", str(ranks), str(steps), "None" if mode == "none" else f'"{mode}"']
+        row += [f"{middle['peak'] / first['parameters']:.1f}", ratio("peak")]
+        row += [f"{middle['sent'] / 1e6:.0f}", f"{1000 * middle['seconds']:.0f}", ratio("seconds")]
+        rows.append(row)
+    return "\n".join([text, "", *tables.table(head, rows, "tnntn")])
+
+
+def main() -> None:
+    """Measures, prints the table, and writes the files that were asked for."""
+    arguments = parse_arguments()
+    kinds = itertools.product(arguments.strategies, arguments.ranks, arguments.accumulation_steps)
+    found: dict[Job, list[dict[str, float]]] = {}
+    for kind in kinds:
+        for _, mode in runner.in_turn(MODES, arguments.rounds):
+            job = (*kind, mode)
+            found.setdefault(job, []).append(measure(job, arguments))
+            print(*job, found[job][-1], file=sys.stderr)
+    ordered = {job: found[job] for job in sorted(found, key=lambda j: (*j[:3], MODES.index(j[3])))}
+    measured = [[*job, rounds] for job, rounds in ordered.items()]
+    pages.publish(arguments, "sharding", table(ordered, arguments), measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What each process of a job of sharding.py runs; rank 0 writes what all ranks measured."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+from benchmarks.large_embeddings_ranks import sent_here
+
+BATCH = 32
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--strategy", required=True)
+    parser.add_argument("--sharding", required=True)
+    parser.add_argument("--layers", type=int, required=True)
+    parser.add_argument("--width", type=int, required=True)
+    parser.add_argument("--accumulation-steps", type=int, default=1)
+    parser.add_argument("--steps", type=int, required=True)
+    return parser.parse_args()
+
+
+def resident(name: str) -> int:
+    """A number of this process in /proc/self/status, such as VmRSS, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (found,) = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return int(found) * 1024
+
+
+def main() -> None:
+    """Measures the peak memory above an idle process, bytes and seconds of a step."""
+    arguments = parse_arguments()
+    sharding = None if arguments.sharding == "none" else arguments.sharding
+    strategy = tfdist.Strategy(
+        arguments.strategy, sharding=sharding, accumulation_steps=arguments.accumulation_steps
+    )
+    x = np.random.default_rng(0).normal(size=(BATCH, arguments.width)).astype("float32")
+    strategy.processes.all_gather([0])
+    tf.function(lambda a: tf.matmul(a, a))(tf.ones([64, 64]))
+    gc.collect()
+    idle = resident("VmRSS")
+    with strategy.scope():
+        layers = [
+            keras.layers.Dense(arguments.width, activation="tanh") for _ in range(arguments.layers)
+        ]
+        model = keras.Sequential([keras.Input((arguments.width,)), *layers])
+        model.compile("adam", "mse")
+    data = tf.data.Dataset.from_tensors((x, x)).repeat()
+    warm = 2 * arguments.accumulation_steps
+    model.fit(data, epochs=1, steps_per_epoch=warm, verbose=0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    strategy.processes.all_gather([0])
+    sent = sent_here()
+    start = time.perf_counter()
+    steps = arguments.steps * arguments.accumulation_steps
+    model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
+    seconds = time.perf_counter() - start
+    strategy.processes.all_gather([0])
+    sent = sent_here() - sent
+    peaks = strategy.processes.all_gather([resident("VmHWM") - idle])[:, 0]
+    found = {
+        "parameters": model.count_params(),
+        "peak": int(peaks.max()),
+        "sent": sent / arguments.steps / strategy.num_replicas_in_sync,
+        "seconds": seconds / arguments.steps,
+    }
+    if strategy.processes.is_chief:
+        arguments.path.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

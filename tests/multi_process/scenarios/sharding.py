@@ -1,0 +1,127 @@
+"""Sharded training among processes: what it keeps, saves and goes on with."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdist
+
+_X = np.random.default_rng(0).normal(size=(26, 5)).astype("float32")
+_Y = np.random.default_rng(1).normal(size=(26, 3)).astype("float32")
+_WORDS = np.random.default_rng(2).integers(0, 11, (26, 4))
+STEPS = 3  # micro-batches of an update
+
+
+def _model(strategy, **options):
+    keras.utils.set_random_seed(7)
+    with strategy.scope():
+        words, numbers = keras.Input((4,), dtype="int32"), keras.Input((5,))
+        embedded = keras.layers.Embedding(11, 3)(words)
+        embedded = keras.layers.GlobalAveragePooling1D()(embedded)
+        hidden = keras.layers.Concatenate()([embedded, keras.layers.Dense(7)(numbers)])
+        outputs = keras.layers.Dense(3, kernel_constraint="max_norm")(hidden)
+        model = keras.Model([words, numbers], outputs)
+        model.compile(keras.optimizers.Adam(1e-2, global_clipnorm=0.1, **options), "mse")
+    return model
+
+
+def _fit(model, epochs=1, first=0, callbacks=()):
+    data = tf.data.Dataset.from_tensor_slices(((_WORDS, _X), _Y)).batch(8)
+    model.fit(data, epochs=epochs, initial_epoch=first, verbose=0, callbacks=list(callbacks))
+
+
+def _weights(model):
+    return model.get_weights()
+
+
+def reference(steps=1, epochs=4):
+    """The weights on one device after so many epochs."""
+    model = _model(tfdist.MirroredStrategy(["CPU:0"], accumulation_steps=steps))
+    _fit(model, epochs)
+    return _weights(model)
+
+
+def resumed(here):
+    """The weights after four epochs, by sharding and by how the first two were saved."""
+    found = {}
+    for sharding, steps in (("optimizer", 1), ("gradients", STEPS)):
+        strategy = here.make(sharding=sharding, accumulation_steps=steps)
+        folder = here.folder / sharding
+        backup = keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)
+        file = str(folder / "checkpoint.keras")
+        model = _model(strategy)
+        _fit(model, 2, callbacks=[backup, keras.callbacks.ModelCheckpoint(file)])
+        model.save(folder / "saved.keras")
+        here.meet()
+        state = model.optimizer.parts_of_state
+        own = sum(variable.shape.num_elements() for variable in state.owned)
+        _fit(model, 4, first=2)
+        weights = {"whole": _weights(model)}
+        for name, path in (("saved", folder / "saved.keras"), ("checkpoint", file)):
+            with strategy.scope():
+                other = keras.models.load_model(path)
+            _fit(other, 4, first=2)
+            weights[name] = _weights(other)
+        other = _model(strategy)
+        _fit(other, 4, callbacks=[backup])
+        weights["backed up"] = _weights(other)
+        plain = here.make(accumulation_steps=steps)
+        with plain.scope():
+            other = keras.models.load_model(folder / "saved.keras")
+        _fit(other, 4, first=2)
+        weights["without sharding"] = _weights(other)
+        found[sharding] = {"weights": weights, "own": own, "all": 2 * model.count_params()}
+    return found
+
+
+def averaged(here):
+    """The weights with moving averages that take their place at the end of `fit`."""
+    model = _model(here.make(sharding="optimizer"), use_ema=True, ema_momentum=0.5)
+    _fit(model, 2)
+    return {"weights": _weights(model)}
+
+
+def reference_of_averages():
+    """The same on one device."""
+    model = _model(tfdist.MirroredStrategy(["CPU:0"]), use_ema=True, ema_momentum=0.5)
+    _fit(model, 2)
+    return _weights(model)
+
+
+def own_loop(here):
+    """The weights after a loop of the user's own."""
+    strategy = here.make(sharding="optimizer")
+    with strategy.scope():
+        dense = keras.layers.Dense(3)
+        keras.utils.set_random_seed(3)
+        dense.build((None, 5))
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.Adam(1e-2))
+    data = tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8)
+
+    @tf.function
+    def train(x, y):
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = keras.losses.MeanSquaredError()(y, dense(x))
+            variables = dense.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+
+        strategy.run(step, args=(x, y))
+
+    for x, y in strategy.experimental_distribute_dataset(data):
+        train(x, y)
+    parts = [v.shape for v in optimizer.parts_of_state.owned]
+    return {"weights": dense.get_weights(), "parts": [tuple(shape) for shape in parts]}
+
+
+def reference_of_loop():
+    """The same on one device, with Keras alone."""
+    keras.utils.set_random_seed(3)
+    dense, optimizer = keras.layers.Dense(3), keras.optimizers.Adam(1e-2)
+    dense.build((None, 5))
+    for x, y in tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8):
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, dense(x))
+        variables = dense.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+    return dense.get_weights()

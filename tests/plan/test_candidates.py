@@ -1,0 +1,135 @@
+"""What is recommended, and when to stay on one device."""
+
+import ast
+import dataclasses
+
+import pytest
+
+import tfdist
+from tfdist.compression import available
+from tfdist.local.choices import DiLoCo, LocalSGD
+from tfdist.options import SHARDINGS, Options
+from tfdist.plan import candidates, memory
+from tfdist.plan.alpha_beta import Link
+from tfdist.plan.machine import Costs, Machines, link_of
+from tfdist.plan.prediction import ONE_DEVICE, Candidate, Planner
+from tfdist.plan.workload import Device, Message, TracedVariable, Workload
+from tfdist.strategies.registry import BACKENDS
+
+SIZE = 40_000_000
+MODEL = Workload(64, (TracedVariable("w", (10_000_000,), "float32", 4, 1.0),), 1 / 3, SIZE)
+
+
+def messages(compression, ranks):
+    small = {None: 1, "fp16": 2, "powersgd": 100}.get(compression, 10)
+    kind = "sum" if compression in (None, "fp16", "powersgd") else "gather"
+    parts = [SIZE // 10] * 10
+    return [
+        Message(part // small, part, (i + 1) / 10, kind, 1, compression)
+        for i, part in enumerate(parts)
+    ]
+
+
+def planner(rate, step=1.0, **options):
+    machines = Machines(link_of(rate, 5e-5), costs=Costs(), **options)
+    return Planner(MODEL, messages, Device(step, 64), machines)
+
+
+def predictions(made, counts=(2, 4, 8)):
+    return [made.predict(c, n) for n in counts for c in candidates.candidates(n, made.machines)]
+
+
+def advice(made, counts=(2, 4, 8), least=0.5, **options):
+    return candidates.recommend(made.alone(), predictions(made, counts), least, **options)
+
+
+def test_on_a_fast_link_the_exact_choice_is_recommended():
+    found = advice(planner(1.25e9))
+    assert found.code == 'tfdist.Strategy("multi_worker")' and found.workers == 8
+    assert "times the samples per second of one device" in found.reason
+
+
+def test_on_a_slow_link_compression_is_recommended_with_the_reason():
+    found = advice(planner(1.25e7))
+    assert found.code == 'tfdist.Strategy("multi_worker", compression="powersgd")'
+    assert "not that of one device" in found.reason and "70 MB travel" in found.reason
+
+
+def test_what_converges_badly_is_not_recommended():
+    every = predictions(planner(1.25e7), (8,))
+    (random,) = [p for p in every if p.candidate == Candidate("multi_worker", "randomk")]
+    fastest = dataclasses.replace(random, step=random.step / 1000)
+    assert candidates.best([*every, fastest]).candidate.compression == "powersgd"
+
+
+def test_where_nothing_helps_one_device_is_recommended():
+    found = advice(planner(1e4, step=1e-3))
+    assert (found.workers, found.code) == (1, None)
+    assert found.reason.startswith("Stay on one device: a step takes 1 ms there.")
+
+
+def test_a_model_that_does_not_fit_is_sharded():
+    room = 2.2 * SIZE
+    found = advice(planner(1.25e9), counts=(8,), memory=room)
+    assert found.code == 'tfdist.Strategy("multi_worker", sharding="optimizer")'
+    assert "one device has too little memory" in found.reason
+    found = advice(planner(1.25e9), counts=(8,), memory=SIZE / 2)
+    assert found.code is None and found.reason.startswith("Nothing fits: one device needs 0.12 GB")
+
+
+def test_an_epoch_needs_some_updates():
+    assert advice(planner(1.25e9), samples=64 * 4 * 20).workers == 4
+    assert advice(planner(1.25e9), samples=64).code is None
+
+
+def test_memory_of_a_rank():
+    kinds = (None, *SHARDINGS)
+    sizes = [memory.bytes_per_rank(MODEL, 4, kind) / SIZE for kind in kinds]
+    assert sizes == [3.0, 2.25, 2.25]
+    with pytest.raises(ValueError, match="Received: sharding='all'"):
+        memory.bytes_per_rank(MODEL, 4, "all")
+
+
+def test_lines_of_code_make_strategies():
+    every = [c for n in (4, 8) for c in candidates.candidates(n, planner(1e8, per_host=4).machines)]
+    assert len(every) > 100
+    for candidate in every:
+        (call,) = ast.parse(candidate.code).body
+        (name,) = call.value.args
+        assert name.value == candidate.strategy and candidate.strategy in BACKENDS
+        options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.value.keywords}
+        given = {name: eval(text, {"tfdist": tfdist}) for name, text in options.items()}
+        made = Options(**given)
+        assert (made.local, made.sharding) == (candidate.local, candidate.sharding)
+        assert made.exchange in ("auto", candidate.exchange)
+
+
+def test_all_compressors_are_compared_but_those_that_are_no_choice():
+    assert {*candidates.COMPRESSION} == {*available()} - {"none", "noop", "dgc"}
+
+
+def test_local_steps_are_written_without_defaults():
+    written = [Candidate("horovod", local=local).code for local in candidates.LOCAL]
+    assert written[0] == 'tfdist.Strategy("horovod", local=tfdist.LocalSGD(steps=8))'
+    assert "fragments=3, overlap=5" in written[2]
+    assert [type(local) for local in candidates.LOCAL] == [LocalSGD, DiLoCo, DiLoCo]
+
+
+def test_a_batch_that_is_divided_takes_longer_by_the_fixed_part():
+    device = Device(1.0, 64, fixed=0.2)
+    made = dataclasses.replace(planner(1e15), device=device, strong=True)
+    four = made.predict(Candidate("horovod"), 4)
+    assert four.batch == 16 and four.step >= 0.2 + 0.8 / 4
+    assert four.efficiency == pytest.approx(1.0 / (4 * four.step))
+
+
+def test_one_device_exchanges_nothing():
+    alone = planner(1.25e8).alone()
+    assert (alone.candidate, alone.sent, alone.efficiency) == (ONE_DEVICE, 0.0, 1.0)
+
+
+def test_devices_of_one_host_do_not_use_the_link():
+    made = dataclasses.replace(
+        planner(1e5, per_host=8), machines=Machines(Link(1.0, 1.0), per_host=8, costs=Costs())
+    )
+    assert advice(made).code == 'tfdist.Strategy("mirrored")'

@@ -1,0 +1,125 @@
+"""The time of a step, against the same computed by hand."""
+
+import pytest
+
+from tfdist.local.choices import DiLoCo, LocalSGD
+from tfdist.plan import codecs, step_time
+from tfdist.plan.alpha_beta import Link
+from tfdist.plan.machine import Costs, Machines
+from tfdist.plan.workload import Message
+
+PARTS = (1.0, 2.0, 0.5)  # forward, backward, update
+MACHINES = Machines(Link(0.0, 1e-6), costs=Costs())
+
+
+def carried(messages, ranks=2, machines=MACHINES, exchange="ring"):
+    return [
+        step_time.carriage(message, ranks, machines, exchange, "horovod") for message in messages
+    ]
+
+
+def seconds(messages, **options):
+    return step_time.synchronous(PARTS, messages, carried(messages, **options))
+
+
+def message(megabytes, ready, **options):
+    size = round(1e6 * megabytes)
+    return Message(size, size, ready, **options)
+
+
+def test_without_an_exchange_a_step_takes_as_long_as_on_one_device():
+    assert seconds([]) == 3.5
+    assert seconds([message(1e-6, 1.0)]) == pytest.approx(3.5, abs=1e-5)
+
+
+def test_a_message_after_the_backward_pass_is_waited_for():
+    assert seconds([message(4, 1.0)]) == pytest.approx(3 + 4 + 0.5)
+
+
+def test_a_message_travels_beside_the_backward_pass():
+    # There at 1 + 0.25 · 2, it has arrived at 2.5, before the backward pass ends at 3.
+    assert seconds([message(1, 0.25)]) == pytest.approx(3.5)
+    assert seconds([message(2, 0.25)]) == pytest.approx(1.5 + 2 + 0.5)
+
+
+def test_messages_follow_each_other_on_the_link():
+    # The first travels from 1.5 to 4.5, the second one from there to 5.5. The update of the first,
+    # 3/4 of all, is over by then; that of the second takes 0.125.
+    assert seconds([message(3, 0.25), message(1, 1.0)]) == pytest.approx(5.5 + 0.125)
+
+
+def test_rounds_of_several_messages_wait_at_the_same_time():
+    machines = Machines(Link(0.25, 1e-6), costs=Costs())
+    # Two rounds of each, 0.5 s, are waited for once: 3 + 1 + 1 + 0.5, and the last update.
+    pair = [message(1, 1.0), message(1, 1.0)]
+    assert seconds(pair, machines=machines) == pytest.approx(5.5 + 0.25)
+
+
+def test_only_some_operations_are_under_way():
+    machines = Machines(Link(0.5, 1e-12), costs=Costs())
+    many = [message(0.000001, 1.0)] * (2 * step_time.UNDER_WAY)
+    assert seconds(many, machines=machines) == pytest.approx(3 + 2 * 1.0 + 0.5 / 2, abs=1e-4)
+
+
+def test_cores_that_send_compute_more_slowly():
+    machines = Machines(Link(0.0, 1e-6), costs=Costs(5e-7))
+    # From 1.5 on half of the cores' time goes to the link, until it is free at 2.5.
+    assert seconds([message(1, 0.25)], machines=machines) == pytest.approx(3.5 + 0.5)
+
+
+def test_cores_may_be_slower_than_the_link():
+    machines = Machines(Link(0.0, 1e-12), costs=Costs(1e-6))
+    assert seconds([message(1, 0.25)], machines=machines) == pytest.approx(3.5 + 1.0)
+    assert seconds([message(1, 1.0)], machines=machines) == pytest.approx(3.5 + 1.0)
+
+
+def test_codecs_take_time_before_and_after():
+    coded = Message(1_000_000, 100_000_000, 1.0, "sum", 1, "powersgd")
+    whole = codecs.SECONDS_PER_BYTE["powersgd"] * 1e8
+    assert seconds([coded]) == pytest.approx(3.5 + 1 + whole)
+
+
+def test_gathered_payloads_reach_everyone_and_are_all_decoded():
+    gathered = Message(1_000_000, 100_000_000, 1.0, "gather", 1, "int8")
+    (two,), (eight,) = carried([gathered]), carried([gathered], 8)
+    assert (two.sent, eight.sent) == (1e6, 7e6)
+    assert eight.decoding == pytest.approx(4 * two.decoding)
+    assert eight.encoding == two.encoding
+
+
+def test_rounds_of_a_gather_are_half_those_of_a_sum():
+    machines = Machines(Link(0.25, 1e-6), costs=Costs())
+    ways = carried([message(1, 1.0), message(1, 1.0, aggregation="gather")], 4, machines)
+    assert [way.latency for way in ways] == [6 * 0.25, 3 * 0.25]
+
+
+def test_hosts_with_several_ranks_send_less_if_they_sum_first():
+    machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=Costs())
+    (ring,) = carried([message(1, 1.0)], 4, machines)
+    (grouped,) = carried([message(1, 1.0)], 4, machines, "hierarchical")
+    assert (ring.sent, grouped.sent) == (1.5e6, 1e6)
+    assert grouped.busy == pytest.approx(1.0 + 1e-3)
+
+
+def test_local_steps_exchange_once_in_a_round():
+    ways = carried([message(8, 1.0)])
+    assert step_time.with_local_steps(PARTS, ways, LocalSGD(8)) == pytest.approx(3.5 + 8 / 8)
+    hidden = DiLoCo(8, fragments=1, overlap=3)
+    assert step_time.with_local_steps(PARTS, ways, hidden) == pytest.approx(3.5)
+    longer = carried([message(18.5, 1.0)])
+    assert step_time.with_local_steps(PARTS, longer, hidden) == pytest.approx(3.5 + 8 / 8)
+
+
+def test_sharded_updates_travel_after_their_half_of_the_sums():
+    ways = carried([message(4, 1.0)])
+    found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2)
+    assert found == pytest.approx(3 + 2 + 0.5 / 2 + 2)
+
+
+def test_parameter_servers_are_as_fast_as_their_link():
+    link = Link(0.0, 1e-6)
+    few = step_time.with_parameter_servers(PARTS, 1e6, 2, 1, link)
+    assert few == pytest.approx(3.5 + 2)
+    many = step_time.with_parameter_servers(PARTS, 1e6, 100, 1, link)
+    assert many == pytest.approx(100)
+    assert step_time.with_parameter_servers(PARTS, 1e6, 100, 4, link) == pytest.approx(25)

@@ -1,0 +1,80 @@
+"""Which optimizers can update parts of variables."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tfdist.step.sharding.elementwise import check_elementwise
+
+_ELEMENTWISE = [
+    keras.optimizers.SGD(momentum=0.9, nesterov=True),
+    keras.optimizers.RMSprop(centered=True, momentum=0.5),
+    keras.optimizers.Adam(amsgrad=True),
+    keras.optimizers.AdamW(weight_decay=0.1),
+    keras.optimizers.Adadelta(),
+    keras.optimizers.Adagrad(),
+    keras.optimizers.Adamax(),
+    keras.optimizers.Nadam(),
+    keras.optimizers.Ftrl(l1_regularization_strength=0.1),
+    keras.optimizers.Lion(),
+    keras.optimizers.Adam(clipnorm=0.1),
+    keras.optimizers.Adam(global_clipnorm=0.1),
+    keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2),
+    keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)),
+]
+_OTHERS = [
+    (keras.optimizers.Lamb(), "differs from that of its halves"),
+    (keras.optimizers.Adafactor(), "differs from that of its halves"),
+    (keras.optimizers.Muon(), "differs from that of its halves"),
+]
+
+
+class _ByNorm(keras.optimizers.SGD):
+    """Moves each variable by one unit."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        norm = keras.ops.sqrt(keras.ops.sum(keras.ops.square(gradient)))
+        super().update_step(gradient / norm, variable, learning_rate)
+
+
+class _ByGlobalNorm(keras.optimizers.SGD):
+    """Divides all gradients by the norm of them all."""
+
+    def apply(self, grads, trainable_variables=None):
+        norm = tf.linalg.global_norm(grads)
+        super().apply([gradient / norm for gradient in grads], trainable_variables)
+
+
+class _FromValues(keras.optimizers.SGD):
+    """Remembers where the weights began."""
+
+    def build(self, variables):
+        super().build(variables)
+        for first, variable in zip(self.add_optimizer_variables(variables, "first"), variables):
+            self.assign(first, keras.ops.copy(variable))
+
+
+class _NotMade(keras.optimizers.SGD):
+    @classmethod
+    def from_config(cls, config):
+        raise TypeError("no copies")
+
+
+_OTHERS += [
+    (_ByNorm(), "differs from that of its halves"),
+    (_ByGlobalNorm(), "differs from that of its halves"),
+    (_FromValues(), "begins with the values of the weights"),
+    (_NotMade(), "raises TypeError: no copies"),
+]
+
+
+@pytest.mark.parametrize("optimizer", _ELEMENTWISE, ids=lambda o: o.name)
+def test_optimizers_that_treat_each_element_for_itself_are_taken(optimizer):
+    check_elementwise(optimizer)
+    assert not optimizer.built
+
+
+@pytest.mark.parametrize(("optimizer", "reason"), _OTHERS, ids=lambda o: getattr(o, "name", ""))
+def test_others_are_refused_with_the_reason(optimizer, reason):
+    with pytest.raises(ValueError, match=f"Received: {type(optimizer).__name__}, .*{reason}"):
+        check_elementwise(optimizer)

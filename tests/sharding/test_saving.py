@@ -1,0 +1,186 @@
+"""Files of sharded training have Keras' layout, and are read by every kind of training."""
+
+import keras
+import numpy as np
+import pytest
+
+import tfdist
+from tests.devices import DEVICES
+
+_X = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
+_Y = np.random.default_rng(1).normal(size=(24, 3)).astype("float32")
+# Kinds of training, by replicas and sharding.
+_KINDS = [(1, None), (2, None), (2, "optimizer"), (3, "gradients"), (4, "optimizer")]
+
+
+def _strategy(replicas, sharding, steps=1):
+    return tfdist.MirroredStrategy(DEVICES[:replicas], sharding=sharding, accumulation_steps=steps)
+
+
+def _model(strategy, optimizer=lambda: keras.optimizers.AdamW(1e-2, use_ema=True)):
+    keras.utils.set_random_seed(7)
+    with strategy.scope():
+        inputs = keras.Input((5,))
+        hidden = keras.layers.Dense(7, activation="tanh")(inputs)
+        hidden = keras.layers.Reshape((7, 1))(hidden)
+        hidden = keras.layers.Conv1D(2, 3, activation="tanh")(hidden)
+        outputs = keras.layers.Dense(3)(keras.layers.Flatten()(hidden))
+        model = keras.Model(inputs, outputs)
+        model.compile(optimizer(), "mse")
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _fit(model, epochs=1, steps=None):
+    model.fit(_X, _Y, batch_size=6, epochs=epochs, steps_per_epoch=steps, shuffle=False, verbose=0)
+
+
+def _state(model):
+    return [variable.numpy() for variable in model.optimizer.variables]
+
+
+def _assert_equal(found, expected):
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The weights and the optimizer's state after one epoch, and after two."""
+    model = _model(_strategy(1, None))
+    found = []
+    for _ in range(2):
+        _fit(model)
+        found.append((model.get_weights(), _state(model)))
+    return found
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["model", "weights"])
+@pytest.mark.parametrize(("replicas", "sharding"), _KINDS[2:])
+def test_training_goes_on_in_every_other_kind(replicas, sharding, whole, tmp_path, reference):
+    path = str(tmp_path / ("saved.keras" if whole else "saved.weights.h5"))
+    model = _model(_strategy(replicas, sharding))
+    _fit(model)
+    (model.save if whole else model.save_weights)(path)
+    alone = keras.models.load_model(path) if whole else _model(_strategy(1, None))
+    if not whole:
+        alone.load_weights(path)
+    _assert_equal(alone.get_weights(), reference[0][0])
+    _assert_equal(_state(alone), reference[0][1])
+    for others in _KINDS:
+        strategy = _strategy(*others)
+        if whole:
+            with strategy.scope():
+                other = keras.models.load_model(path)
+        else:
+            other = _model(strategy)
+            other.load_weights(path)
+        _fit(other)
+        _assert_equal(other.get_weights(), reference[1][0])
+        other.save(tmp_path / "again.keras")
+        _assert_equal(_state(keras.models.load_model(tmp_path / "again.keras")), reference[1][1])
+
+
+@pytest.mark.parametrize(("replicas", "sharding"), _KINDS[2:])
+def test_files_of_other_kinds_are_read(replicas, sharding, tmp_path, reference):
+    first = _model(_strategy(2, None))
+    _fit(first)
+    first.save(tmp_path / "saved.keras")
+    with _strategy(replicas, sharding).scope():
+        model = keras.models.load_model(tmp_path / "saved.keras")
+    sizes = [np.size(value) for value in _state(model)]
+    assert sum(sizes) < sum(np.size(value) for value in _state(first))
+    _fit(model)
+    _assert_equal(model.get_weights(), reference[1][0])
+
+
+@pytest.mark.parametrize("reader", _KINDS)
+@pytest.mark.parametrize("writer", [(2, "optimizer"), (3, "gradients"), (2, None)])
+def test_accumulated_gradients_go_on(writer, reader, tmp_path):
+    plain = _model(_strategy(1, None, steps=3))
+    _fit(plain, epochs=2)  # eight micro-batches: two updates, and two that wait
+    model = _model(_strategy(*writer, steps=3))
+    _fit(model)
+    model.save(tmp_path / "saved.keras")
+    with _strategy(*reader, steps=3).scope():
+        other = keras.models.load_model(tmp_path / "saved.keras")
+    assert int(other.optimizer.accumulator.micro_step.numpy()) == 1
+    _fit(other)
+    _assert_equal(other.get_weights(), plain.get_weights())
+
+
+def test_only_parts_of_accumulated_gradients_exist():
+    sizes = {}
+    for sharding in ("optimizer", "gradients"):
+        model = _model(_strategy(4, sharding, steps=2))
+        _fit(model, steps=1)
+        sizes[sharding] = sum(v.shape.num_elements() for v in model.optimizer.accumulator.sums)
+    assert sizes["gradients"] < sizes["optimizer"] / 2
+
+
+def test_a_loss_scale_is_saved(tmp_path):
+    def scaled():
+        return keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(1e-2), initial_scale=64.0, dynamic_growth_steps=3
+        )
+
+    plain = _model(_strategy(1, None), scaled)
+    model = _model(_strategy(3, "optimizer"), scaled)
+    for one in (plain, model):
+        _fit(one)
+    model.save(tmp_path / "saved.keras")
+    _assert_equal(_state(keras.models.load_model(tmp_path / "saved.keras")), _state(plain))
+
+
+def _with_head(strategy, units):
+    with strategy.scope():
+        layers = [keras.layers.Dense(6, name="body"), keras.layers.Dense(units, name="head")]
+        model = keras.Sequential([keras.Input((5,)), *layers])
+        model.compile("adam", "mse")
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+@pytest.mark.parametrize("units", [6, 4])
+def test_a_file_of_other_shapes_changes_nothing(units, tmp_path):
+    other = _with_head(_strategy(1, None), units)
+    for variable in other.optimizer.variables:
+        variable.assign(np.ones(variable.shape))
+    other.save_weights(tmp_path / "saved.weights.h5")
+    model = _with_head(_strategy(2, "optimizer"), 7)
+    before = _state(model)
+    with pytest.warns(UserWarning, match="could not be loaded"):
+        model.load_weights(tmp_path / "saved.weights.h5", skip_mismatch=True)
+    for one, now in zip(before, _state(model), strict=True):
+        np.testing.assert_array_equal(one, now)
+
+
+def test_constraints_leave_weights_without_gradients_alone():
+    class Unused(keras.layers.Layer):
+        def build(self, shape):
+            self.unused = self.add_weight((3, 4), "ones", constraint="max_norm", name="unused")
+
+        def call(self, inputs):
+            return inputs
+
+    found = []
+    for kind in ((1, None), (2, "optimizer")):
+        keras.utils.set_random_seed(3)
+        with _strategy(*kind).scope():
+            model = keras.Sequential([keras.Input((5,)), Unused(), keras.layers.Dense(3)])
+            average = {"use_ema": True, "ema_overwrite_frequency": 2}
+            model.compile(keras.optimizers.SGD(1e-2, **average), "mse")
+        with pytest.warns(UserWarning, match="Gradients do not exist"):
+            _fit(model)
+        found.append(model.get_weights())
+    _assert_equal(*found)
+
+
+def test_a_file_without_optimizer_state_is_read_with_a_warning(tmp_path):
+    plain = _model(_strategy(1, None))
+    plain.save_weights(tmp_path / "saved.weights.h5")
+    model = _model(_strategy(2, "optimizer"))
+    _fit(model)
+    with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
+        model.load_weights(tmp_path / "saved.weights.h5")

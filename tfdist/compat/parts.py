@@ -1,0 +1,148 @@
+"""Keras' optimizers and variables of which each replica has a part only."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat.registry import KERAS, REPLACED, WRITTEN, overrides, touch
+from tfdist.structures import Structure
+
+_BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
+_TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
+_CLIP = touch(
+    *(_BASE, "_clip_gradients", REPLACED, "self", "grads"),
+    why="a gradient of which each replica has a part is clipped by the norm of all parts together",
+    versions=KERAS,
+    instead="a public hook for clipping",
+)
+_ADD = touch(
+    *(_TENSORFLOW, "add_variable_from_reference", REPLACED, "self", "reference_variable"),
+    why="tells which of an optimizer's variables belong to which trainable variable. They are "
+    "saved as if they had been made for the whole variable",
+    versions=KERAS,
+    instead="a public link from an optimizer's variable to the trainable variable",
+)
+_VALUE = touch(
+    *("keras.src.backend.tensorflow.core:Variable", "_value", WRITTEN),
+    why="a variable that is empty at times is made in another way than Keras makes it",
+    versions=KERAS,
+    instead="a Keras variable that may be made for a `tf.Variable` of unknown shape",
+)
+
+_thread = threading.local()
+
+Clip = Callable[[keras.optimizers.Optimizer, list], list]
+
+
+@overrides(
+    "_initialize",
+    why="a part needs memory during an update only, so the variable is empty at other times",
+    versions=KERAS,
+    instead="a Keras variable that may be made for a `tf.Variable` of unknown shape",
+)
+class PartVariable(keras.Variable):
+    """A part of `whole`; for an optimizer that finds its state by variable it is the whole one.
+
+    It is empty until a value is assigned, and again after `clear`.
+
+    Args:
+        shape: of the part.
+        whole: the variable that the part is of.
+    """
+
+    def __init__(self, shape: Sequence[int], whole: keras.Variable):
+        *scopes, name = whole.path.split("/")
+        with contextlib.ExitStack() as stack:
+            for scope in scopes:
+                stack.enter_context(keras.name_scope(scope))
+            super().__init__("zeros", shape=tuple(shape), dtype=whole.dtype, name=name)
+        self.whole = whole
+
+    def _initialize(self, value: Structure) -> None:
+        del value
+        rest = self.shape[1:]
+        empty = tf.zeros([0, *rest], self.dtype)
+        _VALUE.write(self, tf.Variable(empty, shape=[None, *rest], name=self.name))
+
+    def clear(self, index: int) -> None:
+        """Frees the memory.
+
+        Args:
+            index: the number of the running replica among those of this process.
+        """
+        copies = tf.distribute.get_strategy().experimental_local_results(self.value)
+        copies[index].assign(tf.zeros([0, *self.shape[1:]], self.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A variable that an optimizer has made for a trainable one.
+
+    Attributes:
+        of: the trainable variable.
+        variable: the optimizer's variable.
+    """
+
+    of: keras.Variable
+    variable: keras.Variable
+
+
+@contextlib.contextmanager
+def recording_slots() -> Iterator[list[Slot]]:
+    """In this thread, the list gets what optimizers make for trainable variables."""
+    found: list[Slot] = []
+    _thread.slots = found
+    try:
+        yield found
+    finally:
+        _thread.slots = None
+
+
+@contextlib.contextmanager
+def clipping_by(clip: Clip) -> Iterator[None]:
+    """In this thread, Keras optimizers clip by `clip(optimizer, gradients)`."""
+    _thread.clip = clip
+    try:
+        yield
+    finally:
+        _thread.clip = None
+
+
+def _clipped(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def _clip_gradients(self: keras.optimizers.Optimizer, grads: Structure) -> Any:
+        clip = getattr(_thread, "clip", None)
+        return original(self, grads) if clip is None else clip(self, list(grads))
+
+    return _clip_gradients
+
+
+def _recorded(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def add_variable_from_reference(
+        self: keras.optimizers.Optimizer,
+        reference_variable: keras.Variable,
+        *args: Structure,
+        **kwargs: Structure,
+    ) -> Any:
+        variable = original(self, reference_variable, *args, **kwargs)
+        slots = getattr(_thread, "slots", None)
+        if slots is not None:
+            slots.append(Slot(reference_variable, variable))
+        return variable
+
+    return add_variable_from_reference
+
+
+def install() -> None:
+    """Lets optimizers clip parts of gradients, and tell what they make for which variable."""
+    _CLIP.replace(_clipped)
+    _ADD.replace(_recorded)

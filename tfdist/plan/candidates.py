@@ -1,0 +1,200 @@
+"""Which strategies and options are compared, and which of them is recommended."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from tfdist.local.choices import DiLoCo, LocalSGD, LocalSteps
+from tfdist.plan.codecs import SECONDS_PER_BYTE
+from tfdist.plan.machine import Machines
+from tfdist.plan.prediction import Candidate, Prediction
+
+SEVERAL_PROCESSES = ("multi_worker", "horovod")
+LOCAL: tuple[LocalSteps, ...] = (LocalSGD(8), DiLoCo(32), DiLoCo(30, fragments=3, overlap=5))
+# DGC is an optimizer too, so it is never a change of one option.
+COMPRESSION = tuple(name for name in SECONDS_PER_BYTE if name != "dgc")
+# Those that go with local steps and an outer momentum: all elements are sent.
+_WITH_LOCAL = (None, "int8", "qsgd")
+# What the short table shows besides the best.
+_SHORT_COMPRESSION = (None, "fp16", "powersgd", "topk")
+
+# With these, models needed about as many steps as without: docs/compression.md, "Convergence". The
+# others are shown, but not recommended: random elements diverge with momentum, and so on.
+_CONVERGE = (None, "fp16", "bf16", "int8", "powersgd", "topk", "signsgd")
+
+# How far options go from the result of one device: exact, rounded, compressed with error feedback
+# or at random, apart for some steps, asynchronous.
+_ROUNDS = ("fp16", "bf16", "int8")
+# A choice that is further from one device must save this part of the time.
+_WORTH = 0.15
+# Of two that are as far, the first one counts if the other one saves less.
+_LIKE = 0.03
+# An epoch has at least so many updates: with fewer, a model hardly learns.
+_UPDATES = 20
+# More samples per second than one device, for less nobody should start a cluster.
+_LEAST_GAIN = 1.2
+
+
+def candidates(workers: int, machines: Machines) -> list[Candidate]:
+    """All choices for so many workers."""
+    if workers == 1:
+        return []
+    hosts = machines.hosts(workers)
+    strategies = SEVERAL_PROCESSES if hosts > 1 else ("mirrored", *SEVERAL_PROCESSES)
+    grouped = hosts > 1 and machines.per_host > 1 and workers % machines.per_host == 0
+    exchanges = ("ring", "hierarchical") if grouped else ("ring",)
+    found = [
+        Candidate(strategy, compression, exchange=exchange)
+        for strategy in strategies
+        for compression in (None, *COMPRESSION)
+        for exchange in exchanges
+    ]
+    for strategy in strategies:
+        # "gradients" is the same without accumulation.
+        found.append(Candidate(strategy, sharding="optimizer"))
+        found += [Candidate(strategy, code, local) for local in LOCAL for code in _WITH_LOCAL]
+    return [*found, Candidate("parameter_server")]
+
+
+def is_short(candidate: Candidate) -> bool:
+    """Whether the short table shows the choice."""
+    if candidate.local is not None:
+        return candidate.compression is None and not candidate.local.overlap
+    return candidate.compression in _SHORT_COMPRESSION
+
+
+def distance(candidate: Candidate) -> int:
+    """How far the result is from that of one device: 0 is the same."""
+    if candidate.is_exact:
+        return 0
+    if candidate.strategy == "parameter_server":
+        return 4
+    if candidate.local is not None:
+        return 3
+    return 1 if candidate.compression in _ROUNDS else 2
+
+
+def best(predictions: Iterable[Prediction], memory: float | None = None) -> Prediction | None:
+    """The choice that changes the result least, unless another one saves much time.
+
+    Args:
+        predictions: for one number of workers.
+        memory: the bytes that a device has; None for no bound.
+
+    Returns:
+        The choice; None if none fits in the memory.
+    """
+    chosen: Prediction | None = None
+    fitting = [
+        p
+        for p in predictions
+        if (memory is None or p.memory <= memory) and p.candidate.compression in _CONVERGE
+    ]
+    for prediction in sorted(fitting, key=lambda p: distance(p.candidate)):
+        if chosen is None or _is_worth(prediction, chosen):
+            chosen = prediction
+    return chosen
+
+
+def _is_worth(prediction: Prediction, chosen: Prediction) -> bool:
+    further = distance(prediction.candidate) > distance(chosen.candidate)
+    return prediction.step < (1 - (_WORTH if further else _LIKE)) * chosen.step
+
+
+@dataclasses.dataclass(frozen=True)
+class Recommendation:
+    """What to do.
+
+    Attributes:
+        workers: the number of workers; 1 to stay on one device.
+        code: the line of code to write; None to stay.
+        reason: in a sentence.
+    """
+
+    workers: int
+    code: str | None
+    reason: str
+
+
+def recommend(
+    alone: Prediction,
+    predictions: Sequence[Prediction],
+    least_efficiency: float,
+    memory: float | None = None,
+    samples: int | None = None,
+) -> Recommendation:
+    """The largest number of workers of which each is used well, and the choice for it.
+
+    Args:
+        alone: one device.
+        predictions: for all numbers of workers.
+        least_efficiency: what counts as used well: samples per second, by those of as many devices
+            that work alone.
+        memory: the bytes that a device has; None for no bound.
+        samples: of an epoch, which has some updates at least; None if they are not known.
+    """
+    most = float("inf") if samples is None else samples
+    counts = sorted({p.workers for p in predictions if _UPDATES * p.workers * p.batch <= most})
+    bests = [best([p for p in predictions if p.workers == n], memory) for n in counts]
+    found = [prediction for prediction in bests if prediction is not None]
+    if not found:
+        return _nothing(alone, counts, memory)
+    good = [p for p in found if p.efficiency >= least_efficiency and _gain(p, alone) >= _LEAST_GAIN]
+    fits = memory is None or alone.memory <= memory
+    if not good and fits:
+        return _stay(alone, max(found, key=lambda p: p.samples_per_second), least_efficiency)
+    chosen = good[-1] if good else max(found, key=lambda p: p.efficiency)
+    reason = (
+        f"{chosen.workers} workers make {_gain(chosen, alone):.1f} times the samples per second of "
+        f"one device, {100 * chosen.efficiency:.0f} % of what they would without an exchange"
+    )
+    dense = [p for p in predictions if p.workers == chosen.workers and p.candidate.is_exact]
+    if dense and not chosen.candidate.is_exact:
+        exact = min(dense, key=lambda p: p.step)
+        reason += (
+            f"; with the result of one device ({exact.candidate.code}) it would be "
+            f"{_gain(exact, alone):.1f} times, as {exact.sent / 1e6:.3g} MB travel in each step "
+            f"instead of {chosen.sent / 1e6:.3g} MB"
+        )
+    if not chosen.candidate.is_exact:
+        reason += "; the result is not that of one device, and may need more steps"
+    if chosen.workers * chosen.batch > alone.batch:
+        reason += (
+            f"; an update is of {chosen.workers * chosen.batch:,.0f} samples, so look for another "
+            "learning rate"
+        )
+    if not fits:
+        reason += "; one device has too little memory"
+    return Recommendation(chosen.workers, chosen.candidate.code, reason + ".")
+
+
+def _gain(prediction: Prediction, alone: Prediction) -> float:
+    return prediction.samples_per_second / alone.samples_per_second
+
+
+def _stay(alone: Prediction, fastest: Prediction, least: float) -> Recommendation:
+    return Recommendation(
+        1,
+        None,
+        f"Stay on one device: a step takes {1e3 * alone.step:.3g} ms there. The fastest choice, "
+        f"{fastest.candidate.code} on {fastest.workers} workers, takes {1e3 * fastest.step:.3g} ms "
+        f"and makes {_gain(fastest, alone):.2g} times the samples per second: each worker is used "
+        f"to {100 * fastest.efficiency:.2g} %, and at least {100 * least:.0f} % were asked for.",
+    )
+
+
+def _nothing(alone: Prediction, counts: Sequence[int], memory: float | None) -> Recommendation:
+    if not counts:
+        return Recommendation(
+            1,
+            None,
+            "No number of workers above 1 was asked about for which an epoch has enough samples.",
+        )
+    return Recommendation(
+        1,
+        None,
+        f"Nothing fits: one device needs {alone.memory / 1e9:.3g} GB for weights, gradients and "
+        f"optimizer, and has {(memory or 0) / 1e9:.3g} GB; no choice for {counts[-1]} workers "
+        "needs so little.",
+    )

@@ -1,0 +1,151 @@
+"""The machines that would train: their links, and what an exchange costs their cores."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tfdist.arguments import shown
+from tfdist.plan.alpha_beta import Link
+
+# Between ranks of one host, over loopback: docs/performance.md, "The exchange alone": 100 MB in 85
+# to 120 ms between two processes, where a ring carries 100 MB.
+INSIDE = Link(5e-5, 1e-9)
+# The part of a link's rate that carries gradients: the rest are headers of TCP and Ethernet
+# (1448 bytes of 1538 in each frame).
+PAYLOAD_SHARE = 1448 / 1538
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """What an exchange costs the cores that compute.
+
+    Attributes:
+        horovod: seconds for each byte that Horovod exchanges.
+        tensorflow: seconds for each byte that TensorFlow's collectives exchange.
+        halves: further seconds for each byte that is summed in half precision.
+        residual: seconds of error feedback for each byte of gradients.
+        codec: by how much encoding and decoding take longer than in the table of `codecs.py`.
+        early: the part of the backward pass by which gradients are as early as in the trace; 0 if
+            all leave at its end.
+        update: seconds of the optimizer for each byte of trained weights.
+    """
+
+    horovod: float = 0.0
+    tensorflow: float = 0.0
+    halves: float = 0.0
+    residual: float = 0.0
+    codec: float = 1.0
+    early: float = 1.0
+    update: float = 0.0
+
+    def per_byte(self, strategy: str) -> float:
+        """Seconds of the cores for each byte that the strategy exchanges."""
+        return self.horovod if strategy == "horovod" else self.tensorflow
+
+
+# Assumed, as there was no GPU to measure with: a memory of 1 TB/s, which is 20 times what the cores
+# of the table of codecs have; an update moves five bytes for each byte of weights.
+GPU_COSTS = Costs(codec=0.05, update=5e-12)
+# Fitted by `make bench-plan` to two small configurations of docs/performance.md, where a host is
+# one core; `halves` is from the table of links in docs/compression.md. The table of codecs is from
+# two cores, as it is. The update is what the steps on one device there do not gain from smaller
+# batches: an MLP of 40 MB, SGD with momentum.
+CPU_COSTS = Costs(1.68e-9, 2.80e-9, 1.6e-9, 8.73e-10, codec=1.0, early=0.99, update=6e-10)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machines:
+    """What ranks run on, and how they are linked.
+
+    Attributes:
+        link: of a host; `beta` for the bytes of gradients.
+        per_host: the ranks of each host, at most.
+        inside: the link between two ranks of one host.
+        costs: of the cores that compute, or of the GPU.
+        slowdown: for how many times as long a device computes as alone, where devices share cores.
+    """
+
+    link: Link
+    per_host: int = 1
+    inside: Link = INSIDE
+    costs: Costs = CPU_COSTS
+    slowdown: float = 1.0
+
+    def hosts(self, ranks: int) -> int:
+        """On how many hosts so many ranks are."""
+        return -(-ranks // self.per_host)
+
+    def between(self, ranks: int) -> Link:
+        """The slowest link that a ring of so many ranks uses."""
+        return self.inside if self.hosts(ranks) == 1 else self.link
+
+
+def link_of(bandwidth: float, latency: float) -> Link:
+    """The link of hosts.
+
+    Args:
+        bandwidth: the rate of the link in bytes per second, headers included.
+        latency: seconds of an empty message.
+    """
+    return Link(latency, 1 / (bandwidth * PAYLOAD_SHARE))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """What `tfdist test --json` has measured.
+
+    Attributes:
+        ranks: the number of ranks.
+        per_host: the ranks of each host.
+        link: between hosts, for the bytes of messages.
+        device_step: seconds of a step on one device; None if it was not measured.
+    """
+
+    ranks: int
+    per_host: int
+    link: Link
+    device_step: float | None = None
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Reads what `tfdist test --json` has written.
+
+    Args:
+        path: of a JSON file with `ranks`, `ranks_per_host` and `link`, which has `latency_seconds`
+            and `bandwidth_bytes_per_second`; `device_step`, in seconds, if it is there. All else is
+            ignored.
+
+    Raises:
+        ValueError: when the file cannot be read, or one of these is missing or no such number.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"The file of the cluster must be JSON, as `tfdist test --json` writes it: {error}. "
+            f"Received: {str(path)!r}"
+        ) from None
+    if not isinstance(found, dict) or not isinstance(found.get("link"), dict):
+        raise ValueError(f"{_NEEDED} Received: no `link` in {str(path)!r}")
+    latency = _number(found["link"], "latency_seconds", path)
+    bandwidth = _number(found["link"], "bandwidth_bytes_per_second", path)
+    ranks, per_host = _number(found, "ranks", path), _number(found, "ranks_per_host", path)
+    step = _number(found, "device_step", path) if found.get("device_step") else None
+    return Cluster(max(1, int(ranks)), max(1, int(per_host)), Link(latency, 1 / bandwidth), step)
+
+
+_NEEDED = (
+    "The file of the cluster must have `ranks`, `ranks_per_host` and `link` with `latency_seconds` "
+    "and `bandwidth_bytes_per_second`, numbers greater than 0, as `tfdist test --json` writes them."
+)
+
+
+def _number(found: Mapping[str, object], name: str, path: str | Path) -> float:
+    value = found.get(name)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):  # type: ignore[operator]
+        raise ValueError(f"{_NEEDED} Received: {name}={shown(value)} in {str(path)!r}")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+"""Predicts a step for a strategy and its options on a number of workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tfdist.local.choices import LocalSteps
+from tfdist.plan import memory, step_time
+from tfdist.plan.machine import Machines
+from tfdist.plan.workload import Device, Message, Workload
+
+Messages = Callable[[str | None, int], Sequence[Message]]
+"""The messages of a step by the name of the compression and the number of ranks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A strategy with its options.
+
+    Attributes:
+        strategy: the name of a backend.
+        compression: the name of a compressor, or None.
+        local: how replicas train apart, or None.
+        sharding: what is divided among the ranks, or None.
+        exchange: "ring" or "hierarchical".
+    """
+
+    strategy: str
+    compression: str | None = None
+    local: LocalSteps | None = None
+    sharding: str | None = None
+    exchange: str = "ring"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether training has the result of one device."""
+        changes = self.compression is not None or self.local is not None
+        return not changes and self.strategy != "parameter_server"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that differ from the defaults, as they are written."""
+        given: dict[str, str] = {}
+        for name in ("compression", "sharding"):
+            if (value := getattr(self, name)) is not None:
+                given[name] = f'"{value}"'
+        if self.local is not None:
+            given["local"] = _written(self.local)
+        if self.exchange != "ring":
+            given["exchange"] = f'"{self.exchange}"'
+        return given
+
+    @property
+    def code(self) -> str:
+        """The line of code that makes the strategy."""
+        options = "".join(f", {name}={value}" for name, value in self.options.items())
+        return f'tfdist.Strategy("{self.strategy}"{options})'
+
+
+def _written(local: LocalSteps) -> str:
+    """The call that makes it, without the defaults."""
+    fields = dataclasses.fields(local)
+    values = ((field, getattr(local, field.name)) for field in fields)
+    given = [f"{field.name}={value!r}" for field, value in values if value != field.default]
+    return f"tfdist.{type(local).__name__}({', '.join(given)})"
+
+
+ONE_DEVICE = Candidate("one device")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What a candidate brings on a number of workers.
+
+    Attributes:
+        candidate: the strategy with its options.
+        workers: the number of workers.
+        batch: the samples of each worker in a step; the mean where they differ.
+        step: seconds.
+        efficiency: samples per second, divided by those of one device times the workers.
+        sent: the bytes that a worker sends in a step; the mean where steps differ.
+        memory: bytes of weights, gradients and slots of a worker.
+    """
+
+    candidate: Candidate
+    workers: int
+    batch: float
+    step: float
+    efficiency: float
+    sent: float
+    memory: float
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of all workers."""
+        return self.workers * self.batch / self.step
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+    """Predicts steps of one model on one kind of machines.
+
+    Attributes:
+        workload: the model.
+        messages: what travels.
+        device: how long one device computes.
+        machines: what the workers run on.
+        strong: whether the batch is divided among the workers; otherwise each has one.
+        servers: the number of parameter servers.
+    """
+
+    workload: Workload
+    messages: Messages
+    device: Device
+    machines: Machines
+    strong: bool = False
+    servers: int = 1
+
+    def alone(self) -> Prediction:
+        """One device."""
+        return self.predict(ONE_DEVICE, 1)
+
+    def predict(self, candidate: Candidate, workers: int) -> Prediction:
+        """What the candidate brings on so many workers."""
+        batch = self.device.batch / (workers if self.strong else 1)
+        # Parts of a batch are whole samples, and all wait for the largest one.
+        slowest = -(-self.device.batch // workers) if self.strong else batch
+        parts = self.device.parts(
+            self.workload, slowest, self.machines.costs.update, self.machines.slowdown
+        )
+        step, sent = self._exchanged(candidate, workers, parts)
+        alone = self.device.batch / self.device.seconds(self.device.batch)
+        return Prediction(
+            candidate,
+            workers,
+            batch,
+            step,
+            workers * batch / step / (workers * alone),
+            sent,
+            memory.bytes_per_rank(self.workload, workers, candidate.sharding),
+        )
+
+    def _exchanged(
+        self, candidate: Candidate, workers: int, parts: tuple[float, float, float]
+    ) -> tuple[float, float]:
+        """Seconds of a step, and the bytes that a worker sends."""
+        if candidate.strategy == "parameter_server":
+            size = self.workload.trained_bytes
+            link = self.machines.link
+            step = step_time.with_parameter_servers(parts, size, workers, self.servers, link)
+            return step, float(size)
+        if workers == 1:
+            return sum(parts), 0.0
+        messages = self.messages(candidate.compression, workers)
+        carried = [
+            step_time.carriage(
+                message, workers, self.machines, candidate.exchange, candidate.strategy
+            )
+            for message in messages
+        ]
+        sent = sum(way.sent for way in carried)
+        if candidate.local is not None:
+            step = step_time.with_local_steps(parts, carried, candidate.local)
+            return step, sent / candidate.local.updates
+        early = self.machines.costs.early
+        if candidate.sharding is not None:
+            return step_time.sharded(parts, messages, carried, workers, early), sent
+        return step_time.synchronous(parts, messages, carried, early), sent

@@ -1,0 +1,155 @@
+"""A question of `tfdist plan`, and its answer; needs TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfdist.plan import candidates, models, table
+from tfdist.plan.machine import Cluster, Machines, link_of, read_cluster
+from tfdist.plan.prediction import Planner, Prediction
+
+_LATENCY = 5e-5
+_WORKERS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        model: the path of a model.keras, or of a script.
+        arguments: of the script.
+        batch_size: samples of each worker in a step; None for the script's own.
+        cluster: the path of what `tfdist test --json` has written; None if there is none.
+        bandwidth: of a host's link, in bytes per second; None for the cluster's.
+        latency: seconds of an empty message; None for the cluster's, or 50 us.
+        per_host: the workers of each host; None for the cluster's, or 1.
+        device_step: seconds of a step on one device; None for the cluster's, or to measure it.
+        workers: numbers of workers; None for some up to 32, or up to the cluster's.
+        strong: whether the batch is divided among the workers.
+        servers: the number of parameter servers.
+        samples: of an epoch; None if they are not known.
+        price: of a worker for an hour; None if it is not known.
+        memory: the bytes of a device; None for no bound.
+        efficiency: to which part workers must be used that are recommended.
+    """
+
+    model: str
+    arguments: Sequence[str] = ()
+    batch_size: int | None = None
+    cluster: str | None = None
+    bandwidth: float | None = None
+    latency: float | None = None
+    per_host: int | None = None
+    device_step: float | None = None
+    workers: Sequence[int] | None = None
+    strong: bool = False
+    servers: int = 1
+    samples: int | None = None
+    price: float | None = None
+    memory: float | None = None
+    efficiency: float = 0.5
+
+    @property
+    def epoch(self) -> table.Epoch:
+        """What an epoch costs."""
+        return table.Epoch(self.samples, self.price)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What is predicted.
+
+    Attributes:
+        question: what was asked.
+        notes: what was done and assumed, for people.
+        alone: one device.
+        predictions: all choices, for all numbers of workers.
+        advice: what to do.
+    """
+
+    question: Question
+    notes: list[str]
+    alone: Prediction
+    predictions: list[Prediction]
+    advice: candidates.Recommendation
+
+    def shown(self) -> list[Prediction]:
+        """The usual choices, and the best one for each number of workers."""
+        counts = {p.workers for p in self.predictions}
+        best = [
+            candidates.best([p for p in self.predictions if p.workers == n], self.question.memory)
+            for n in counts
+        ]
+        found = [p for p in self.predictions if candidates.is_short(p.candidate) or p in best]
+        return [self.alone, *found]
+
+
+def answer(question: Question) -> Answer:
+    """Reads the model, and predicts.
+
+    Args:
+        question: what is asked.
+
+    Raises:
+        ValueError: when the model or the cluster cannot be read, or the link is not known; for a
+            price without the samples of an epoch.
+    """
+    if question.price is not None and question.samples is None:
+        raise ValueError(
+            "The price is that of an epoch: give --samples too. "
+            f"Received: --price {question.price} without --samples"
+        )
+    known = None if question.cluster is None else read_cluster(question.cluster)
+    machines = _machines(question, known)
+    step = question.device_step or (known.device_step if known else None)
+    found = models.read(question.model, question.arguments, question.batch_size, step)
+    machines = dataclasses.replace(machines, costs=found.costs)
+    planner = Planner(
+        found.workload, found.messages, found.device, machines, question.strong, question.servers
+    )
+    predictions = [
+        planner.predict(candidate, count)
+        for count in _counts(question, known, found.device.batch)
+        for candidate in candidates.candidates(count, machines)
+    ]
+    alone = planner.alone()
+    advice = candidates.recommend(
+        alone, predictions, question.efficiency, question.memory, question.samples
+    )
+    return Answer(question, [*found.notes, *_notes(question, planner)], alone, predictions, advice)
+
+
+def _machines(question: Question, known: Cluster | None) -> Machines:
+    per_host = question.per_host or (known.per_host if known else 1)
+    if question.bandwidth is not None:
+        latency = question.latency or (known.link.alpha if known else _LATENCY)
+        return Machines(link_of(question.bandwidth, latency), per_host)
+    if known is None:
+        raise ValueError(
+            "The rate of the link decides, and is not known: give --cluster with what "
+            "`tfdist test --json` has written, or --bandwidth, such as 1Gbit/s. "
+            "Received: neither --cluster nor --bandwidth"
+        )
+    link = dataclasses.replace(known.link, alpha=question.latency or known.link.alpha)
+    return Machines(link, per_host)
+
+
+def _counts(question: Question, known: Cluster | None, batch: int) -> list[int]:
+    counts = list(question.workers or _WORKERS)
+    if question.workers is None and known is not None:
+        counts = sorted({*(n for n in _WORKERS if n < known.ranks), known.ranks})
+    return [count for count in counts if not question.strong or count <= batch]
+
+
+def _notes(question: Question, planner: Planner) -> list[str]:
+    batch = "samples for all workers" if question.strong else "samples of each worker"
+    link = planner.machines.link
+    return [
+        f"A step has {planner.device.batch} {batch}; a device takes "
+        f"{table.duration(planner.device.step)} for them.",
+        f"Link of a host: {8e-9 / link.beta:.3g} Gbit/s of gradients, {1e6 * link.alpha:.3g} us; "
+        f"workers on each host: {planner.machines.per_host}.",
+        "Memory is that of weights, gradients and optimizer, without activations.",
+    ]

@@ -1,0 +1,115 @@
+"""The predictions as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tfdist.plan.prediction import Prediction
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """What an epoch costs.
+
+    Attributes:
+        samples: of an epoch; None if they are not known.
+        price: of one worker for an hour; None if it is not known.
+    """
+
+    samples: int | None
+    price: float | None
+
+    def seconds(self, prediction: Prediction) -> float | None:
+        """Of an epoch."""
+        return None if self.samples is None else self.samples / prediction.samples_per_second
+
+    def cost(self, prediction: Prediction) -> float | None:
+        """Of an epoch, for all workers."""
+        seconds = self.seconds(prediction)
+        if seconds is None or self.price is None:
+            return None
+        return prediction.workers * self.price * seconds / 3600
+
+
+def as_data(predictions: Sequence[Prediction], epoch: Epoch) -> list[dict[str, Any]]:
+    """The predictions as plain data, for JSON."""
+    return [
+        {
+            "workers": p.workers,
+            "strategy": p.candidate.strategy,
+            **p.candidate.options,
+            "code": p.candidate.code if p.workers > 1 else None,
+            "exact": p.candidate.is_exact,
+            "step_seconds": p.step,
+            "samples_per_second": p.samples_per_second,
+            "efficiency": p.efficiency,
+            "bytes_per_step": p.sent,
+            "memory_bytes": p.memory,
+            "epoch_seconds": epoch.seconds(p),
+            "epoch_cost": epoch.cost(p),
+        }
+        for p in predictions
+    ]
+
+
+def as_text(predictions: Sequence[Prediction], epoch: Epoch) -> list[str]:
+    """The lines of a table. Strategies with the same figures share a line."""
+    head = ["workers", "strategy", "options", "exact", "step", "samples/s", "efficiency"]
+    head += ["sent/step", "memory"]
+    head += ["epoch"] if epoch.samples is not None else []
+    head += ["cost"] if epoch.samples is not None and epoch.price is not None else []
+    merged: dict[tuple[str, ...], list[str]] = {}
+    for p in predictions:
+        cells = _cells(p, epoch)
+        merged.setdefault(cells, []).append(p.candidate.strategy)
+    rows = [[cells[0], ", ".join(names), *cells[1:]] for cells, names in merged.items()]
+    return aligned([head, *rows], left=(1, 2, 3))
+
+
+def _cells(prediction: Prediction, epoch: Epoch) -> tuple[str, ...]:
+    p = prediction
+    options = ", ".join(f"{name}={value}" for name, value in p.candidate.options.items())
+    cells = [
+        str(p.workers),
+        options.replace("tfdist.", ""),
+        "yes" if p.candidate.is_exact else "no",
+        duration(p.step),
+        f"{float(f'{p.samples_per_second:.3g}'):,.0f}",
+        f"{100 * p.efficiency:.0f} %",
+        size(p.sent),
+        size(p.memory),
+    ]
+    seconds, cost = epoch.seconds(p), epoch.cost(p)
+    cells += [] if seconds is None else [duration(seconds)]
+    cells += [] if cost is None else [f"{cost:,.2f}"]
+    return tuple(cells)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+    """Lines whose columns are as wide as they need; those of `left` begin at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    for unit, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if seconds >= 2 * unit or (unit == 1.0 and seconds >= 1):
+            return f"{seconds / unit:.3g} {name}"
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def size(nbytes: float) -> str:
+    """Bytes for people, in powers of ten."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.3g} {name}"
+    return f"{nbytes:.0f} B"

@@ -1,0 +1,121 @@
+"""What a step computes and exchanges, as plain data; needs no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+# An update is at most this part of a step, whatever the constants of `Costs` say.
+_LARGEST_UPDATE = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedVariable:
+    """A trained variable, and when its gradient is there.
+
+    Attributes:
+        path: the variable's path.
+        shape: the variable's shape.
+        dtype: the name of its dtype.
+        itemsize: bytes of an element.
+        ready: the part of the backward pass after which the gradient is there, 0 to 1.
+        rows: the number of rows of a sparse gradient; None for a dense one.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    ready: float
+    rows: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the variable."""
+        return math.prod(self.shape) * self.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A model that is trained, as one trace has shown it.
+
+    Attributes:
+        batch: samples of a step.
+        variables: the trained variables, in the order of the model.
+        forward: the part of the forward and backward pass that is forward, 0 to 1.
+        slot_bytes: the bytes that the optimizer keeps.
+        frozen_bytes: the bytes of variables that are not trained.
+        rows_are_summed: whether sparse gradients may travel as tables.
+    """
+
+    batch: int
+    variables: tuple[TracedVariable, ...]
+    forward: float
+    slot_bytes: int
+    frozen_bytes: int = 0
+    rows_are_summed: bool = False
+
+    @property
+    def trained_bytes(self) -> int:
+        """The bytes of all trained variables."""
+        return sum(variable.nbytes for variable in self.variables)
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """Gradients that travel in one operation.
+
+    Attributes:
+        payload: the bytes that a replica hands in.
+        dense: the bytes of the gradients that the payload stands for.
+        ready: the part of the backward pass after which all of them are there.
+        aggregation: whether payloads are summed on the way, or each must reach everyone.
+        exchanges: how many operations follow each other, with the payload divided among them.
+        compressor: the name of what codes the gradients; None if they travel as they are.
+        has_residual: whether error feedback keeps what is not sent.
+    """
+
+    payload: int
+    dense: int
+    ready: float
+    aggregation: Literal["sum", "gather"] = "sum"
+    exchanges: int = 1
+    compressor: str | None = None
+    has_residual: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """How long one device computes.
+
+    Attributes:
+        step: seconds of a step with `batch` samples, alone: forward, backward and update.
+        batch: the samples of this step.
+        fixed: the seconds of these that do not depend on the batch.
+    """
+
+    step: float
+    batch: int
+    fixed: float = 0.0
+
+    def seconds(self, batch: float) -> float:
+        """The seconds of a step with so many samples."""
+        return self.fixed + (self.step - self.fixed) * batch / self.batch
+
+    def parts(
+        self, workload: Workload, batch: float, update_per_byte: float, slowdown: float = 1.0
+    ) -> tuple[float, float, float]:
+        """The seconds of the forward pass, of the backward pass and of the update.
+
+        Args:
+            workload: what is trained.
+            batch: the number of samples.
+            update_per_byte: seconds of the update for each byte of trained weights.
+            slowdown: for how many times as long the device computes as alone.
+        """
+        whole = slowdown * self.seconds(batch)
+        update = slowdown * update_per_byte * workload.trained_bytes
+        update = min(update, _LARGEST_UPDATE * whole)
+        passes = whole - update
+        return workload.forward * passes, (1 - workload.forward) * passes, update

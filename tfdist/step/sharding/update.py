@@ -1,0 +1,252 @@
+"""Stages 4 and 5 in sharded training: each replica updates its parts, then all get the whole."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.engines.replica_context import static_id
+from tfdist.options import Options
+from tfdist.step.local_context import check_copies, index_of_replica
+from tfdist.step.sharding.clipping import clip_parts
+from tfdist.step.sharding.elementwise import check_elementwise
+from tfdist.step.sharding.exchange import all_gather
+from tfdist.step.sharding.parts import Parts
+from tfdist.step.sharding.state import PartsOfState, SlotInParts
+
+_Optimizer = keras.optimizers.Optimizer
+
+
+class UpdateOfParts:
+    """The user's optimizer updates this replica's part of each variable.
+
+    The whole variables are the truth: a part takes its value from them before each update, so that
+    callbacks, `set_weights` and loading need to know of nothing.
+
+    Args:
+        optimizer: the optimizer as the user gave it.
+        options: the bucket size.
+
+    Attributes:
+        optimizer: the optimizer that updates, below any loss scaling.
+        state: the parts of the optimizer's state; None before `build`.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, options: Options):
+        self._given = optimizer
+        scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        self.optimizer = optimizer.inner_optimizer if scales else optimizer
+        self.state: PartsOfState | None = None
+        self._bucket_bytes = options.bucket_bytes
+        self._strategy = tf.distribute.get_strategy()
+        self._variables: list[keras.Variable] = []
+        self._parts: list[Parts] = []
+        self._own: list[compat.PartVariable] = []
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Creates the optimizer's state for the parts of `variables`.
+
+        Raises:
+            ValueError: for an optimizer that has a state already, that saves in a way of its own,
+                or that does not treat each element for itself.
+        """
+        self._check(variables)
+        check_copies(variables)
+        known = self._optimizers()
+        for optimizer in known:
+            check_elementwise(optimizer)
+        replicas = self._strategy.num_replicas_in_sync
+        self._variables = list(variables)
+        self._parts = [Parts.of(tf.TensorSpec(v.shape, v.dtype), replicas) for v in variables]
+        self._own = [
+            compat.PartVariable(parts.part_shape, variable)
+            for parts, variable in zip(self._parts, variables)
+        ]
+        with compat.recording_slots() as slots:
+            self._given.build(list(self._own))
+        for optimizer in self._optimizers():
+            if optimizer not in known:  # a `MultiOptimizer` may choose them by variable
+                check_elementwise(optimizer)
+        self._check_common([slot.variable for slot in slots])
+        parts_of = {id(own): parts for own, parts in zip(self._own, self._parts)}
+        self.state = PartsOfState(
+            [SlotInParts(slot.variable, parts_of[id(slot.of)]) for slot in slots],
+            lambda: int(self.number().numpy()),
+        )
+        if self.optimizer is not self._given:
+            # Keras also saves the optimizer inside one that scales losses, by itself.
+            own: Any = self.optimizer
+            own.save_own_variables = functools.partial(self._save, own)
+            own.load_own_variables = functools.partial(self._load, own)
+
+    def _check(self, variables: list[keras.Variable]) -> None:
+        if self._given.built:
+            raise ValueError(
+                "With `sharding` an optimizer's state is made for parts of variables. Give an "
+                "optimizer that has not been built, and load its state afterwards. "
+                f"Received: {self._given.name}, which is built"
+            )
+        for name in ("save_own_variables", "load_own_variables"):
+            if getattr(type(self.optimizer), name) is not getattr(_Optimizer, name):
+                raise ValueError(
+                    "With `sharding` an optimizer's state is saved in Keras' own layout. Leave "
+                    "`sharding` out for an optimizer that saves in another one. Received: "
+                    f"{type(self.optimizer).__name__}, which has a `{name}` of its own"
+                )
+        overwritten = [v.path for v in variables if getattr(v, "overwrite_with_gradient", False)]
+        if overwritten:
+            raise ValueError(
+                "With `sharding` variables cannot take their gradient as their value (float8 "
+                f"training). Received: {overwritten}"
+            )
+
+    def _check_common(self, in_parts: list[keras.Variable]) -> None:
+        """Raises ValueError for state that may belong to one variable, and is not known to."""
+        known = {id(variable) for variable in in_parts}
+        unknown = [
+            v.path for v in self._given.variables if id(v) not in known and math.prod(v.shape) > 1
+        ]
+        if unknown:
+            raise ValueError(
+                "With `sharding` an optimizer makes what it keeps for a variable with "
+                "`add_variable_from_reference` or `add_optimizer_variables`, so that tfdist knows "
+                f"which variable it is for. Received: {type(self.optimizer).__name__}, which has "
+                f"made {unknown} otherwise"
+            )
+
+    def number(self) -> tf.Tensor:
+        """The optimizer's `iterations`."""
+        return tf.convert_to_tensor(self.optimizer.iterations.value)
+
+    def apply(
+        self, gradients: list, variables: list[keras.Variable], after: Sequence[Any] = ()
+    ) -> None:
+        """Clips and applies this replica's parts of the global gradients; see `Update`."""
+        places = {id(variable): place for place, variable in enumerate(self._variables)}
+        given = [places[id(variable)] for variable in variables]
+        everywhere = range(len(self._variables))
+        optimizers = self._optimizers()
+        # The averages of all weights are updated, also of those that have no gradient.
+        read = everywhere if any(o.use_ema for o in optimizers) else given
+        overwrites = any(o.use_ema and o.ema_overwrite_frequency for o in optimizers)
+        updated = self._with_gradients(given, gradients)
+        ready = [tf.group(*after)] if after else []
+        with tf.control_dependencies(ready):
+            self._read_parts(read, dict(zip(given, gradients)))
+            with (
+                compat.updating_own_copy(index_of_replica()),
+                compat.applying_reduced_gradients(),
+                compat.clipping_by(clip_parts),
+            ):
+                self.optimizer.apply(gradients, [self._own[place] for place in given])
+        self._spread(everywhere if overwrites else updated, constrained=updated)
+        self._clear(read)
+
+    @staticmethod
+    def _with_gradients(places: list[int], gradients: list) -> list[int]:
+        return [place for place, gradient in zip(places, gradients) if gradient is not None]
+
+    def _optimizers(self) -> list[keras.optimizers.Optimizer]:
+        """The optimizer, or those that a `MultiOptimizer` consists of."""
+        return list(getattr(self.optimizer, "optimizers", [self.optimizer]))
+
+    def _read_parts(self, places: Sequence[int], gradients: Mapping[int, Any]) -> None:
+        """Takes the values of parts from the whole variables; in replica context.
+
+        Args:
+            places: which variables.
+            gradients: a part takes its value when its gradient has arrived, as it needs memory.
+        """
+        with compat.updating_own_copy(index_of_replica()):
+            for place in places:
+                gradient = gradients.get(place)
+                with tf.control_dependencies([] if gradient is None else [gradient]):
+                    whole = tf.identity(self._variables[place].value)
+                    self._own[place].assign(self._parts[place].part(whole, static_id()))
+
+    def _spread(self, places: Sequence[int], constrained: Collection[int] = ()) -> None:
+        """Gives all replicas the whole variables; in replica context.
+
+        Args:
+            places: which variables.
+            constrained: those of them whose constraints are applied.
+        """
+        parts = [self._parts[place] for place in places]
+        own = [
+            tf.ensure_shape(self._own[place].value, part.part_shape)
+            for place, part in zip(places, parts)
+        ]
+        whole = all_gather(own, parts, self._bucket_bytes)
+        with compat.updating_own_copy(index_of_replica()):
+            for place, value in zip(places, whole):
+                variable = self._variables[place]
+                variable.assign(value)
+                if place in constrained and variable.constraint is not None:
+                    variable.assign(variable.constraint(variable))
+
+    def _clear(self, places: Sequence[int]) -> None:
+        """Frees the memory of parts; in replica context."""
+        for place in places:
+            self._own[place].clear(index_of_replica())
+
+    def set_weights(self, weights: list) -> None:
+        """Refuses: one process has the parts of its replicas only."""
+        raise ValueError(
+            "With `sharding` the variables of an optimizer are parts. Set them with "
+            "`model.load_weights` or `keras.models.load_model`. "
+            f"Received: set_weights of {self._given.name} with {len(weights)} arrays"
+        )
+
+    def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
+        """Lets the optimizer end training, if it does anything then; in cross-replica context."""
+        del variables  # those that the optimizer was built for
+        plain = _Optimizer.finalize_variable_values
+        if all(
+            type(o).finalize_variable_values is plain and not o.use_ema for o in self._optimizers()
+        ):
+            return
+
+        def end() -> None:
+            everywhere = range(len(self._variables))
+            self._read_parts(everywhere, {})
+            with (
+                compat.updating_own_copy(index_of_replica()),
+                compat.applying_reduced_gradients(),
+            ):
+                self.optimizer.finalize_variable_values(list(self._own))
+            self._spread(everywhere)
+            self._clear(everywhere)
+
+        strategy = self._strategy
+
+        @tf.function(autograph=False)
+        def end_everywhere() -> None:
+            with strategy.scope():
+                strategy.extended.call_for_each_replica(end)
+
+        end_everywhere()
+
+    def save_own_variables(self, store: dict) -> None:
+        """Writes whole variables in Keras' layout."""
+        self._save(self._given, store)
+
+    def load_own_variables(self, store: dict) -> None:
+        """Reads whole variables in Keras' layout, and keeps the parts."""
+        self._load(self._given, store)
+
+    def _save(self, optimizer: keras.optimizers.Optimizer, store: dict) -> None:
+        if self.state is not None:
+            self.state.write(optimizer.variables, store)
+
+    def _load(self, optimizer: keras.optimizers.Optimizer, store: dict) -> None:
+        if self.state is None or len(store.keys()) != len(optimizer.variables):
+            # This says why it reads nothing.
+            _Optimizer.load_own_variables(optimizer, store)
+        else:
+            self.state.read(optimizer.variables, store)
