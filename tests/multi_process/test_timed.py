@@ -63,4 +63,12 @@ def test_what_cannot_be_planned_is_refused(found):
         assert "assert_cardinality" in rank["unknown"]
         for name in ("distributed", "divided"):
             assert "not one that was distributed before" in rank[name], name
-        assert "a number of `steps`" in rank["loop"] or "`fit`" in rank["loop"]
+        assert "so tfdist must divide them" in rank["loop"]
+
+
+@scenario(timed.slow_at_first, JOBS[:2])
+def test_a_rank_that_was_slow_takes_part_in_each_epoch(found):
+    for rank in found:
+        assert rank == found[0]
+        for of_rank in rank:
+            assert min(of_rank) > 0, rank

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
@@ -11,7 +13,8 @@ from tfdist.step import exchange
 from tfdist.step.local_context import index_of_replica
 from tfdist.step.local_state import LocalState
 
-_OWN = 4  # numbers of a replica: samples, seconds of its steps, begin and end of its steps
+# Numbers of a replica: samples, seconds of its steps, begin and end of its steps.
+_OWN = 4
 # Numbers that it tells the others: samples, seconds of its steps, from their begin to their end,
 # and how many updates it has made.
 _TOLD = 4
@@ -114,7 +117,10 @@ class Pace:
     def begin_anew(self) -> None:
         """Forgets what was measured; called where training begins."""
         self._planner = Planner(self._seconds, self._processes)
-        self._planned_after = int(self._rounds.numpy())
+        # An interrupted training may have left something.
+        self._planned_after = self._counted = int(self._rounds.numpy())
+        for left in (*self._own, self._made):
+            left.assign(tf.zeros_like(left))
         self.plan = self._take(self._planner.first())
 
     def keep(self) -> None:
@@ -138,7 +144,7 @@ class Pace:
         """What each process has done in the last round."""
         table = self._told.numpy().astype(float).reshape(self._processes, self._local, _TOLD)
         return [
-            Measured(sum(own[:, 0].tolist()), *(max(own[:, i].tolist()) for i in (1, 2)))
+            Measured(math.fsum(own[:, 0].tolist()), *(max(own[:, i].tolist()) for i in (1, 2)))
             for own in table
         ]
 

@@ -1,5 +1,7 @@
 """Ranks of different speeds, in rounds that last a time."""
 
+import dataclasses
+
 import keras
 import tensorflow as tf
 
@@ -65,6 +67,27 @@ def resumed(here):
     _slow_down(here, model)
     by_hand.fit_on(MEAN, model, initial_epoch=1, epochs=2, callbacks=[written])
     return _found(model, written)
+
+
+def slow_at_first(here):
+    """The updates per round of each rank, by epoch; an epoch is shorter than a round."""
+    case = dataclasses.replace(
+        MEAN, local=("LocalSGD", {"steps": "1s"}), rows=MEAN.batch * 10, epochs=8
+    )
+    strategy = local_steps.make(here, case)
+    with strategy.scope():
+        model = case.model()
+        model.compile(case.optimizer(), by_hand.loss())
+    layer = model.get_layer("delay")
+    layer.seconds = (SECONDS[0], 10 * SECONDS[1])[here.rank == 1]
+
+    def become_fast(epoch, logs=None):
+        if epoch == 3:
+            layer.seconds = SECONDS[0]
+
+    hurries = keras.callbacks.LambdaCallback(on_epoch_begin=become_fast)
+    history = by_hand.fit_on(case, model, callbacks=[hurries]).history
+    return [history[f"updates_per_round_{rank}"] for rank in range(here.size)]
 
 
 def refusals(here):
