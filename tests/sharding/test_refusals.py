@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.devices import DEVICES
+from tfdist.strategies.elastic_refusals import check_options
 
 _X, _Y = np.ones((8, 4), "float32"), np.ones((8, 3), "float32")
 
@@ -35,6 +36,12 @@ def _compiled(strategy, make):
 def test_options_that_do_not_go_together_are_refused(options, received):
     with pytest.raises(ValueError, match=f"Received: .*{received}"):
         tfdist.MirroredStrategy(DEVICES[:2], **options)
+
+
+@pytest.mark.parametrize("sharding", ["optimizer", "gradients"])
+def test_elastic_jobs_are_refused(sharding):
+    with pytest.raises(ValueError, match=f"Received: sharding='{sharding}' in an elastic job"):
+        check_options(tfdist.Options(sharding=sharding))
 
 
 @pytest.mark.parametrize(
