@@ -18,7 +18,7 @@ from tfdist.strategies.horovod.backend import is_installed
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _DEADLINE = 200
 _NO_HOROVOD = pytest.mark.skipif(not is_installed(), reason="make horovod")
-_ENGINES = ["multi_worker", pytest.param("horovod", marks=_NO_HOROVOD)]
+_ENGINES = ["multi_worker", pytest.param("horovod", marks=[_NO_HOROVOD, pytest.mark.full])]
 
 
 def environ(**changes):

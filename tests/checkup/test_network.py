@@ -15,9 +15,8 @@ _FAST, _SLOW, _BURST = "400mbit", "20mbit", "32kb"
 pytestmark = pytest.mark.skipif(bool(_REASON), reason=_REASON)
 
 
-@pytest.mark.parametrize(
-    "backend", ["multi_worker", pytest.param("horovod", marks=[_NO_HOROVOD, pytest.mark.full])]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["multi_worker", pytest.param("horovod", marks=_NO_HOROVOD)])
 def test_a_host_with_a_slow_link_is_named(backend, tmp_path):
     command = [sys.executable, "-m", "tests.checkup.rank", "1", "-1", backend, str(tmp_path)]
     with network.hosts(3, _FAST, _BURST) as made:

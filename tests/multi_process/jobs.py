@@ -49,9 +49,11 @@ _USUAL = {
     "loops.tutorials": ("multi_worker-2",),
     "mismatches": ("multi_worker-2",),
     "mismatches_by_hand": ("multi_worker-2",),
+    "sharding": ("multi_worker-2",),
     "strategies.several": ("multi_worker-2",),
     "strategies.loop_with_changing_sizes": ("horovod-2",),
     "strategies.predictions_of_other_dtypes": ("horovod-2",),
+    "timed": ("horovod-2",),
 }
 
 

@@ -92,8 +92,8 @@ def own_loop(here):
     """The weights after a loop of the user's own."""
     strategy = here.make(sharding="optimizer")
     with strategy.scope():
-        dense = keras.layers.Dense(3)
         keras.utils.set_random_seed(3)
+        dense = keras.layers.Dense(3)
         dense.build((None, 5))
         optimizer = tfdist.DistributedOptimizer(keras.optimizers.Adam(1e-2))
     data = tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8)
