@@ -58,6 +58,10 @@ def test_a_strategy_of_tensorflow_has_the_engine_of_its_replica_context():
         assert_equal(found, expected)
 
 
+# What the contract makes of other operations, where an engine has no quicker way.
+_FROM_OTHERS = ("all_gather_parts",)
+
+
 @pytest.mark.parametrize("engine", [ReplicaContextEngine, CollectivesEngine, HorovodEngine])
 def test_an_engine_implements_every_operation_with_the_arguments_of_the_contract(engine):
     assert {"all_reduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter"} <= {
@@ -65,7 +69,7 @@ def test_an_engine_implements_every_operation_with_the_arguments_of_the_contract
     }
     for name in OPERATIONS:
         declared, made = getattr(Engine, name), getattr(engine, name)
-        assert made is not declared, name
+        assert made is not declared or name in _FROM_OTHERS, name
         assert [*inspect.signature(made).parameters] == [*inspect.signature(declared).parameters]
 
 
