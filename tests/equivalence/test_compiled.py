@@ -1,15 +1,11 @@
 """Steps that XLA compiles: training equals that on one device whose steps XLA compiles."""
 
-import keras
 import pytest
 
 from tests.equivalence import compare
 from tests.equivalence.columns import COMPILED
-from tests.equivalence.features import FEATURES
-from tfdist import _versions
-from tfdist.strategies.horovod.backend import is_installed
+from tests.equivalence.parameters import cells
 
-_KERAS = _versions.release(keras.__version__)
 # Functions that are compiled as a whole, and steps that need the other replicas in between.
 _USUAL = {
     "mirrored-2-compiled": (
@@ -23,23 +19,9 @@ _USUAL = {
     "multi_worker-2-compiled": ("last batch of 1 sample", "masked mean by hand, last batch of 3"),
     "horovod-2-compiled": ("last batch of 1 sample", "masked mean by hand, last batch of 3"),
 }
-assert {name for names in _USUAL.values() for name in names} <= {f.name for f in FEATURES}
 
 
-def _cells():
-    for column in COMPILED:
-        for feature in FEATURES:
-            if _KERAS < feature.since:
-                continue
-            marks = [] if feature.name in _USUAL[column.name] else [pytest.mark.full]
-            if column.in_own_processes:
-                marks.append(pytest.mark.job)
-            if column.strategy == "horovod":
-                marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
-            yield pytest.param(column, feature, marks=marks, id=f"{column.name}-{feature.name}")
-
-
-@pytest.mark.parametrize(("column", "feature"), list(_cells()))
+@pytest.mark.parametrize(("column", "feature"), list(cells(COMPILED, _USUAL)))
 def test_compiled_steps_equal_one_compiled_device(column, feature, results):
     ranks = results.of(column, feature)
     expected = results.reference(feature, jit_compile=True)

@@ -1,15 +1,11 @@
 """Optimizer state and accumulated gradients in parts: training equals one device."""
 
-import keras
 import pytest
 
 from tests.equivalence import compare
 from tests.equivalence.columns import SHARDED
-from tests.equivalence.features import FEATURES
-from tfdist import _versions
-from tfdist.strategies.horovod.backend import is_installed
+from tests.equivalence.parameters import cells
 
-_KERAS = _versions.release(keras.__version__)
 _USUAL = {
     "mirrored-2-sharded": (
         "Lamb",
@@ -25,21 +21,7 @@ _USUAL = {
 }
 
 
-def _cells():
-    for column in SHARDED:
-        for feature in FEATURES:
-            if _KERAS < feature.since:
-                continue
-            usual = feature.name in _USUAL.get(column.name, ())
-            marks = [] if usual else [pytest.mark.full]
-            if column.in_own_processes:
-                marks.append(pytest.mark.job)
-            if column.strategy == "horovod":
-                marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
-            yield pytest.param(column, feature, marks=marks, id=f"{column.name}-{feature.name}")
-
-
-@pytest.mark.parametrize(("column", "feature"), list(_cells()))
+@pytest.mark.parametrize(("column", "feature"), list(cells(SHARDED, _USUAL)))
 def test_sharded_training_equals_one_device(column, feature, results):
     ranks = results.of(column, feature)
     refusal = column.refusal(feature)
