@@ -97,6 +97,7 @@ GIVEN = {
     "local_step": {"step": _model},
     "LocalSGD": {"steps": 1},
     "DiLoCo": {"steps": 2, "overlap": 1},  # or nothing is mixed
+    "Timeline": {"path": "trace.json"},
     "StalenessMonitor": {"strategy": type("Strategy", (), {"staleness_report": dict})()},
     "SSP": {"slack": 1},
     "Bounded": {"max_staleness": 1},
@@ -111,6 +112,7 @@ NAMES = {"text", "empty text"}
 TAKES_HERE = {
     ("DistributedOptimizer", "name"): NAMES,
     ("StalenessMonitor", "log_dir"): {"text"},
+    ("Timeline", "path"): {"text"},
     ("SidecarEvaluator", "checkpoint_dir"): {"text"},
     ("SidecarEvaluator", "callbacks"): {"list"},
 }

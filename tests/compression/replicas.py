@@ -7,6 +7,17 @@ import math
 import tensorflow as tf
 
 from tfdist import compression
+from tfdist.compression import registry
+
+
+def own_names() -> set[str]:
+    """The names of tfdist's compressors, without those that other tests have registered."""
+    return {
+        name
+        for name in compression.available()
+        if registry._CLASSES[name].__module__.startswith("tfdist.")
+    }
+
 
 # Every registered compressor, as it is by default or smaller, and with other options.
 VARIANTS = [

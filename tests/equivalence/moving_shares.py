@@ -43,9 +43,9 @@ def moving(balance):
         if balancer.speeds_of_last_steps().any():  # none since the group has changed
             balancer.move(next(turns[balancer]))
 
-    def part_of(*args):
+    def part_of(*args, **kwargs):
         cuts.append(args)
-        return parts.part_of(*args)
+        return parts.part_of(*args, **kwargs)
 
     if not balance:
         yield

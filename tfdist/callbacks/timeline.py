@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import time
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.arguments import shown
+from tfdist.arguments import check_path, shown
 from tfdist.callbacks.trace import events_of
 from tfdist.engines.clocks import clocks_of
 from tfdist.step.spans import Point, Spans
@@ -45,6 +46,7 @@ class Timeline(keras.callbacks.Callback):
         steps: the first step, counted from 0 over all epochs, and the step before which to stop.
 
     Raises:
+        TypeError: for a `path` that is none.
         ValueError: for other `steps`; at the beginning of training, for a strategy or a model whose
             steps cannot be traced like this.
 
@@ -70,8 +72,9 @@ class Timeline(keras.callbacks.Callback):
     changes_variables = False
     saves_alone = False
 
-    def __init__(self, path: str | pathlib.Path, steps: tuple[int, int] = (100, 110)):
+    def __init__(self, path: str | os.PathLike, steps: tuple[int, int] = (100, 110)):
         super().__init__()
+        check_path("path", path)
         is_pair = isinstance(steps, (tuple, list)) and len(steps) == 2
         if not is_pair or not all(type(s) is int for s in steps) or not 0 <= steps[0] < steps[1]:
             raise ValueError(
