@@ -49,7 +49,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
-.PHONY: benchmark-small-sums benchmark-sharding decisions bench-plan scaling-chart
+.PHONY: benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
 .PHONY: benchmark-elastic fault-table soak
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -123,6 +123,9 @@ benchmark-hierarchy: horovod ## exchanges between hosts with several replicas ea
 
 benchmark-sharding: horovod ## memory, bytes and time of sharded training; needs root
 	$(BIN)/python -m benchmarks.sharding --update
+
+benchmark-memory: $(INSTALLED) ## estimated and measured memory of a training step
+	$(BIN)/python -m benchmarks.memory --update
 
 benchmark-small-sums: $(INSTALLED) ## sums of small tensors, beside TensorFlow's ring; needs root
 	$(BIN)/python -m benchmarks.small_sums --update

@@ -19,6 +19,7 @@ LOCAL_STEPS_PAGE = ROOT / "docs" / "local_steps.md"
 ELASTIC_PAGE = ROOT / "docs" / "elastic.md"
 ALGORITHMS_PAGE = ROOT / "docs" / "exchange_algorithms.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
+MEMORY_PAGE = ROOT / "docs" / "memory.md"
 SHARDING_PAGE = ROOT / "docs" / "sharding.md"
 
 

@@ -10,14 +10,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Low to high: a package imports from its own line and from those above it in this list.
 LAYERS = (
-    "arguments limits environment structures checksum _versions validation testing",
+    "arguments limits environment control_groups structures checksum _versions validation testing",
     "compression staleness cluster",
     "local",
     "compat",
     "engines",
     "options",
     "data step",
-    "optimizer balance elastic",
+    "optimizer balance elastic memory",
     "processes callbacks",
     "parameter_server",
     "replay",

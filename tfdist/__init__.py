@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist import _versions
 
 if TYPE_CHECKING:
-    from tfdist import callbacks, cluster, compression, staleness, testing
+    from tfdist import callbacks, cluster, compression, memory, staleness, testing
     from tfdist.local.choices import DiLoCo, LocalSGD
     from tfdist.optimizer.distributed import DistributedOptimizer
     from tfdist.options import Options
@@ -38,6 +38,7 @@ __all__ = [
     "cluster",
     "compression",
     "local_step",
+    "memory",
     "scale_loss",
     "staleness",
     "testing",

@@ -1,4 +1,4 @@
-"""What a rank runs on, and the limits of its control groups."""
+"""What a rank runs on."""
 
 import os
 import socket
@@ -6,64 +6,6 @@ import socket
 import pytest
 
 from tfdist.checkup import machine
-
-
-def write(folder, **settings):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in settings.items():
-        (folder / name.replace("__", ".")).write_text(text + "\n")
-
-
-@pytest.fixture
-def second(tmp_path):
-    """The second version of control groups: a group in a group."""
-    own, groups = tmp_path / "own", tmp_path / "groups"
-    own.write_text("0::/job/step\n")
-    write(groups / "job", memory__max="4000000000", cpu__max="150000 100000")
-    write(groups / "job" / "step", memory__max="5000000000", cpu__max="200000 100000")
-    return own, groups
-
-
-@pytest.fixture
-def first(tmp_path):
-    """The first version: a folder for each controller."""
-    own, groups = tmp_path / "own", tmp_path / "groups"
-    own.write_text("5:cpu,cpuacct:/box\n4:memory:/box\n1:name=systemd:/box\n")
-    write(groups / "memory" / "box", memory__limit_in_bytes="2000000000")
-    write(groups / "memory", memory__limit_in_bytes=str(2**63 - 4096))
-    write(groups / "cpu" / "box", cpu__cfs_quota_us="50000")
-    return own, groups
-
-
-def test_the_strictest_limit_around_a_process_counts(second):
-    assert machine.memory_limit(*second) == 4_000_000_000
-    assert machine.core_limit(*second) == 1.5
-
-
-def test_limits_of_the_first_version(first):
-    assert machine.memory_limit(*first) == 2_000_000_000
-    assert machine.core_limit(*first) == 0.5
-
-
-def test_no_limit(tmp_path):
-    assert machine.memory_limit(tmp_path / "none", tmp_path) is None
-    assert machine.core_limit(tmp_path / "none", tmp_path) is None
-
-
-def test_the_largest_number_of_the_first_version_means_no_limit(first):
-    _, groups = first
-    write(groups / "memory" / "box", memory__limit_in_bytes=str(2**63 - 4096))
-    write(groups / "cpu" / "box", cpu__cfs_quota_us="-1")
-    assert machine.memory_limit(*first) is None
-    assert machine.core_limit(*first) is None
-
-
-def test_max_means_no_limit(second):
-    _, groups = second
-    for folder in (groups / "job", groups / "job" / "step"):
-        write(folder, memory__max="max", cpu__max="max 100000")
-    assert machine.memory_limit(*second) is None
-    assert machine.core_limit(*second) is None
 
 
 def test_the_facts_are_of_this_machine():

@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pathlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from tfdist.control_groups import core_limit, memory_limit, memory_of_host, text_of
 from tfdist.launcher.ranks import cores
-
-_GROUPS = pathlib.Path("/sys/fs/cgroup")
-_OWN_GROUPS = pathlib.Path("/proc/self/cgroup")
-_UNLIMITED = 2**60  # bytes; the first version of cgroups writes a number like this for no limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +45,13 @@ class Facts:
 
 def facts_of(name: str, versions: dict[str, str | None], gpus: list[str], device: str) -> Facts:
     """What this process runs on; the arguments are those of `Facts`."""
-    memory = _memory()
+    memory = memory_of_host()
     return Facts(
         name=name,
         versions=versions,
         host=socket.gethostname(),
         place=" ".join(
-            [socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), _network()]
+            [socket.gethostname(), text_of("/proc/sys/kernel/random/boot_id"), _network()]
         ),
         cores=cores(),
         core_limit=core_limit(),
@@ -78,73 +74,6 @@ def hosts_of(places: Sequence[str]) -> list[int]:
     """
     numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
     return [numbers[place] for place in places]
-
-
-def memory_limit(own: pathlib.Path = _OWN_GROUPS, groups: pathlib.Path = _GROUPS) -> int | None:
-    """The bytes that the control groups of this process allow; None for no limit.
-
-    Args:
-        own: the file that names the groups of this process, `/proc/self/cgroup`.
-        groups: where the groups are.
-    """
-    limits = [
-        int(text)
-        for text in _settings(own, groups, "memory", "memory.max", "memory.limit_in_bytes")
-        if text.isdigit() and int(text) < _UNLIMITED
-    ]
-    return min(limits, default=None)
-
-
-def core_limit(own: pathlib.Path = _OWN_GROUPS, groups: pathlib.Path = _GROUPS) -> float | None:
-    """The cores' worth of time that the control groups of this process allow; None for no limit.
-
-    Args:
-        own: as for `memory_limit`.
-        groups: as for `memory_limit`.
-    """
-    limits = []
-    for text in _settings(own, groups, "cpu", "cpu.max", "cpu.cfs_quota_us"):
-        quota, _, period = text.partition(" ")
-        if quota.isdigit():
-            limits.append(int(quota) / int(period or 100_000))
-    return min(limits, default=None)
-
-
-def _settings(
-    own: pathlib.Path, groups: pathlib.Path, controller: str, second: str, first: str
-) -> Iterator[str]:
-    """What a setting is in the groups of this process, and in the groups around these.
-
-    Args:
-        own: as for `memory_limit`.
-        groups: as for `memory_limit`.
-        controller: what the setting belongs to.
-        second: the setting's name in the second version of cgroups.
-        first: its name in the first version.
-    """
-    for line in _text(own).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        root = groups / controller if controllers else groups
-        inside = root / path.lstrip("/")
-        for folder in (inside, *inside.parents):
-            if text := _text(folder / (first if controllers else second)):
-                yield text
-            if folder == root:
-                break
-
-
-def _text(path: str | pathlib.Path) -> str:
-    with contextlib.suppress(OSError):
-        return pathlib.Path(path).read_text().strip()
-    return ""
-
-
-def _memory() -> dict[str, int]:
-    """What Linux says about memory, in bytes."""
-    rows = (line.split() for line in _text("/proc/meminfo").splitlines())
-    return {row[0].rstrip(":"): 1024 * int(row[1]) for row in rows}
 
 
 def _network() -> str:

@@ -22,6 +22,9 @@ _NUMBERED = {
 }
 _HOROVOD_LAUNCHERS = tuple(_NUMBERED)
 
+# The variables that tell how many processes of a job share a host.
+_LOCAL_SIZES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
 # The variables that tell a process its place. A launcher that runs in another launcher's process
 # must not pass them on.
 RANK_VARIABLES = (
@@ -138,6 +141,33 @@ def choose_strategy(
             return "multi_worker", f"the job is elastic ({environment.ELASTIC} is set)"
     devices = "device" if local_devices == 1 else "devices"
     return "mirrored", f"this is one process with {local_devices} local {devices}"
+
+
+def ranks_of_this_host(environ: Mapping[str, str] = os.environ) -> int:
+    """How many of the processes that train share this host, as far as the launcher tells.
+
+    Args:
+        environ: the environment variables.
+
+    Raises:
+        ValueError: as `describe`.
+
+    Example:
+
+    >>> from tfdist.cluster.environments import ranks_of_this_host
+    >>> both = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "2"}
+    >>> ranks_of_this_host(both)
+    2
+    """
+    launch = describe(environ)
+    if launch.cluster is not None:
+        host = _host(launch.cluster.address or "")
+        return max(1, [_host(address) for address in launch.cluster.workers].count(host))
+    return next((_number(environ, name) for name in _LOCAL_SIZES if name in environ), 1)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _numbered(environ: Mapping[str, str]) -> Launch | None:

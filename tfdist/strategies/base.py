@@ -44,6 +44,7 @@ class SynchronousStrategy(ApartStrategy):
         processes: the processes that the replicas run in.
     """
 
+    replicas_hold_model = True
     engine: Engine
     processes: Processes
 

@@ -18,7 +18,7 @@ from tfdist.parameter_server.partitions import joined
 from tfdist.processes import hooks
 from tfdist.processes.files import CallbackFiles
 from tfdist.step import collection, end_of_data, inside_keras
-from tfdist.strategies import wrapping
+from tfdist.strategies import before_fit, wrapping
 from tfdist.strategies.building import build_by_step
 from tfdist.structures import Structure
 
@@ -29,9 +29,11 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
     Attributes:
         options: the `tfdist.Options` that the strategy was made with.
         callback_files: the files of the callbacks, for each run that is under way.
+        replicas_hold_model: whether each replica has all variables, and makes whole steps.
         is_evaluator: whether this process is the evaluator of a cluster: it does not train.
     """
 
+    replicas_hold_model: bool = False
     is_evaluator: bool = False
     options: Options
     callback_files: list[CallbackFiles]
@@ -179,6 +181,7 @@ compat.hook_additions(lambda strategy: isinstance(strategy, collection.CollectsG
 compat.hook_functions(_make_function)
 compat.hook_runs(end_of_data.of_run)
 compat.hook_runs(_refuse_training_in_evaluator)
+compat.hook_runs(before_fit.speak)
 compat.hook_reading(_compare_reading)
 compat.hook_end_of_data(end_of_data.advance)
 compat.hook_compile(functools.partial(wrapping.compile_for_strategy, _is_ours))

@@ -1,0 +1,167 @@
+"""`tfdist.memory.estimate`: what is exact, what is divided, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from benchmarks.memory_cell import MODELS
+from tests.devices import DEVICES
+from tfdist import memory
+
+WIDTH = 64
+
+
+def dense(optimizer="adam", **options):
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH, use_bias=False)])
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+WEIGHTS = 4 * WIDTH * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [("sgd", 0), ("adam", 2), (keras.optimizers.SGD(momentum=0.9), 1), ("rmsprop", 1)],
+)
+def test_slots_are_those_that_training_makes(optimizer, slots):
+    found = memory.estimate(dense(optimizer), 32)
+    assert (found.parameters, found.gradients, found.slots) == (WEIGHTS, WEIGHTS, slots * WEIGHTS)
+    assert found.exchange == 0 and found.activations > 0
+    assert found.total == sum((WEIGHTS * (2 + slots), found.activations))
+
+
+def test_ema_and_frozen_layers_count():
+    model = dense(keras.optimizers.Adam(use_ema=True))
+    assert memory.estimate(model, 32).slots == 3 * WEIGHTS
+    frozen = keras.layers.Dense(WIDTH, use_bias=False, trainable=False)
+    both = keras.Sequential([model, frozen])
+    both.compile("adam", "mse")
+    found = memory.estimate(both, 32)
+    assert (found.parameters, found.gradients, found.slots) == (2 * WEIGHTS, WEIGHTS, 2 * WEIGHTS)
+
+
+def test_parts_and_sums_of_replicas():
+    def parts(sharding, replicas, steps=1):
+        found = memory.estimate(dense(), 32, sharding, replicas, accumulation_steps=steps)
+        return tuple(n / WEIGHTS for n in (found.gradients, found.slots, found.exchange))
+
+    assert parts(None, 4) == (1, 2, 1)
+    assert parts("optimizer", 4) == (1, 0.5, 0.25)
+    assert parts("optimizer", 4, 2) == (2, 0.5, 0.25)
+    assert parts("gradients", 4, 2) == (1.25, 0.5, 0.25)
+    assert parts("optimizer", 1) == (1, 2, 0)
+
+
+def test_activations_grow_with_the_samples_of_a_replica():
+    sizes = [memory.estimate(dense(), 1024, replicas=n).activations for n in (1, 4)]
+    assert sizes[0] == pytest.approx(4 * sizes[1], rel=0.2)
+    assert sizes[0] >= 4 * WIDTH * 1024
+
+
+def test_a_loss_over_many_classes_counts():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(5000)])
+    model.compile("sgd", "mse")
+    logits = 4 * 5000 * 256
+    assert memory.estimate(model, 256).activations >= 2 * logits
+
+
+def test_half_precision_halves_activations():
+    def found(policy):
+        hidden = [keras.layers.Dense(512, activation="relu", dtype=policy) for _ in range(4)]
+        model = keras.Sequential([keras.Input((512,)), *hidden])
+        model.compile("sgd", "mse")
+        return memory.estimate(model, 4096).activations
+
+    assert 0.4 < found("mixed_float16") / found("float32") < 0.8
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(8), keras.layers.Dense(8)
+
+    def call(self, inputs):
+        return self.first(inputs["a"]) + self.second(inputs["b"])
+
+
+def test_a_model_that_does_not_state_its_inputs():
+    model = Subclassed()
+    batch = {"a": np.ones((1, 4), "float32"), "b": np.ones((1, 6), "float32")}
+    model(batch)
+    model.compile("adam", "mse")
+    with pytest.raises(ValueError, match="`inputs=`.*Received: model='subclassed'"):
+        memory.estimate(model, 64)
+    found = memory.estimate(model, 64, inputs=batch)
+    assert found.parameters == 4 * (4 * 8 + 8 + 6 * 8 + 8)
+    specs = {name: tf.TensorSpec((None, *value.shape[1:])) for name, value in batch.items()}
+    assert memory.estimate(model, 64, inputs=specs) == found
+
+
+def test_a_model_in_a_scope_is_estimated_as_one_outside():
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding="optimizer")
+    with strategy.scope():
+        inside = dense()
+    inside.fit(np.ones((8, WIDTH)), np.ones((8, WIDTH)), verbose=0)
+    before = inside.get_weights()
+    options = {"sharding": "optimizer", "replicas": 2}
+    assert memory.estimate(inside, 32, **options) == memory.estimate(dense(), 32, **options)
+    np.testing.assert_array_equal(before, inside.get_weights())
+
+
+def test_nothing_of_the_model_changes():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((8,)), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    )
+    model.compile("adam", "mse")
+    before = [variable.numpy() for variable in model.variables]
+    memory.estimate(model, 16)
+    for old, variable in zip(before, model.variables):
+        np.testing.assert_array_equal(old, variable.numpy())
+    assert not model.optimizer.built
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: memory.estimate(keras.Sequential([keras.layers.Dense(1)]), 1), "must be built"),
+        (
+            lambda: memory.estimate(
+                keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), 1
+            ),
+            "model.compile",
+        ),
+        (lambda: memory.estimate(dense(), 0), "batch_size=0"),
+        (lambda: memory.estimate(dense(), 1, replicas=0), "replicas=0"),
+        (lambda: memory.estimate(dense(), 1, "parameters", 2), "sharding='parameters'"),
+        (lambda: memory.estimate(dense(), 1, accumulation_steps=0), "accumulation_steps=0"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_inputs_of_any_size_are_refused():
+    model = keras.Sequential([keras.Input((None, 3)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"known size.*Received: .*\(4, None, 3\)"):
+        memory.estimate(model, 4)
+    assert memory.estimate(model, 4, inputs=np.ones((1, 5, 3), "float32")).activations > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_the_benchmark_are_estimated_in_proportion_to_the_batch(name):
+    model, *_ = MODELS[name]()
+    model.compile("adam", "mse")
+    small, large = (memory.estimate(model, samples) for samples in (64, 256))
+    assert 2.5 < large.activations / max(1, small.activations) < 6
+    assert (small.parameters, small.slots) == (large.parameters, large.slots)
+
+
+def test_it_is_shown_in_one_line():
+    found = memory.Estimate(10**9, 10**6, 0, 0, 2 * 10**9)
+    assert str(found) == "3.00 GB: parameters 1.00 GB, gradients 1.0 MB, activations 2.00 GB"

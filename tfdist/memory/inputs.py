@@ -1,0 +1,48 @@
+"""The shapes of what a model is called with."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdist.structures import Structure
+
+
+def inputs_of(model: keras.Model, batch: int, given: Structure = None) -> Structure:
+    """Shapes and dtypes of a batch: `tf.TensorSpec`s in the structure that the model takes.
+
+    Args:
+        model: the model.
+        batch: the number of samples.
+        given: tensors, arrays or `tf.TensorSpec`s with the shapes of all axes but the first; None
+            for what the model states.
+
+    Raises:
+        ValueError: for a model that does not state its inputs, and for axes of any size.
+    """
+    if given is None:
+        given = _stated(model)
+    specs = tf.nest.map_structure(lambda one: spec_of(one, batch), given)
+    leaves = tf.nest.flatten(specs)
+    if not all(spec.shape.is_fully_defined() for spec in leaves):
+        shapes = [tuple(spec.shape) for spec in leaves]
+        raise ValueError(
+            "Each axis of the inputs but the first must have a known size. Give `inputs=`, with "
+            f"what the model is called with. Received: inputs of the shapes {shapes}"
+        )
+    return specs
+
+
+def spec_of(tensor: tf.Tensor | tf.TensorSpec | np.ndarray, samples: int) -> tf.TensorSpec:
+    """Shape and dtype of `tensor`, with so many samples."""
+    return tf.TensorSpec((samples, *tensor.shape[1:]), tensor.dtype)
+
+
+def _stated(model: keras.Model) -> Structure:
+    if not getattr(model, "inputs", None):
+        raise ValueError(
+            "The model does not state the shapes of its inputs. Give `inputs=`, with what the "
+            f"model is called with. Received: model={model.name!r}"
+        )
+    return model.inputs[0] if isinstance(model, keras.Sequential) else model.input

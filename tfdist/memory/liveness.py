@@ -1,0 +1,116 @@
+"""The most bytes that the tensors of a traced function take at a time, without running it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.memory.lists import LOOPS, bytes_of_lists
+
+# Their results are their inputs in another shape, or under another name.
+_SAME_BYTES = {
+    *("Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "StopGradient"),
+    *("PreventGradient", "ReadVariableOp", *LOOPS),
+}
+_NO_BYTES = {"Const", "Placeholder"}
+
+
+class Walk:
+    """Runs a graph in thought: an operation runs when all its inputs are there, first come first.
+
+    A tensor exists until the last operation that needs it has run. An operation's result is never
+    written over its input. TensorFlow does that here and there, but it also keeps some tensors for
+    longer: the tests say how far the two are apart.
+
+    Args:
+        graph: of a traced function. What it is called with counts nothing.
+        results: what it is run for. They exist until the end.
+        weights: the shapes of variables.
+    """
+
+    def __init__(
+        self,
+        graph: tf.Graph,
+        results: Sequence[tf.Tensor],
+        weights: Collection[tuple[int, ...]] = (),
+    ):
+        self._results = results
+        self._bytes_of_lists = bytes_of_lists(graph, weights)
+        needed = _needed({tensor.op for tensor in results})
+        self._operations = [o for o in graph.get_operations() if o in needed]
+
+    def _bytes(self, tensor: tf.Tensor) -> int:
+        if tensor.op.type in _NO_BYTES:
+            return 0
+        if tensor.op in self._bytes_of_lists:
+            return self._bytes_of_lists[tensor.op]
+        return (tensor.shape.num_elements() or 0) * (tensor.dtype.size or 0)
+
+    def peak_bytes(self, factor: float = 1.0) -> int:
+        """The most bytes at a time.
+
+        Args:
+            factor: how often the bytes of results count, such as 2.0 if each is copied.
+        """
+        users = collections.Counter(_origin(tensor) for tensor in self._results)
+        factors = dict.fromkeys(users, factor)
+        for operation in self._operations:
+            users.update({_origin(tensor) for tensor in operation.inputs})
+        exist: dict[Any, float] = {}
+        now = most = 0.0
+        for operation in _in_order(self._operations):
+            for tensor in operation.outputs:
+                own = tensor.ref()
+                if own in users and _origin(tensor) == own:
+                    exist[own] = self._bytes(tensor) * factors.get(own, 1.0)
+                    now += exist[own]
+            most = max(most, now)
+            for place in {_origin(tensor) for tensor in operation.inputs}:
+                users[place] -= 1
+                if not users[place]:
+                    now -= exist.pop(place, 0.0)
+        return round(most)
+
+
+def _origin(tensor: tf.Tensor) -> Any:
+    """What tells the tensor's bytes from those of others: they may be those of an input."""
+    while tensor.op.type in _SAME_BYTES and tensor.op.inputs:
+        inputs = tensor.op.inputs
+        tensor = inputs[min(tensor.value_index, len(inputs) - 1)]
+    return tensor.ref()
+
+
+def _before(operation: tf.Operation) -> set[tf.Operation]:
+    """The operations that must have run before this one."""
+    return {tensor.op for tensor in operation.inputs} | set(operation.control_inputs)
+
+
+def _needed(wanted: set[tf.Operation]) -> set[tf.Operation]:
+    """These operations, and all that they need."""
+    found, ahead = set(wanted), list(wanted)
+    while ahead:
+        new = _before(ahead.pop()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+def _in_order(operations: Sequence[tf.Operation]) -> Iterator[tf.Operation]:
+    """The operations as their inputs come to be there."""
+    waits_for, then = {}, collections.defaultdict(list)
+    for operation in operations:
+        before = _before(operation)
+        waits_for[operation] = len(before)
+        for other in before:
+            then[other].append(operation)
+    ready = collections.deque(o for o in operations if not waits_for[o])
+    while ready:
+        operation = ready.popleft()
+        yield operation
+        for later in then[operation]:
+            waits_for[later] -= 1
+            if not waits_for[later]:
+                ready.append(later)
