@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.memory.inputs import inputs_of
-from tfdist.memory.tracing import TracedStep, trace
+from tfdist.memory.tracing import TracedStep, maker_of_optimizer, trace
 from tfdist.options import SHARDINGS
 from tfdist.structures import Structure
 from tfdist.validation import check_choice, check_integer
@@ -108,7 +108,7 @@ def of_step(
     replicas: int,
     accumulation_steps: int,
 ) -> Estimate:
-    """The estimate for a traced step; the arguments are those of `estimate`."""
+    """The estimate for a traced step; the other arguments are those of `estimate`."""
     slots, accumulated = slot_bytes(model), step.gradients if accumulation_steps > 1 else 0
     if sharding is not None:
         slots = _part(slots, replicas)
@@ -121,25 +121,16 @@ def of_step(
         gradients=step.gradients + accumulated,
         slots=slots,
         exchange=round(sums * step.gradients),
-        activations=step.activations(1.0 + sums),
+        activations=step.activations(sums, 1.0 if sharding is None else 1.0 / replicas),
     )
 
 
 def slot_bytes(model: keras.Model) -> int:
-    """What the optimizer of `model` keeps for each variable, whole, in bytes.
-
-    The sizes are those of a copy, so that nothing of the model's own is changed.
-    """
-    optimizer = _innermost(model.optimizer)
-    copy = type(optimizer).from_config(optimizer.get_config())
+    """What the optimizer of `model` keeps for each variable, whole, in bytes."""
+    make = maker_of_optimizer(model)
     with tf.Graph().as_default():
-        copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in model.trainable_variables])
-        return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))
-
-
-def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    inner = getattr(optimizer, "inner_optimizer", None)
-    return optimizer if inner is None else _innermost(inner)
+        optimizer, _ = make()
+        return sum(nbytes(variable) for variable in optimizer.variables if len(variable.shape))
 
 
 def nbytes(variable: keras.Variable) -> int:

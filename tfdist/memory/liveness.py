@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,19 +27,18 @@ class Walk:
 
     Args:
         graph: of a traced function. What it is called with counts nothing.
-        results: what it is run for. They exist until the end.
+        wanted: the operations that it is run for.
         weights: the shapes of variables.
     """
 
     def __init__(
         self,
         graph: tf.Graph,
-        results: Sequence[tf.Tensor],
+        wanted: Sequence[tf.Operation],
         weights: Collection[tuple[int, ...]] = (),
     ):
-        self._results = results
         self._bytes_of_lists = bytes_of_lists(graph, weights)
-        needed = _needed({tensor.op for tensor in results})
+        needed = _needed(set(wanted))
         self._operations = [o for o in graph.get_operations() if o in needed]
 
     def _bytes(self, tensor: tf.Tensor) -> int:
@@ -49,38 +48,42 @@ class Walk:
             return self._bytes_of_lists[tensor.op]
         return (tensor.shape.num_elements() or 0) * (tensor.dtype.size or 0)
 
-    def peak_bytes(self, factor: float = 1.0) -> int:
+    def peak_bytes(self, scales: Mapping[tf.Operation, float] | None = None) -> int:
         """The most bytes at a time.
 
         Args:
-            factor: how often the bytes of results count, such as 2.0 if each is copied.
+            scales: for some operations, how often the bytes of their results count.
         """
-        users = collections.Counter(_origin(tensor) for tensor in self._results)
-        factors = dict.fromkeys(users, factor)
+        scales = scales or {}
+        users: collections.Counter = collections.Counter()
         for operation in self._operations:
-            users.update({_origin(tensor) for tensor in operation.inputs})
+            users.update({_place(tensor) for tensor in operation.inputs})
         exist: dict[Any, float] = {}
         now = most = 0.0
         for operation in _in_order(self._operations):
-            for tensor in operation.outputs:
-                own = tensor.ref()
-                if own in users and _origin(tensor) == own:
-                    exist[own] = self._bytes(tensor) * factors.get(own, 1.0)
-                    now += exist[own]
+            made = {t.ref(): self._bytes(t) for t in operation.outputs if _place(t) == t.ref()}
+            for place, size in made.items():
+                exist[place] = size * scales.get(operation, 1.0)
+                now += exist[place]
             most = max(most, now)
-            for place in {_origin(tensor) for tensor in operation.inputs}:
+            for place in {_place(tensor) for tensor in operation.inputs}:
                 users[place] -= 1
-                if not users[place]:
+            for place in (*made, *map(_place, operation.inputs)):
+                if users[place] <= 0:
                     now -= exist.pop(place, 0.0)
         return round(most)
 
 
-def _origin(tensor: tf.Tensor) -> Any:
-    """What tells the tensor's bytes from those of others: they may be those of an input."""
+def origin(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor whose bytes these are: this one, or one that it shows in another shape."""
     while tensor.op.type in _SAME_BYTES and tensor.op.inputs:
         inputs = tensor.op.inputs
         tensor = inputs[min(tensor.value_index, len(inputs) - 1)]
-    return tensor.ref()
+    return tensor
+
+
+def _place(tensor: tf.Tensor) -> Any:
+    return origin(tensor).ref()
 
 
 def _before(operation: tf.Operation) -> set[tf.Operation]:

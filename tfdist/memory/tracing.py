@@ -1,15 +1,16 @@
-"""Traces a training step of one replica: its gradients, and the graph that makes them."""
+"""Traces a training step of one replica: its passes, and the update of the variables."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
-from tfdist.memory.liveness import Walk
+from tfdist.memory.liveness import Walk, origin
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.structures import Structure
 
 
@@ -19,47 +20,95 @@ class TracedStep:
 
     Attributes:
         gradients: of all gradients; of a sparse one, of its rows.
-        walk: of the forward and backward pass; None if it was not traced.
+        walk: of the step; None if it was not traced.
+        makers: the operations that make gradients.
+        update: the operations of the update.
     """
 
     gradients: int
     walk: Walk | None = None
+    makers: Sequence[tf.Operation] = ()
+    update: Sequence[tf.Operation] = ()
 
-    def activations(self, factor: float = 1.0) -> int:
-        """The most bytes beside the gradients, if each gradient's bytes count `factor` times."""
+    def activations(self, sums: float = 0.0, part: float = 1.0) -> int:
+        """The most bytes beside the gradients and their sums.
+
+        Args:
+            sums: the bytes of the sums over the replicas, as a part of those of the gradients.
+            part: the part of the variables that a replica updates.
+        """
         if self.walk is None:
             return 0
-        return max(0, self.walk.peak_bytes(factor) - round(factor * self.gradients))
+        scales = dict.fromkeys(self.update, part) | dict.fromkeys(self.makers, 1.0 + sums)
+        return max(0, self.walk.peak_bytes(scales) - round((1.0 + sums) * self.gradients))
 
 
 def trace(model: keras.Model, inputs: Structure) -> TracedStep:
-    """The forward and backward pass of `model` for a batch; nothing is computed.
+    """A step of `model` with one batch; nothing is computed, and nothing of the model changes.
 
     The loss is the mean of the logarithms of each output's softmax. It needs about as many bytes as
     a cross entropy does. Other losses need fewer.
 
     Args:
-        model: a built model.
+        model: a built and compiled model.
         inputs: what the model is called with: `tf.TensorSpec`s without unknown sizes.
     """
-    trainable, others = _specs(model.trainable_variables), _specs(model.non_trainable_variables)
     mode = {"training": True} if takes_training(model) else {}
-    found: list[tf.Tensor] = []
-
-    @tf.function(autograph=False)
-    def passes(trained: list[tf.Tensor], others: list[tf.Tensor], given: Structure) -> tf.Tensor:
+    make = maker_of_optimizer(model)
+    with tf.Graph().as_default() as graph:
+        optimizer, variables = make()
+        trained, others = _placeholders(variables), _placeholders(model.non_trainable_variables)
         with tf.GradientTape() as tape:
             tape.watch(trained)
-            outputs, _ = model.stateless_call(trained, others, given, **mode)
+            batch = tf.nest.map_structure(_placeholder, inputs)
+            outputs, _ = model.stateless_call(trained, others, batch, **mode)
             loss = tf.add_n([_loss(output) for output in tf.nest.flatten(outputs)])
         gradients = tape.gradient(loss, trained)
-        found.extend(_tensor(gradient) for gradient in gradients if gradient is not None)
-        return loss
+        made = len(graph.get_operations())
+        optimizer.apply(gradients, variables)
+    found = [_tensor(gradient) for gradient in gradients if gradient is not None]
+    size = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in found)
+    update = graph.get_operations()[made:]
+    wanted = [*(tensor.op for tensor in found), *(o for o in update if not o.outputs)]
+    walk = Walk(graph, wanted, {tuple(variable.shape) for variable in model.variables})
+    return TracedStep(size, walk, [origin(tensor).op for tensor in found], update)
 
-    traced = passes.get_concrete_function(trainable, others, inputs)
-    sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in found]
-    weights = {tuple(spec.shape) for spec in (*trainable, *others)}
-    return TracedStep(sum(sizes), Walk(traced.graph, found, weights))
+
+def maker_of_optimizer(
+    model: keras.Model,
+) -> Callable[[], tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
+    """A function that makes an optimizer like that of `model`, and variables like its weights.
+
+    In a `tf.Graph` the function takes no memory.
+    """
+    optimizer = _innermost(model.optimizer)
+    config = optimizer.get_config()  # which reads the learning rate, so not in a graph
+
+    def make() -> tuple[keras.optimizers.Optimizer, list[keras.Variable]]:
+        copy = type(optimizer).from_config(config)
+        variables = [
+            keras.Variable(tf.zeros(v.shape, v.dtype), name=v.name)
+            for v in model.trainable_variables
+        ]
+        copy.build(variables)
+        return copy, variables
+
+    return make
+
+
+def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    if isinstance(optimizer, DistributedOptimizer):
+        return _innermost(optimizer.unwrap())
+    inner = getattr(optimizer, "inner_optimizer", None)  # with a loss scale around it
+    return optimizer if inner is None else _innermost(inner)
+
+
+def _placeholders(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+    return [_placeholder(variable) for variable in variables]
+
+
+def _placeholder(like: keras.Variable | tf.TensorSpec) -> tf.Tensor:
+    return tf.compat.v1.placeholder(like.dtype, like.shape)
 
 
 def takes_training(model: keras.Model) -> bool:
@@ -74,7 +123,3 @@ def _loss(output: tf.Tensor) -> tf.Tensor:
 
 def _tensor(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _specs(variables: Sequence[keras.Variable]) -> list[tf.TensorSpec]:
-    return [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
