@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.devices import DEVICES
-from tfdist import callbacks, cluster, compression, staleness, testing
+from tfdist import callbacks, cluster, compression, memory, staleness, testing
 
 NUMBERS = {
     "negative": -1,
@@ -100,6 +100,7 @@ GIVEN = {
     "Timeline": {"path": "trace.json"},
     "StalenessMonitor": {"strategy": type("Strategy", (), {"staleness_report": dict})()},
     "SSP": {"slack": 1},
+    "estimate": {"model": _model(), "batch_size": 1},
     "Bounded": {"max_staleness": 1},
     "get": {"compressor": "topk"},
     "SidecarEvaluator": {"model": _model(), "data": np.ones((1, 1)), "checkpoint_dir": "."},
@@ -113,6 +114,7 @@ TAKES_HERE = {
     ("DistributedOptimizer", "name"): NAMES,
     ("StalenessMonitor", "log_dir"): {"text"},
     ("Timeline", "path"): {"text"},
+    ("estimate", "inputs"): {"array"},  # one number for each sample
     ("SidecarEvaluator", "checkpoint_dir"): {"text"},
     ("SidecarEvaluator", "callbacks"): {"list"},
 }
@@ -125,7 +127,7 @@ def _local_cluster(workers=2, ps=1):
 
 def _callables():
     found = [getattr(tfdist, name) for name in tfdist.__all__]
-    for module in (callbacks, compression, staleness, testing):
+    for module in (callbacks, compression, memory, staleness, testing):
         names = getattr(module, "__all__", ["virtual_devices"])
         found += [getattr(module, name) for name in names]
     found += [cluster.Cluster, cluster.Cluster.from_environment, cluster.check_port_free]
@@ -145,7 +147,7 @@ def _callables():
 
 def _is_plain_data(thing):
     """What users get but do not make."""
-    return thing in (getattr(compression, name, None) for name in ("Step", "Result"))
+    return thing in (memory.Estimate, compression.Step, compression.Result)
 
 
 def _arguments():

@@ -8,6 +8,7 @@ import math
 import keras
 import tensorflow as tf
 
+from tfdist.arguments import check_instance
 from tfdist.memory.inputs import inputs_of
 from tfdist.memory.tracing import TracedStep, maker_of_optimizer, trace
 from tfdist.options import SHARDINGS
@@ -75,6 +76,7 @@ def estimate(
             as tensors, arrays or `tf.TensorSpec`s. The first axis may have any size.
 
     Raises:
+        TypeError: for what is no model, and for inputs without shapes.
         ValueError: for a model that is not built or not compiled, whose inputs have unknown sizes,
             or that trains nothing; for other values of the arguments.
 
@@ -148,6 +150,7 @@ def text_of(size: int) -> str:
 
 
 def _check(model: keras.Model) -> None:
+    check_instance("model", model, keras.Model, "keras.Model")
     if not model.built:
         raise ValueError(
             "The model must be built, so that its variables exist: call it once, or give its first "

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.arguments import shown
 from tfdist.structures import Structure
 
 
@@ -19,10 +20,17 @@ def inputs_of(model: keras.Model, batch: int, given: Structure = None) -> Struct
             for what the model states.
 
     Raises:
+        TypeError: for what has no axes.
         ValueError: for a model that does not state its inputs, and for axes of any size.
     """
     if given is None:
         given = _stated(model)
+    leaves = tf.nest.flatten(given)
+    if not leaves or not all(getattr(leaf, "shape", ()) for leaf in leaves):
+        raise TypeError(
+            "`inputs` must be arrays, tensors or `tf.TensorSpec`s whose first axis is that of the "
+            f"samples. Received: inputs={shown(given)}"
+        )
     specs = tf.nest.map_structure(lambda one: spec_of(one, batch), given)
     leaves = tf.nest.flatten(specs)
     if not all(spec.shape.is_fully_defined() for spec in leaves):
