@@ -26,7 +26,7 @@ def inputs_of(model: keras.Model, batch: int, given: Structure = None) -> Struct
     if given is None:
         given = _stated(model)
     leaves = tf.nest.flatten(given)
-    if not leaves or not all(getattr(leaf, "shape", ()) for leaf in leaves):
+    if not leaves or not all(tf.TensorShape(getattr(leaf, "shape", ())).rank for leaf in leaves):
         raise TypeError(
             "`inputs` must be arrays, tensors or `tf.TensorSpec`s whose first axis is that of the "
             f"samples. Received: inputs={shown(given)}"
