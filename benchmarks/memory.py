@@ -1,7 +1,8 @@
 """`tfdist.memory.estimate`, beside the memory that training is measured to take.
 
 Each model is trained on one device for three steps, in a process of its own. Measured is the peak
-of resident memory, above the process when it has trained a very small model.
+of resident memory, above the process when it has trained a very small model. A batch of one sample
+tells what does not depend on the batch: mostly the graphs of the step, in Python and in TensorFlow.
 
     python -m benchmarks.memory                                       # ten minutes
     python -m benchmarks.memory --models cnn lstm --batch-sizes 128 --rounds 1
@@ -44,22 +45,31 @@ def parse_arguments() -> argparse.Namespace:
 def table(found: dict[Cell, list[dict[str, int]]], rounds: int) -> str:
     """The Markdown text between the page's markers."""
     rows, errors = [], []
-    for (name, samples), measured in found.items():
-        estimated = measured[0]["estimated"]
-        middle = statistics.median(result["measured"] for result in measured)
-        errors.append(estimated / middle - 1)
+    for (name, samples), results in found.items():
+        if samples == 1:
+            continue
+        estimated, measured = _middle(results, "estimated"), _middle(results, "measured")
+        of_one = found[name, 1]
+        graphs = max(0.0, _middle(of_one, "measured") - _middle(of_one, "estimated"))
+        errors.append((estimated + graphs) / measured - 1)
         what = (MODELS[name].__doc__ or "").rstrip(".")
-        sizes = [f"{size / 2**20:.0f}" for size in (estimated, middle)]
+        sizes = [f"{size / 1e6:.0f}" for size in (estimated, graphs, measured)]
         rows.append([what, str(samples), *sizes, f"{100 * errors[-1]:+.0f} %"])
-    mean = statistics.mean(map(abs, errors))
     text = (
         f"One device, Adam; medians of {rounds} runs. Measured is the peak of a process while it "
-        "trains, above what it has after it has trained a very small model. Mean error "
-        f"{100 * mean:.0f} %, from {100 * min(errors):+.0f} to {100 * max(errors):+.0f} %. "
-        f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make benchmark-memory`."
+        "trains, above what it has after it has trained a very small model. Graphs: what is more "
+        "than estimated with a batch of one sample. Error: of the estimate with the graphs. Mean "
+        f"error {100 * statistics.mean(map(abs, errors)):.0f} %, from {100 * min(errors):+.0f} to "
+        f"{100 * max(errors):+.0f} %. {machine.measured_with('TensorFlow', 'Keras')}. "
+        "Made by `make benchmark-memory`."
     )
-    head = ["model", "batch", "estimated, MiB", "measured, MiB", "error"]
+    head = ["model", "batch", "estimated, MB", "graphs, MB", "measured, MB", "error"]
     return "\n".join([text, "", *tables.table(head, rows, "tn")])
+
+
+def _middle(results: list[dict[str, int]], name: str) -> float:
+    """The median of what was "estimated" or "measured", in bytes."""
+    return statistics.median(result[name] for result in results)
 
 
 def main() -> None:
@@ -69,7 +79,7 @@ def main() -> None:
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1000000")
     found: dict[Cell, list[dict[str, int]]] = {}
     for _, name in itertools.product(range(arguments.rounds), arguments.models):
-        for samples in arguments.batch_sizes or BATCH_SIZES[name]:
+        for samples in (1, *(arguments.batch_sizes or BATCH_SIZES[name])):
             given = ("--model", name, "--batch-size", samples)
             result = runner.printed("memory_cell", *given)
             found.setdefault((name, samples), []).append(result)
