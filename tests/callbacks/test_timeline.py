@@ -187,6 +187,98 @@ def test_what_cannot_be_traced_is_refused(tmp_path):
     with pytest.raises(ValueError, match="scope of MirroredStrategy.* Received: a model under"):
         trace(model_of(tf.distribute.get_strategy()), batches(), path)
     nowhere = model_of(tfdist.MirroredStrategy(DEVICES[:2]))
-    with pytest.raises(ValueError, match="folder of the timeline must exist"):
-        trace(nowhere, batches(), tmp_path / "none" / "trace.json")
+    for wrong in (tmp_path / "none" / "trace.json", tmp_path):
+        with pytest.raises(ValueError, match="must be a file that can be written, in a folder"):
+            trace(nowhere, batches(), wrong)
+    with pytest.raises(ValueError, match="Only one tfdist.callbacks.Timeline at a time"):
+        nowhere.fit(batches(), callbacks=[Timeline(path), Timeline(path)])
+    assert nowhere.distribute_strategy.spans is None
     assert not path.exists()
+
+
+class Failure(keras.callbacks.Callback):
+    """Raises in the middle of an epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            raise RuntimeError("a failure")
+
+
+def test_after_an_exception_steps_are_no_longer_noted(two_replicas, tmp_path):
+    model = model_of(two_replicas)
+    timeline = Timeline(tmp_path / "trace.json", (0, 100))
+    watching = [timeline, tfdist.callbacks.StragglerMonitor()]
+    with pytest.raises(RuntimeError, match="a failure"):
+        model.fit(batches(), verbose=0, callbacks=[*watching, Failure()])
+    assert two_replicas.spans is None and two_replicas.clock is None
+    noted = len(timeline._spans.points)
+    assert noted > 0
+    model.fit(batches(), verbose=0)
+    assert len(timeline._spans.points) == noted
+    found = trace(model, batches(), tmp_path / "trace.json")
+    assert len(spans_of(found, "step")) == 4
+
+
+def test_sums_of_shards_are_seen_and_change_nothing(tmp_path):
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding="optimizer")
+    keras.utils.set_random_seed(1)
+    traced = model_of(strategy)
+    found = trace(traced, batches(), tmp_path / "trace.json")
+    keras.utils.set_random_seed(1)
+    usual = model_of(tfdist.MirroredStrategy(DEVICES[:2], sharding="optimizer"))
+    usual.fit(batches(), verbose=0, shuffle=False)
+    for ours, expected in zip(traced.get_weights(), usual.get_weights()):
+        np.testing.assert_array_equal(ours, expected)
+    scattered, gathered = spans_of(found, "reduce-scatter 0"), spans_of(found, "all-gather 0")
+    updates = spans_of(found, "update")
+    assert len(scattered) == len(gathered) == len(updates) == 4
+    for key, update in updates.items():
+        assert scattered[key]["ts"] + scattered[key]["dur"] <= update["ts"] + 1
+        assert update["ts"] <= gathered[key]["ts"]
+        assert gathered[key]["ts"] + gathered[key]["dur"] <= update["ts"] + update["dur"] + 1
+
+
+def test_sums_of_rows_are_seen(two_replicas, tmp_path):
+    with two_replicas.scope():
+        model = keras.Sequential(
+            [keras.Input((1,), dtype="int32"), keras.layers.Embedding(9, 4), keras.layers.Flatten()]
+        )
+        model.compile("adam", "mse")
+    x = np.arange(8, dtype="int32")[:, None]
+    data = tf.data.Dataset.from_tensors((x, np.ones((8, 4), "float32"))).repeat(6)
+    found = trace(model, data, tmp_path / "trace.json")
+    assert len(spans_of(found, "exchange of rows")) == 4
+
+
+class TwoOptimizers(keras.Model):
+    """Updates two layers, one after the other, each with an optimizer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(64), keras.layers.Dense(1)
+
+    def compile(self, first, second):
+        super().compile()
+        self.of_first, self.of_second = first, second
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+    def train_step(self, data):
+        x, y = data
+        for layer, optimizer in ((self.first, self.of_first), (self.second, self.of_second)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x) - y))
+            gradients = tape.gradient(loss, layer.trainable_variables)
+            optimizer.apply(gradients, layer.trainable_variables)
+        return {"loss": loss}
+
+
+def test_each_of_several_optimizers_has_its_spans(two_replicas, tmp_path):
+    with two_replicas.scope():
+        model = TwoOptimizers()
+        model(np.ones((1, 1), "float32"))
+        model.compile(keras.optimizers.SGD(1e-3), keras.optimizers.SGD(1e-3))
+    found = trace(model, batches(), tmp_path / "trace.json")
+    names = [event["name"] for event in found["traceEvents"] if event["ph"] == "X"]
+    assert names.count("exchange 0") == names.count("update") == 2 * 4
