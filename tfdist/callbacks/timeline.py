@@ -29,8 +29,9 @@ class Timeline(keras.callbacks.Callback):
     encoding, the exchange of payloads, and decoding. Each rank is a process of the trace, and each
     replica a thread; exchanges and codecs have threads of their own, as they run beside the
     computation. Other operations between replicas are a part of what they are in, such as those of
-    synchronized layers and of clipping. With `sharding` the exchanges are "reduce-scatter" before the
-    update and "all-gather" in it. With several optimizers "compute" ends with the first gradients.
+    synchronized layers and of clipping. With `sharding` the exchanges are "reduce-scatter" before
+    the update and "all-gather" in it. With several optimizers "compute" ends with the first
+    gradients.
 
     The times are those of rank 0's clock. The `metadata` of the file have the offset of each rank's
     clock, and the largest error of these, which is at most 1 ms where the ranks answer fast enough.
@@ -168,7 +169,7 @@ def _check(strategy: tf.distribute.Strategy, model: keras.Model) -> None:
         )
     if strategy.spans is not None:
         raise ValueError(
-            "Only one tfdist.callbacks.Timeline at a time notes steps: give one, with all the steps "
+            "Only one tfdist.callbacks.Timeline at a time notes steps: give one, with all steps "
             f"that you want to see. Received: two of them. {received}"
         )
     if strategy.processes.may_change:

@@ -20,6 +20,10 @@ from tfdist.structures import Structure
 
 # An element that is read, mapped and written takes as long as so many multiplications.
 _OF_AN_ELEMENT = 16
+# Any learning rate that changes nothing much: a copy of an optimizer may make some updates.
+_RATE = 1e-6
+# What needs no memory of its own in a step.
+_HELD = ("Placeholder", "Const", "ReadVariableOp", "Shape", "BroadcastGradientArgs")
 # Products of matrices, and what says that the first one is transposed.
 _TRANSPOSED = {"MatMul": "transpose_a", "BatchMatMulV2": "adj_x", "BatchMatMulV3": "adj_x"}
 
@@ -76,6 +80,26 @@ def given_to(model: keras.Model, tensors: Sequence[Structure]) -> Structure:
     return tf.nest.pack_sequence_as(model.input, list(tensors))
 
 
+def copy_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """An optimizer of the same kind with the same options, but a constant learning rate.
+
+    Raises:
+        ValueError: when Keras cannot make it.
+    """
+    try:
+        config = optimizer.get_config()
+        if isinstance(config.get("learning_rate"), dict):  # a schedule, perhaps of the user's own
+            config["learning_rate"] = _RATE
+        return type(optimizer).from_config(config)
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise ValueError(
+            "tfdist plan needs a copy of the optimizer, which Keras cannot make: give the "
+            "optimizer, and what it consists of, `get_config` and `from_config`. "
+            f"Received: {type(optimizer).__name__}, which raises {type(error).__name__}: {text}"
+        ) from error
+
+
 def trace(
     model: keras.Model,
     inputs: Structure,
@@ -122,6 +146,7 @@ def trace(
         size = tf.as_dtype(variable.dtype).size
         ready = min(1.0, max(0.0, ready))
         variables.append(TracedVariable(variable.path, shape, variable.dtype, size, ready, rows))
+    activations = _activations(graph.get_operations(), moments["forward"], batch)
     if not variables:
         raise ValueError(
             "The model has no variable that is trained, so nothing is exchanged. "
@@ -132,7 +157,13 @@ def trace(
     slots = trained if optimizer is None else _slot_bytes(optimizer, model)
     sums_rows = optimizer is not None and are_summed(optimizer)
     return Workload(
-        batch, tuple(variables), forward / max(1, whole), slots, max(0, frozen), sums_rows
+        batch,
+        tuple(variables),
+        forward / max(1, whole),
+        slots,
+        max(0, frozen),
+        sums_rows,
+        activations,
     )
 
 
@@ -143,6 +174,26 @@ def _tensor(gradient: Structure) -> tf.Tensor:
 def _place(graph: tf.Graph, tensor: tf.Tensor) -> int:
     """The number of the operation that makes `tensor`, in the order of the trace."""
     return graph.get_operations().index(tensor.op)
+
+
+def _activations(operations: Sequence[tf.Operation], end: int, batch: int) -> int:
+    """The bytes of what the forward pass makes of a batch and the backward pass reads.
+
+    Args:
+        operations: in the order of the trace.
+        end: the number of the last operation of the forward pass.
+        batch: the samples; what has another first dimension is not counted, such as weights.
+    """
+    forward = {operation.name for operation in operations[: end + 1]}
+    kept: dict[str, int] = {}
+    for operation in operations[end + 1 :]:
+        for tensor in operation.inputs:
+            while tensor.op.type in ("Identity", "Reshape"):  # the same memory
+                tensor = tensor.op.inputs[0]
+            is_made = tensor.op.name in forward and tensor.op.type not in _HELD
+            if is_made and tensor.shape.rank and (tensor.shape[0] or 0) % batch == 0:
+                kept[tensor.name] = (tensor.shape.num_elements() or 0) * tensor.dtype.size
+    return sum(kept.values())
 
 
 def _cumulative(operations: Sequence[tf.Operation]) -> list[float]:
@@ -201,7 +252,7 @@ def _slot_bytes(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> in
 
     The sizes are those of a copy, so that nothing of the model's own is changed.
     """
-    copy = type(optimizer).from_config(optimizer.get_config())
+    copy = copy_of(optimizer)
     with tf.Graph().as_default():
         copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in model.trainable_variables])
     return sum(_nbytes(variable) for variable in copy.variables if len(variable.shape))

@@ -73,7 +73,7 @@ class BalancedStrategy(KerasStrategy):
         self.trace_anew(model)
 
     def stop_watching(self) -> None:
-        """Called where an exception may have stopped callbacks in a run, so that none ended this."""
+        """Called where an exception may have stopped callbacks in a run: ends what they began."""
         super().stop_watching()
         if self._measured_model is not None:
             self.clock = self.spans = None
