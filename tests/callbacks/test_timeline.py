@@ -170,6 +170,13 @@ def test_clocks_are_aligned_and_overlapping_exchanges_have_threads_of_their_own(
     assert {event["pid"] for event in events} == {3}
 
 
+def test_a_begin_that_is_noted_late_takes_no_time():
+    times = [(BEGIN, 10), ("a ends", 20), ("a begins", 30), ("a begins", 40), ("a ends", 50)]
+    points = [Point(0, 0, name, 1000 * at) for name, at in times]
+    events = [event for event in events_of(0, points, [], 0) if event["name"] == "a"]
+    assert [(event["ts"], event["dur"]) for event in events] == [(20.0, 0.0), (40.0, 10.0)]
+
+
 @pytest.mark.parametrize("steps", [(3,), (3, 3), (-1, 2), (1.0, 2), "ab", None])
 def test_other_steps_are_refused(steps):
     with pytest.raises(ValueError, match="must be two integers.* Received: steps="):
@@ -217,6 +224,28 @@ def test_after_an_exception_steps_are_no_longer_noted(two_replicas, tmp_path):
     assert len(timeline._spans.points) == noted
     found = trace(model, batches(), tmp_path / "trace.json")
     assert len(spans_of(found, "step")) == 4
+
+
+class Functions(keras.callbacks.Callback):
+    """Keeps the train function of each step, and whether its strategy notes points."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        noting = self.model.distribute_strategy.spans is not None
+        self.found.append((self.model.train_function, noting))
+
+
+def test_steps_after_the_last_one_are_those_without_it(two_replicas, tmp_path):
+    functions = Functions()
+    timeline = Timeline(tmp_path / "trace.json", (1, 3))
+    model_of(two_replicas).fit(batches(), verbose=0, callbacks=[timeline, functions])
+    made = [function for function, _ in functions.found]
+    assert [noting for _, noting in functions.found] == [True] * 3 + [False] * 3
+    assert made[0] is made[2] is not made[3] is made[5]
+    assert len(spans_of(json.loads((tmp_path / "trace.json").read_text()), "step")) == 4
 
 
 def test_sums_of_shards_are_seen_and_change_nothing(tmp_path):

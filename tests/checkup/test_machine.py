@@ -50,6 +50,19 @@ def test_no_limit(tmp_path):
     assert machine.core_limit(tmp_path / "none", tmp_path) is None
 
 
+def test_what_is_left_of_a_limit(second, first):
+    _, groups = second
+    write(groups / "job", memory__current="3000000000", memory__stat="anon 1\ninactive_file 500")
+    assert machine.memory_left(*second) == 1_000_000_500
+    write(groups / "job" / "step", memory__current="4900000000")
+    assert machine.memory_left(*second) == 100_000_000
+    _, groups = first
+    assert machine.memory_left(*first) is None  # what is used is not known
+    stat = "inactive_file 1\ntotal_inactive_file 300"
+    write(groups / "memory" / "box", memory__usage_in_bytes="2500000000", memory__stat=stat)
+    assert machine.memory_left(*first) == 0
+
+
 def test_the_largest_number_of_the_first_version_means_no_limit(first):
     _, groups = first
     write(groups / "memory" / "box", memory__limit_in_bytes=str(2**63 - 4096))

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.arguments import check_path, shown
+from tfdist.arguments import check_path, shown, why_unwritable
 from tfdist.callbacks.trace import events_of
 from tfdist.engines.clocks import clocks_of
 from tfdist.processes.runs import raise_everywhere
@@ -36,11 +36,12 @@ class Timeline(keras.callbacks.Callback):
     The times are those of rank 0's clock. The `metadata` of the file have the offset of each rank's
     clock, and the largest error of these, which is at most 1 ms where the ranks answer fast enough.
 
-    TensorFlow traces the steps anew when training begins and ends. In between, each step takes some
-    tens of microseconds longer for each time that is noted, as what is timed waits until its begin
-    is noted. Where kernels run on a GPU, times are those of the host. Give the callback to all
-    ranks; rank 0 writes the file when training ends. If an exception ends training, there is no
-    file. With one replica the file is empty.
+    TensorFlow traces the steps anew when training begins and after the last of `steps`. In between,
+    each step takes up to a tenth of a millisecond longer for each time that is noted, as what is
+    timed waits until its begin is noted. Where kernels run on a GPU, times are those of the host.
+
+    Give the callback to all ranks; rank 0 writes the file when training ends. If an exception ends
+    training, there is no file. With one replica the file is empty.
 
     The format is the Trace Event Format, in JSON:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -88,6 +89,7 @@ class Timeline(keras.callbacks.Callback):
         self._path = pathlib.Path(path)
         self._steps = steps[0], steps[1]
         self._calls: list[int] = []
+        self._ended = 0
         self._spans: Spans
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -100,7 +102,7 @@ class Timeline(keras.callbacks.Callback):
         _check(strategy, self.model)
         error = _problem_with(self._path) if strategy.is_chief else None
         raise_everywhere(strategy.processes, error, "begin the timeline")
-        self._calls = []
+        self._calls, self._ended = [], 0
         self._spans = strategy.spans = Spans(*self._steps)
         strategy.measure_steps(self.model)
 
@@ -109,11 +111,22 @@ class Timeline(keras.callbacks.Callback):
         if self._steps[0] <= self._spans.steps < self._steps[1]:
             self._calls.append(time.time_ns())
 
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Ends the notes after the last of the steps, in all ranks after the same one."""
+        self._ended += 1
+        if self._ended == self._steps[1]:
+            self._stop()
+
+    def _stop(self) -> None:
+        strategy = self.model.distribute_strategy
+        if strategy.spans is not None:
+            strategy.spans = None
+            strategy.measure_steps(self.model)
+
     def on_train_end(self, logs: dict | None = None) -> None:
         """Gathers what all ranks have noted, and writes the file."""
         strategy = self.model.distribute_strategy
-        strategy.spans = None
-        strategy.measure_steps(self.model)
+        self._stop()
         clocks = clocks_of(strategy.engine, _ERROR)
         own = json.dumps([self._spans.points, self._calls])
         texts = strategy.processes.all_gather_texts(own)
@@ -144,16 +157,10 @@ class Timeline(keras.callbacks.Callback):
 
 def _problem_with(path: pathlib.Path) -> ValueError | None:
     """Why no file can be written at `path`; None if one can."""
-    is_new = not path.exists()
-    try:
-        with path.open("a"):
-            pass
-        if is_new:
-            path.unlink()
-    except OSError as error:
+    if why := why_unwritable(path):
         return ValueError(
             "The timeline must be a file that can be written, in a folder that exists: "
-            f"{error.strerror}. Received: path={str(path)!r}"
+            f"{why}. Received: path={str(path)!r}"
         )
     return None
 

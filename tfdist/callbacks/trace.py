@@ -80,11 +80,14 @@ def _parts(times: _Times, calls: Sequence[int], ended: int) -> tuple[list[_Span]
 
 
 def _pairs(name: str, times: _Times) -> Iterator[_Span]:
-    """Each end of what has this name, with the last begin before it."""
-    for ended in sorted(times[name + _ENDS]):
-        begins = [begun for begun in times.get(name + _BEGINS, []) if begun <= ended]
-        if begins:
-            yield _Span(name, max(begins), ended)
+    """Each end of what has this name, with the last begin before it.
+
+    A begin for which nothing waits may be noted after the end of something short.
+    """
+    begins = times.get(name + _BEGINS, [])
+    for ended in sorted(times[name + _ENDS]) if begins else []:
+        before = [begun for begun in begins if begun <= ended]
+        yield _Span(name, max(before, default=ended), ended)
 
 
 def _in_lanes(spans: Sequence[_Span]) -> Iterator[tuple[int, _Span]]:

@@ -29,7 +29,8 @@ class Facts:
         core_limit: how many cores' time its control group allows; None for no limit.
         memory_bytes: of the host.
         memory_limit_bytes: what its control group allows; None for no limit.
-        available_bytes: of the host's memory, what was free for programs.
+        available_bytes: what was free for programs: of the host's memory, and of what its control
+            group allows.
         gpus: the names of its GPUs.
         device: what its first replica trains on.
     """
@@ -49,7 +50,8 @@ class Facts:
 
 def facts_of(name: str, versions: dict[str, str | None], gpus: list[str], device: str) -> Facts:
     """What this process runs on; the arguments are those of `Facts`."""
-    memory = _memory()
+    memory, left = _memory(), memory_left()
+    free = memory.get("MemAvailable", 0)
     return Facts(
         name=name,
         versions=versions,
@@ -61,7 +63,7 @@ def facts_of(name: str, versions: dict[str, str | None], gpus: list[str], device
         core_limit=core_limit(),
         memory_bytes=memory.get("MemTotal", 0),
         memory_limit_bytes=memory_limit(),
-        available_bytes=memory.get("MemAvailable", 0),
+        available_bytes=free if left is None else min(free, left),
         gpus=gpus,
         device=device,
     )
@@ -95,6 +97,27 @@ def memory_limit(own: pathlib.Path = _OWN_GROUPS, groups: pathlib.Path = _GROUPS
     return min(limits, default=None)
 
 
+def memory_left(own: pathlib.Path = _OWN_GROUPS, groups: pathlib.Path = _GROUPS) -> int | None:
+    """The bytes that the control groups of this process still allow; None for no limit.
+
+    The cache of files counts as free where it was not used for long: the kernel gives it up first.
+
+    Args:
+        own: as for `memory_limit`.
+        groups: as for `memory_limit`.
+    """
+    left = []
+    for folder, is_second in _folders(own, groups, "memory"):
+        limit = _text(folder / ("memory.max" if is_second else "memory.limit_in_bytes"))
+        used = _text(folder / ("memory.current" if is_second else "memory.usage_in_bytes"))
+        if limit.isdigit() and int(limit) < _UNLIMITED and used.isdigit():
+            rows = (line.split() for line in _text(folder / "memory.stat").splitlines())
+            cache = {row[0]: int(row[1]) for row in rows if len(row) == 2}
+            unused = cache.get("inactive_file" if is_second else "total_inactive_file", 0)
+            left.append(max(0, int(limit) - int(used) + unused))
+    return min(left, default=None)
+
+
 def core_limit(own: pathlib.Path = _OWN_GROUPS, groups: pathlib.Path = _GROUPS) -> float | None:
     """The cores' worth of time that the control groups of this process allow; None for no limit.
 
@@ -122,6 +145,15 @@ def _settings(
         second: the setting's name in the second version of cgroups.
         first: its name in the first version.
     """
+    for folder, is_second in _folders(own, groups, controller):
+        if text := _text(folder / (second if is_second else first)):
+            yield text
+
+
+def _folders(
+    own: pathlib.Path, groups: pathlib.Path, controller: str
+) -> Iterator[tuple[pathlib.Path, bool]]:
+    """The groups of this process and those around these, and if they are of the second version."""
     for line in _text(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -129,8 +161,7 @@ def _settings(
         root = groups / controller if controllers else groups
         inside = root / path.lstrip("/")
         for folder in (inside, *inside.parents):
-            if text := _text(folder / (first if controllers else second)):
-                yield text
+            yield folder, not controllers
             if folder == root:
                 break
 
