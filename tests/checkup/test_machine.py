@@ -50,12 +50,15 @@ def test_no_limit(tmp_path):
     assert machine.core_limit(tmp_path / "none", tmp_path) is None
 
 
-def test_what_is_left_of_a_limit(second, first):
+def test_what_is_left_of_a_limit(second):
     _, groups = second
     write(groups / "job", memory__current="3000000000", memory__stat="anon 1\ninactive_file 500")
     assert machine.memory_left(*second) == 1_000_000_500
     write(groups / "job" / "step", memory__current="4900000000")
     assert machine.memory_left(*second) == 100_000_000
+
+
+def test_what_is_left_of_a_limit_of_the_first_version(first):
     _, groups = first
     assert machine.memory_left(*first) is None  # what is used is not known
     stat = "inactive_file 1\ntotal_inactive_file 300"
