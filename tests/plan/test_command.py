@@ -87,6 +87,7 @@ def test_a_saved_model_is_planned(saved):
         (["--batch-size", "8"], "Received: neither --cluster nor --bandwidth"),
         (["--batch-size", "8", "--cluster", "none.json"], "Received: 'none.json'"),
         (["--price", "2.5/h"], "Received: --price 2.5 without --samples"),
+        (["--batch-size", "8", "--bandwidth", "1MB/s", "--samples", "9" * 400], "'--samples'"),
         (
             ["--batch-size", "8", "--bandwidth", "1MB/s", "--strong", "--workers", "16,32"],
             "batch of 8 samples is divided among the workers, and each needs one at least. "
