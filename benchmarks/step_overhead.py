@@ -9,6 +9,7 @@ strategy, plain first. A ratio is tfdist / plain: below 1, tfdist is better.
 
     python -m benchmarks.step_overhead                             # everything, under ten minutes
     python -m benchmarks.step_overhead --replicas 2 --variables 10 --rounds 10
+    python -m benchmarks.step_overhead --timeline    # what tfdist.callbacks.Timeline costs instead
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dynamic", action="store_true", help="leave the batch shape unknown")
     parser.add_argument("--rounds", type=int, default=40, help="timed rounds of each strategy")
     parser.add_argument("--round-seconds", type=float, default=0.05, help="least length of a round")
+    parser.add_argument(
+        "--timeline", action="store_true", help="prints steps with and without a Timeline instead"
+    )
     pages.add_output_options(parser, pages.PERFORMANCE_PAGE)
     arguments = parser.parse_args()
     if any(count < 2 or count % 2 for count in arguments.variables):
@@ -117,9 +121,29 @@ def _value(result: dict[str, Any], quantity: str, factor: float) -> str:
     return "crashes" if "error" in result else f"{float(f'{result[quantity] * factor:.3g}'):g}"
 
 
+def measure_timeline(replicas: int, variables: int, arguments: argparse.Namespace) -> str:
+    """What a Timeline adds to a step, in a line: the two kinds of steps take turns."""
+    names = ("tfdist", "timeline")
+    given = ["--replicas", replicas, "--variables", variables, "--steps-per-execution", 1]
+    given += ["--optimizer", arguments.optimizer] + ["--dynamic"] * arguments.dynamic
+    given += ["--rounds", arguments.rounds, "--round-seconds", arguments.round_seconds]
+    without, noted = map(runner.printed("step_overhead_cell", *names, *given).get, names)
+    more = statistics.median(b - a for a, b in zip(without, noted))
+    return (
+        f"{replicas} replicas, {variables} variables: a step of "
+        f"{1e3 * statistics.median(without):.3g} ms takes {1e6 * more:.0f} us more with a "
+        f"Timeline, ratio {_ratio_text([b / a for a, b in zip(without, noted)])}"
+    )
+
+
 def main() -> None:
     """Measures all cells, prints the table and writes the files that were asked for."""
     arguments = parse_arguments()
+    if arguments.timeline:
+        for replicas, variables in itertools.product(arguments.replicas, arguments.variables):
+            if replicas > 1:  # one replica has no timeline
+                print(measure_timeline(replicas, variables, arguments), flush=True)
+        return
     grid = itertools.product(arguments.replicas, arguments.variables, arguments.steps_per_execution)
     cells = []
     for replicas, variables, steps in grid:

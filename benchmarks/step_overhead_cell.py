@@ -32,14 +32,22 @@ TrainCall = Callable[[], Any]
 
 
 def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
-    """The strategy called "plain" (TensorFlow's) or "tfdist", on virtual CPU devices."""
+    """The strategy called "plain" (TensorFlow's) or "tfdist", on virtual CPU devices.
+
+    "timeline" is tfdist's, whose steps note what `tfdist.callbacks.Timeline` wants to know.
+    """
     devices = [f"CPU:{index}" for index in range(replicas)]
     if name == "plain":
         return tf.distribute.MirroredStrategy(devices)
     # Imported here so that tfdist does not count in the peer's trace time and memory.
     import tfdist
 
-    return tfdist.MirroredStrategy(devices)
+    strategy = tfdist.MirroredStrategy(devices)
+    if name == "timeline":
+        from tfdist.step.spans import Spans
+
+        strategy.spans = Spans(0, 1)  # as after the steps that are kept
+    return strategy
 
 
 def make_train_call(strategy: tf.distribute.Strategy, cell: argparse.Namespace) -> TrainCall:
@@ -113,7 +121,7 @@ def measure_alone(cell: argparse.Namespace) -> dict:
 def main() -> None:
     """Runs the cell that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("strategies", nargs="+", choices=("plain", "tfdist"))
+    parser.add_argument("strategies", nargs="+", choices=("plain", "tfdist", "timeline"))
     parser.add_argument("--replicas", type=int, required=True)
     parser.add_argument("--variables", type=int, required=True)
     parser.add_argument("--steps-per-execution", type=int, required=True)

@@ -48,6 +48,13 @@ def test_step_overhead_prints_a_table_with_the_versions(outputs):
 
 
 @pytest.mark.full
+def test_the_price_of_a_timeline_is_printed():
+    (line,) = run_step_overhead("--timeline").splitlines()
+    assert line.startswith("2 replicas, 2 variables: a step of ")
+    assert "us more with a Timeline, ratio " in line
+
+
+@pytest.mark.full
 @shares_run
 def test_step_overhead_writes_every_quantity_of_both_strategies(outputs):
     _, result, _ = outputs

@@ -80,6 +80,10 @@ def test_files_of_the_first_version_count_as_free(first, tmp_path):
     assert control_groups.free_memory(own, groups, tmp_path / "none") == 600_000_000
 
 
+def test_a_limit_of_which_nobody_knows_what_is_used_does_not_count(first, tmp_path):
+    assert control_groups.free_memory(*first, tmp_path / "none") is None
+
+
 def test_a_group_over_its_limit_has_nothing_left(first, tmp_path):
     own, groups = first
     write(groups / "memory" / "box", memory__usage_in_bytes="2500000000")

@@ -6,6 +6,7 @@ Nothing here imports TensorFlow, so the command line uses it too.
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Mapping
 
 _LONGEST_SHOWN = 200
@@ -21,6 +22,20 @@ def check_path(name: str, value: object) -> None:
     """Raises TypeError unless the argument `name` is a path."""
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise TypeError(f"`{name}` must be a path. Received: {name}={shown(value)}")
+
+
+def why_unwritable(path: str | os.PathLike) -> str:
+    """Why no file can be written at `path`; "" if one can. A file that is there stays as it is."""
+    file = pathlib.Path(path)
+    is_new = not file.exists()
+    try:
+        with file.open("a"):
+            pass
+        if is_new:
+            file.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def check_callable(name: str, value: object) -> None:

@@ -52,7 +52,8 @@ def free_memory(
     Returns:
         None where it is not known.
     """
-    left = [limit - used for limit, used in _memory_of_groups(own, groups)]
+    groups_left = _memory_of_groups(own, groups)
+    left = [limit - used for limit, used in groups_left if used is not None]
     if (available := memory_of_host(source).get("MemAvailable")) is not None:
         left.append(available)
     return max(0, min(left)) if left else None
@@ -81,8 +82,8 @@ def text_of(path: str | pathlib.Path) -> str:
     return ""
 
 
-def _memory_of_groups(own: pathlib.Path, groups: pathlib.Path) -> Iterator[tuple[int, int]]:
-    """The limit of each control group that has one, and what is used of it, in bytes."""
+def _memory_of_groups(own: pathlib.Path, groups: pathlib.Path) -> Iterator[tuple[int, int | None]]:
+    """The limit of each control group that has one, and what is used of it if known, in bytes."""
     for folder, is_first in _folders(own, groups, "memory"):
         limit = text_of(folder / ("memory.limit_in_bytes" if is_first else "memory.max"))
         if not limit.isdigit() or int(limit) >= _UNLIMITED:
@@ -90,7 +91,7 @@ def _memory_of_groups(own: pathlib.Path, groups: pathlib.Path) -> Iterator[tuple
         used = text_of(folder / ("memory.usage_in_bytes" if is_first else "memory.current"))
         rows = [line.split() for line in text_of(folder / "memory.stat").splitlines()]
         files = dict(rows).get("total_inactive_file" if is_first else "inactive_file", 0)
-        yield int(limit), int(used or 0) - int(files)
+        yield int(limit), int(used) - int(files) if used.isdigit() else None
 
 
 def _folders(

@@ -170,6 +170,13 @@ def test_clocks_are_aligned_and_overlapping_exchanges_have_threads_of_their_own(
     assert {event["pid"] for event in events} == {3}
 
 
+def test_a_begin_that_is_noted_late_takes_no_time():
+    times = [(BEGIN, 10), ("a ends", 20), ("a begins", 30), ("a begins", 40), ("a ends", 50)]
+    points = [Point(0, 0, name, 1000 * at) for name, at in times]
+    events = [event for event in events_of(0, points, [], 0) if event["name"] == "a"]
+    assert [(event["ts"], event["dur"]) for event in events] == [(20.0, 0.0), (40.0, 10.0)]
+
+
 @pytest.mark.parametrize("steps", [(3,), (3, 3), (-1, 2), (1.0, 2), "ab", None])
 def test_other_steps_are_refused(steps):
     with pytest.raises(ValueError, match="must be two integers.* Received: steps="):
@@ -187,6 +194,120 @@ def test_what_cannot_be_traced_is_refused(tmp_path):
     with pytest.raises(ValueError, match="scope of MirroredStrategy.* Received: a model under"):
         trace(model_of(tf.distribute.get_strategy()), batches(), path)
     nowhere = model_of(tfdist.MirroredStrategy(DEVICES[:2]))
-    with pytest.raises(ValueError, match="folder of the timeline must exist"):
-        trace(nowhere, batches(), tmp_path / "none" / "trace.json")
+    for wrong in (tmp_path / "none" / "trace.json", tmp_path):
+        with pytest.raises(ValueError, match="must be a file that can be written, in a folder"):
+            trace(nowhere, batches(), wrong)
+    with pytest.raises(ValueError, match="Only one tfdist.callbacks.Timeline at a time"):
+        nowhere.fit(batches(), callbacks=[Timeline(path), Timeline(path)])
+    assert nowhere.distribute_strategy.spans is None
     assert not path.exists()
+
+
+class Failure(keras.callbacks.Callback):
+    """Raises in the middle of an epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            raise RuntimeError("a failure")
+
+
+def test_after_an_exception_steps_are_no_longer_noted(two_replicas, tmp_path):
+    model = model_of(two_replicas)
+    timeline = Timeline(tmp_path / "trace.json", (0, 100))
+    watching = [timeline, tfdist.callbacks.StragglerMonitor()]
+    with pytest.raises(RuntimeError, match="a failure"):
+        model.fit(batches(), verbose=0, callbacks=[*watching, Failure()])
+    assert two_replicas.spans is None and two_replicas.clock is None
+    noted = len(timeline._spans.points)
+    assert noted > 0
+    model.fit(batches(), verbose=0)
+    assert len(timeline._spans.points) == noted
+    found = trace(model, batches(), tmp_path / "trace.json")
+    assert len(spans_of(found, "step")) == 4
+
+
+class Functions(keras.callbacks.Callback):
+    """Keeps the train function of each step, and whether its strategy notes points."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        noting = self.model.distribute_strategy.spans is not None
+        self.found.append((self.model.train_function, noting))
+
+
+def test_steps_after_the_last_one_are_those_without_it(two_replicas, tmp_path):
+    functions = Functions()
+    timeline = Timeline(tmp_path / "trace.json", (1, 3))
+    model_of(two_replicas).fit(batches(), verbose=0, callbacks=[timeline, functions])
+    made = [function for function, _ in functions.found]
+    assert [noting for _, noting in functions.found] == [True] * 3 + [False] * 3
+    assert made[0] is made[2] is not made[3] is made[5]
+    assert len(spans_of(json.loads((tmp_path / "trace.json").read_text()), "step")) == 4
+
+
+def test_sums_of_shards_are_seen_and_change_nothing(tmp_path):
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding="optimizer")
+    keras.utils.set_random_seed(1)
+    traced = model_of(strategy)
+    found = trace(traced, batches(), tmp_path / "trace.json")
+    keras.utils.set_random_seed(1)
+    usual = model_of(tfdist.MirroredStrategy(DEVICES[:2], sharding="optimizer"))
+    usual.fit(batches(), verbose=0, shuffle=False)
+    for ours, expected in zip(traced.get_weights(), usual.get_weights()):
+        np.testing.assert_array_equal(ours, expected)
+    scattered, gathered = spans_of(found, "reduce-scatter 0"), spans_of(found, "all-gather 0")
+    updates = spans_of(found, "update")
+    assert len(scattered) == len(gathered) == len(updates) == 4
+    for key, update in updates.items():
+        assert scattered[key]["ts"] + scattered[key]["dur"] <= update["ts"] + 1
+        assert update["ts"] <= gathered[key]["ts"]
+        assert gathered[key]["ts"] + gathered[key]["dur"] <= update["ts"] + update["dur"] + 1
+
+
+def test_sums_of_rows_are_seen(two_replicas, tmp_path):
+    with two_replicas.scope():
+        model = keras.Sequential(
+            [keras.Input((1,), dtype="int32"), keras.layers.Embedding(9, 4), keras.layers.Flatten()]
+        )
+        model.compile("adam", "mse")
+    x = np.arange(8, dtype="int32")[:, None]
+    data = tf.data.Dataset.from_tensors((x, np.ones((8, 4), "float32"))).repeat(6)
+    found = trace(model, data, tmp_path / "trace.json")
+    assert len(spans_of(found, "exchange of rows")) == 4
+
+
+class TwoOptimizers(keras.Model):
+    """Updates two layers, one after the other, each with an optimizer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(64), keras.layers.Dense(1)
+
+    def compile(self, first, second):
+        super().compile()
+        self.of_first, self.of_second = first, second
+
+    def call(self, inputs):
+        return self.second(self.first(inputs))
+
+    def train_step(self, data):
+        x, y = data
+        for layer, optimizer in ((self.first, self.of_first), (self.second, self.of_second)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x) - y))
+            gradients = tape.gradient(loss, layer.trainable_variables)
+            optimizer.apply(gradients, layer.trainable_variables)
+        return {"loss": loss}
+
+
+def test_each_of_several_optimizers_has_its_spans(two_replicas, tmp_path):
+    with two_replicas.scope():
+        model = TwoOptimizers()
+        model(np.ones((1, 1), "float32"))
+        model.compile(keras.optimizers.SGD(1e-3), keras.optimizers.SGD(1e-3))
+    found = trace(model, batches(), tmp_path / "trace.json")
+    names = [event["name"] for event in found["traceEvents"] if event["ph"] == "X"]
+    assert names.count("exchange 0") == names.count("update") == 2 * 4

@@ -1,10 +1,13 @@
 """`tfdist test`, with real ranks on this machine."""
 
+import contextlib
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -117,7 +120,8 @@ _OF_WORKER = launchers.kubeflow("worker", 0, worker=2)
         (launchers.kubeflow("worker", 0, worker=1, ps=1), [], "with parameter servers or an eval"),
         (launchers.kubeflow("evaluator", 0, worker=2), [], "with parameter servers or an eval"),
         ({"TF_CONFIG": "{"}, [], "TF_CONFIG"),
-        ({}, ["--json", "/no/such/folder/file"], "no such folder. Received: --json /no/such"),
+        ({}, ["--json", "/no/such/folder/file"], "No such file or directory. Received: --json /no"),
+        ({}, ["--json", "/proc/found.json"], "cannot be written: "),
         ({}, ["-n", "1"], "'-n'"),
         ({}, ["--strategy", "parameter_server"], "'--strategy'"),
     ],
@@ -129,6 +133,39 @@ def test_what_cannot_be_tested_is_refused(variables, arguments, message, monkeyp
     shown = capsys.readouterr().err
     assert shown.startswith("tfdist test: ") and message in shown
     assert shown.count("\n") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("at", ["measuring each pair", "measuring all-reduces"])
+def test_the_loss_of_a_rank_is_a_problem_that_names_it(at, tmp_path):
+    with contextlib.ExitStack() as sockets:
+        bound = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in bound]
+    ranks = []
+    for index in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tfdist", "test"],
+                env=environ(TF_CONFIG=json.dumps(cluster)),
+                stdout=subprocess.PIPE,
+                stderr=(tmp_path / f"{index}").open("w"),
+                text=True,
+            )
+        )
+    try:
+        begun = time.monotonic()
+        while at not in (tmp_path / "0").read_text() and time.monotonic() - begun < _DEADLINE:
+            time.sleep(0.02)
+        ranks[1].kill()
+        shown, _ = ranks[0].communicate(timeout=_DEADLINE)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert ranks[0].returncode == 1
+    assert "Problems\n  the ranks cannot train together: Rank 0 lost its connection to " in shown
+    assert "Traceback" not in (tmp_path / "0").read_text()
 
 
 def test_ranks_that_cannot_come_together_are_a_problem(monkeypatch):

@@ -13,6 +13,7 @@ from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
         (Bandwidth(), "100 mbit", 1.25e7),
         (Bandwidth(), "100Mbps", 1.25e7),
         (Bandwidth(), "2GB/s", 2e9),
+        (Bandwidth(), "100MBps", 1e8),
         (Bandwidth(), "2Gb/s", 2.5e8),
         (Duration(), "50us", 5e-5),
         (Duration(), "110ms", 0.11),
@@ -38,13 +39,24 @@ def test_values(kind, text, value):
     [
         *(
             (Bandwidth(), text)
-            for text in ("1", "fast", "0Gbit/s", "1Gbit/h", "-1Gbit/s", "1e99GB")
+            for text in (
+                "1",
+                "fast",
+                "0Gbit/s",
+                "1Gbit/h",
+                "-1Gbit/s",
+                "1e99GB",
+                "1MBPS",
+                "1e-99bit/s",
+            )
         ),
         *((Duration(), text) for text in ("50", "0ms", "x", "1.2.3s", "nans")),
         *((Price(), text) for text in ("x", "0/h", "2/day")),
         *((Size(), text) for text in ("16", "16Gbit")),
         *((Workers(), text) for text in ("", "0", "1,x", "...,4", "1,...,4", "1,2,...", "9999999")),
         (Workers(), "1,2,3,...,1000"),
+        (Workers(), "1,2,3,...,99999999999"),
+        (Workers(), "1,2,...," + "9" * 5000),
     ],
 )
 def test_other_texts_are_refused(kind, text):

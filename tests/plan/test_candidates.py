@@ -9,9 +9,9 @@ import tfdist
 from tests.compression.replicas import own_names
 from tfdist.local.choices import DiLoCo, LocalSGD
 from tfdist.options import SHARDINGS, Options
-from tfdist.plan import candidates, memory
+from tfdist.plan import candidates, memory, question
 from tfdist.plan.alpha_beta import Link
-from tfdist.plan.machine import Costs, Machines, link_of
+from tfdist.plan.machine import INSIDE, Cluster, Costs, Machines, link_of
 from tfdist.plan.prediction import ONE_DEVICE, Candidate, Planner
 from tfdist.plan.workload import Device, Message, TracedVariable, Workload
 from tfdist.strategies.registry import BACKENDS
@@ -74,7 +74,7 @@ def test_a_model_that_does_not_fit_is_sharded():
     assert found.code == 'tfdist.Strategy("multi_worker", sharding="optimizer")'
     assert "one device has too little memory" in found.reason
     found = advice(planner(1.25e9), counts=(8,), memory=SIZE / 2)
-    assert found.code is None and found.reason.startswith("Nothing fits: one device needs 0.12 GB")
+    assert found.code is None and found.reason.startswith("Nothing fits: one device needs 120 MB")
 
 
 def test_an_epoch_needs_some_updates():
@@ -88,6 +88,32 @@ def test_memory_of_a_rank():
     assert sizes == [3.0, 2.25, 2.25]
     with pytest.raises(ValueError, match="Received: sharding='all'"):
         memory.bytes_per_rank(MODEL, 4, "all")
+
+
+def test_memory_of_what_options_keep():
+    model = dataclasses.replace(MODEL, activation_bytes=64)
+    made = dataclasses.replace(planner(1e9), workload=model)
+
+    def extra(candidate, **options):
+        found = dataclasses.replace(made, **options).predict(candidate, 4)
+        return found.memory - 3 * SIZE
+
+    assert extra(Candidate("horovod")) == 64
+    assert extra(Candidate("horovod"), strong=True) == 16
+    assert extra(Candidate("parameter_server")) == 64 - SIZE
+    assert extra(Candidate("horovod", local=LocalSGD(8))) == 64 + SIZE
+    assert extra(Candidate("horovod", local=DiLoCo(32))) == 64 + 2 * SIZE
+    overlapping = DiLoCo(30, fragments=3, overlap=5)
+    assert extra(Candidate("horovod", local=overlapping)) == 64 + 3 * SIZE
+    kept = [dataclasses.replace(m, has_residual=True) for m in messages("topk", 4)]
+    found = extra(Candidate("horovod", "topk"), messages=lambda name, ranks: kept)
+    assert found == 64 + SIZE
+
+
+def test_without_several_workers_there_is_nothing_to_recommend():
+    assert advice(planner(1e9), counts=()).reason.endswith("workers above 1 was asked about.")
+    found = advice(planner(1e9), counts=(2,), samples=5)
+    assert found.reason.endswith("was asked about for which an epoch has 20 updates.")
 
 
 def test_lines_of_code_make_strategies():
@@ -133,3 +159,14 @@ def test_devices_of_one_host_do_not_use_the_link():
         planner(1e5, per_host=8), machines=Machines(Link(1.0, 1.0), per_host=8, costs=Costs())
     )
     assert advice(made).code == 'tfdist.Strategy("mirrored")'
+
+
+def test_the_link_that_was_measured_on_one_host_counts_there():
+    link = Link(1e-3, 1e-6)
+    asked = question.Question("model.keras", cluster="test.json")
+    assert question._machines(asked, Cluster(4, 4, link)).between(4) == link
+    assert question._machines(asked, Cluster(8, 4, link)).between(4) == INSIDE
+    of_servers = dataclasses.replace(planner(1e5, per_host=8), machines=Machines(link, 8))
+    slow = of_servers.predict(Candidate("parameter_server"), 4)
+    fast = of_servers.predict(Candidate("parameter_server"), 16)
+    assert slow.step < fast.step / 4  # not over the link between hosts

@@ -14,6 +14,7 @@ SCRIPT = """\
 import sys
 import keras, numpy as np, tfdist
 
+print("this comes before fit")
 strategy = tfdist.Strategy("auto")
 with strategy.scope():
     model = keras.Sequential(
@@ -54,11 +55,14 @@ def test_a_script_is_planned_up_to_its_first_fit(script, tmp_path):
     given = ("--cluster", cluster, "--samples", 96, "--price", "2.5/h", "--json", "--", 5)
     done = run(script, *given)
     assert done.returncode == 0, done.stderr
-    assert "this trains" not in done.stdout
+    assert "this trains" not in done.stdout + done.stderr
+    assert "this comes before fit" in done.stderr
     found = json.loads(done.stdout)
     assert {p["workers"] for p in found["predictions"]} == {1, 2, 4, 6}
     alone = found["predictions"][0]
-    assert alone["memory_bytes"] == 4 * 4 * (20 * 64 + 64 + 64 * 5 + 5)
+    weights = 20 * 64 + 64 + 64 * 5 + 5
+    activations = 24 * (20 + 64)  # the inputs as float32, and what the second layer gets
+    assert alone["memory_bytes"] == 4 * (4 * weights + activations)
     assert alone["epoch_seconds"] == pytest.approx(4 * alone["step_seconds"])
     assert alone["epoch_cost"] == pytest.approx(2.5 * alone["epoch_seconds"] / 3600)
     assert any("Some steps ran on this machine" in note for note in found["assumptions"])
@@ -83,6 +87,12 @@ def test_a_saved_model_is_planned(saved):
         (["--batch-size", "8"], "Received: neither --cluster nor --bandwidth"),
         (["--batch-size", "8", "--cluster", "none.json"], "Received: 'none.json'"),
         (["--price", "2.5/h"], "Received: --price 2.5 without --samples"),
+        (["--batch-size", "8", "--bandwidth", "1MB/s", "--samples", "9" * 400], "'--samples'"),
+        (
+            ["--batch-size", "8", "--bandwidth", "1MB/s", "--strong", "--workers", "16,32"],
+            "batch of 8 samples is divided among the workers, and each needs one at least. "
+            "Received: --workers 16,32",
+        ),
     ],
 )
 def test_errors_are_one_line(saved, arguments, received):

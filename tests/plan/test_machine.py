@@ -30,6 +30,8 @@ def test_what_a_test_of_the_cluster_wrote_is_read(tmp_path):
         ([], "no `link`"),
         (GOOD | {"link": 3}, "no `link`"),
         (GOOD | {"ranks": "8"}, "ranks='8'"),
+        (GOOD | {"ranks": 1e300}, r"ranks=1e\+300"),
+        (GOOD | {"ranks_per_host": 0.5}, "ranks_per_host=0.5"),
         (GOOD | {"ranks_per_host": True}, "ranks_per_host=True"),
         (GOOD | {"link": {**LINK, "latency_seconds": 0}}, "latency_seconds=0"),
         (GOOD | {"link": {"latency_seconds": 1}}, "bandwidth_bytes_per_second=None"),

@@ -4,7 +4,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.plan import device, models, scripts
+from tfdist.plan import candidates, device, models, scripts
+from tfdist.plan.alpha_beta import Link
+from tfdist.plan.machine import Machines
 
 BEGINNING = """\
 import sys
@@ -68,11 +70,79 @@ def test_fit_is_keras_own_afterwards(tmp_path):
     [
         ("sys.exit(3)", "ended with the status 3 before it called `fit`"),
         ("model.fit(3)", "Received: x=3"),
+        ("raise KeyError('k')", r"failed before it called `fit`: KeyError: 'k' \(line 22\)"),
+        ("model.fit(x, y, batch_size=0)", "Received: batch_size=0"),
+        ("model.fit(x[:0], y[:0])", "The data have no batch"),
+        ("model.fit(tf.data.Dataset.from_tensors((x, y)).take(0))", "The data have no batch"),
+        ("model.fit(tf.data.Dataset.from_tensor_slices(x[:, 0]))", "must give batches of samples"),
+        ("model.fit([[1.0, 2.0]], y)", "must give batches of samples"),
+        ("model.fit([tf.sparse.from_dense(x)])", "knows dense inputs only"),
     ],
 )
 def test_scripts_without_a_fit_are_refused(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         first_fit(tmp_path, text)
+
+
+def read(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(BEGINNING + text)
+    return models.read(str(path), (), None, step=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "note", "refused"),
+    [
+        ("model.compile(keras.optimizers.Lamb())", "Left out: sharding, as Lamb", {"sharding"}),
+        (
+            "model.compile('sgd', jit_compile=True)",
+            "Left out: local, as the model is compiled with jit_compile=True",
+            {"local", "parameter_server"},
+        ),
+        (
+            "model.add(keras.layers.BatchNormalization(synchronized=True))",
+            "Left out: local, as BatchNormalization is synchronized",
+            {"local"},
+        ),
+        (
+            "model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2))",
+            "pass `accumulation_steps=2` to it",
+            set(),
+        ),
+        ("model.optimizer = None", "SGD with momentum is assumed", set()),
+    ],
+)
+def test_what_refuses_the_model_is_left_out(tmp_path, text, note, refused):
+    found = read(tmp_path, f"{text}\nmodel.fit(x, y)")
+    assert set(found.refused) == refused
+    assert any(note in line for line in found.notes)
+    every = candidates.candidates(2, Machines(Link(1.0, 1.0), per_host=2))
+    left = [c for c in every if not refused.intersection(c.kinds)]
+    assert (len(left) < len(every)) == bool(refused)
+
+
+OWN_SCHEDULE = """
+class Own(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.1
+
+    def get_config(self):
+        return {}
+
+model.compile(keras.optimizers.Adam(Own()), "mse")
+model.fit(x, y)
+"""
+
+
+def test_a_schedule_that_keras_does_not_know_does_not_matter(tmp_path):
+    found = read(tmp_path, OWN_SCHEDULE)
+    assert found.workload.slot_bytes == 2 * found.workload.trained_bytes
+
+
+def test_an_optimizer_that_cannot_be_copied_is_refused(tmp_path):
+    text = OWN_SCHEDULE.replace("return {}", "raise NotImplementedError('none')")
+    with pytest.raises(ValueError, match="needs a copy of the optimizer.*Adam, which raises NotI"):
+        read(tmp_path, text)
 
 
 SUBCLASSED = """

@@ -177,3 +177,11 @@ def test_steps_of_those_who_are_left_count_only_these():
 def test_nobody_is_there_for_a_while():
     survived = elastic(np.ones((5, 1)), Faults(2.0, 0.0, 50.0), np.random.default_rng(3))
     assert survived.failures > 0 and survived.seconds > 50
+
+
+def test_a_job_that_does_not_get_on_is_refused():
+    faults = Faults(mtbf=1e-3, recovery=0.0, absence=0.0)
+    with pytest.raises(ValueError, match="A step of 1 s was repeated 10,000 times"):
+        elastic(np.ones((3, 4)), faults, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="Received: steps=0"):
+        runs.local_steps(np.ones((3, 4)), 0)

@@ -72,12 +72,12 @@ class StragglerMonitor(keras.callbacks.Callback):
             )
         with strategy.scope():
             self._clock = strategy.clock = StepClock()
-        strategy.trace_anew(self.model)
+        strategy.measure_steps(self.model)
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Measures no longer."""
         self.model.distribute_strategy.clock = None
-        self.model.distribute_strategy.trace_anew(self.model)
+        self.model.distribute_strategy.measure_steps(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Begins anew."""

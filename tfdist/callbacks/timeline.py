@@ -12,9 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.arguments import check_path, shown
+from tfdist.arguments import check_path, shown, why_unwritable
 from tfdist.callbacks.trace import events_of
 from tfdist.engines.clocks import clocks_of
+from tfdist.processes.runs import raise_everywhere
 from tfdist.step.spans import Point, Spans
 
 _ERROR = 1e-3  # seconds
@@ -28,15 +29,19 @@ class Timeline(keras.callbacks.Callback):
     encoding, the exchange of payloads, and decoding. Each rank is a process of the trace, and each
     replica a thread; exchanges and codecs have threads of their own, as they run beside the
     computation. Other operations between replicas are a part of what they are in, such as those of
-    synchronized layers; the sums of `sharding` are between "compute" and "update".
+    synchronized layers and of clipping. With `sharding` the exchanges are "reduce-scatter" before
+    the update and "all-gather" in it. With several optimizers "compute" ends with the first
+    gradients.
 
     The times are those of rank 0's clock. The `metadata` of the file have the offset of each rank's
     clock, and the largest error of these, which is at most 1 ms where the ranks answer fast enough.
 
-    TensorFlow traces the steps anew when training begins and ends. In between, each step takes some
-    tens of microseconds longer for each time that is noted, as what is timed waits until its begin
-    is noted. Where kernels run on a GPU, times are those of the host. Give the callback to all
-    ranks; rank 0 writes the file when training ends. With one replica the file is empty.
+    TensorFlow traces the steps anew when training begins and after the last of `steps`. In between,
+    each step takes up to a tenth of a millisecond longer for each time that is noted, as what is
+    timed waits until its begin is noted. Where kernels run on a GPU, times are those of the host.
+
+    Give the callback to all ranks; rank 0 writes the file when training ends. If an exception ends
+    training, there is no file. With one replica the file is empty.
 
     The format is the Trace Event Format, in JSON:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -47,8 +52,8 @@ class Timeline(keras.callbacks.Callback):
 
     Raises:
         TypeError: for a `path` that is none.
-        ValueError: for other `steps`; at the beginning of training, for a strategy or a model whose
-            steps cannot be traced like this.
+        ValueError: for other `steps`; at the beginning of training, for a file that cannot be
+            written, and for a strategy or a model whose steps cannot be traced like this.
 
     Example:
 
@@ -84,6 +89,7 @@ class Timeline(keras.callbacks.Callback):
         self._path = pathlib.Path(path)
         self._steps = steps[0], steps[1]
         self._calls: list[int] = []
+        self._ended = 0
         self._spans: Spans
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -94,24 +100,33 @@ class Timeline(keras.callbacks.Callback):
         """
         strategy = self.model.distribute_strategy
         _check(strategy, self.model)
-        if strategy.is_chief and not self._path.absolute().parent.is_dir():
-            raise ValueError(
-                f"The folder of the timeline must exist: make it. Received: path={self._path}"
-            )
-        self._calls = []
+        error = _problem_with(self._path) if strategy.is_chief else None
+        raise_everywhere(strategy.processes, error, "begin the timeline")
+        self._calls, self._ended = [], 0
         self._spans = strategy.spans = Spans(*self._steps)
-        strategy.trace_anew(self.model)
+        strategy.measure_steps(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Notes when Keras calls the step."""
         if self._steps[0] <= self._spans.steps < self._steps[1]:
             self._calls.append(time.time_ns())
 
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Ends the notes after the last of the steps, in all ranks after the same one."""
+        self._ended += 1
+        if self._ended == self._steps[1]:
+            self._stop()
+
+    def _stop(self) -> None:
+        strategy = self.model.distribute_strategy
+        if strategy.spans is not None:
+            strategy.spans = None
+            strategy.measure_steps(self.model)
+
     def on_train_end(self, logs: dict | None = None) -> None:
         """Gathers what all ranks have noted, and writes the file."""
         strategy = self.model.distribute_strategy
-        strategy.spans = None
-        strategy.trace_anew(self.model)
+        self._stop()
         clocks = clocks_of(strategy.engine, _ERROR)
         own = json.dumps([self._spans.points, self._calls])
         texts = strategy.processes.all_gather_texts(own)
@@ -140,6 +155,16 @@ class Timeline(keras.callbacks.Callback):
         self._path.write_text(json.dumps(content))
 
 
+def _problem_with(path: pathlib.Path) -> ValueError | None:
+    """Why no file can be written at `path`; None if one can."""
+    if why := why_unwritable(path):
+        return ValueError(
+            "The timeline must be a file that can be written, in a folder that exists: "
+            f"{why}. Received: path={str(path)!r}"
+        )
+    return None
+
+
 def _check(strategy: tf.distribute.Strategy, model: keras.Model) -> None:
     """Raises ValueError where steps cannot be traced."""
     received = f"Received: a model under {type(strategy).__name__}"
@@ -148,6 +173,11 @@ def _check(strategy: tf.distribute.Strategy, model: keras.Model) -> None:
             "tfdist.callbacks.Timeline needs a model that was made in the scope of "
             "MirroredStrategy, MultiWorkerMirroredStrategy or HorovodStrategy of tfdist. "
             f"{received}"
+        )
+    if strategy.spans is not None:
+        raise ValueError(
+            "Only one tfdist.callbacks.Timeline at a time notes steps: give one, with all steps "
+            f"that you want to see. Received: two of them. {received}"
         )
     if strategy.processes.may_change:
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tfdist.step.spans import BEGIN, COMPUTED, Point
@@ -11,6 +11,9 @@ from tfdist.step.spans import BEGIN, COMPUTED, Point
 _BEGINS, _ENDS = " begins", " ends"
 _THREADS = 100  # numbers of threads for each replica
 _UPDATE = "update"
+
+_Times = dict[str, list[int]]
+"""When a replica has reached the points of a step, by their names."""
 
 
 class _Span(NamedTuple):
@@ -33,9 +36,10 @@ def events_of(
         offset: how far its clock is ahead of that of rank 0, in nanoseconds.
     """
     yield _name("process_name", rank, 0, f"rank {rank}")
-    steps: dict[tuple[int, int], dict[str, int]] = collections.defaultdict(dict)
+    steps: dict[tuple[int, int], _Times] = {}
     for point in points:
-        steps[point.replica, point.step][point.name] = point.nanoseconds
+        times = steps.setdefault((point.replica, point.step), collections.defaultdict(list))
+        times[point.name].append(point.nanoseconds)
     for replica in sorted({replica for replica, _ in steps}):
         thread, ended, lanes = _THREADS * replica, 0, 0
         yield _name("thread_name", rank, thread, f"replica {replica}")
@@ -43,7 +47,7 @@ def events_of(
             if of != replica:
                 continue
             own, others = _parts(times, calls, ended)
-            ended = max(times.values())
+            ended = max(map(max, times.values()))
             for span in own:
                 yield _event(rank, thread, step, span, offset)
             for lane, span in _in_lanes(others):
@@ -53,28 +57,37 @@ def events_of(
             yield _name("thread_name", rank, thread + 1 + lane, f"replica {replica}: exchange")
 
 
-def _parts(
-    times: Mapping[str, int], calls: Sequence[int], ended: int
-) -> tuple[list[_Span], list[_Span]]:
+def _parts(times: _Times, calls: Sequence[int], ended: int) -> tuple[list[_Span], list[_Span]]:
     """The spans of a step that follow each other, in one that has all; and those beside these.
 
     Args:
-        times: of the points of the step.
+        times: of the points of the step. A step with several optimizers has some points again.
         calls: when steps were called.
         ended: when the replica's step before ended; 0 if that is not known.
     """
-    begun, last = times[BEGIN], max(times.values())
+    begun, last = min(times[BEGIN]), max(map(max, times.values()))
     called = max((call for call in calls if call <= begun), default=begun)
     waited = max(called, ended)
     names = [name.removesuffix(_ENDS) for name in times if name.endswith(_ENDS)]
-    spans = [_Span(n, times[n + _BEGINS], times[n + _ENDS]) for n in names if n + _BEGINS in times]
+    spans = [span for name in names for span in _pairs(name, times)]
     own = [_Span("step", min(waited, begun), last)]
     own.append(_Span("wait for data", min(waited, begun), begun))
+    updates = sorted(span for span in spans if span.name == _UPDATE)
     if COMPUTED in times:  # noted a little late at times, as nothing waits for it
-        computed = min(times[COMPUTED], times.get(_UPDATE + _BEGINS, last))
+        computed = min([*times[COMPUTED], *(update.begun for update in updates)])
         own.append(_Span("compute", begun, computed))
-    own += [span for span in spans if span.name == _UPDATE]
-    return own, [span for span in spans if span.name != _UPDATE]
+    return [*own, *updates], [span for span in spans if span.name != _UPDATE]
+
+
+def _pairs(name: str, times: _Times) -> Iterator[_Span]:
+    """Each end of what has this name, with the last begin before it.
+
+    A begin for which nothing waits may be noted after the end of something short.
+    """
+    begins = times.get(name + _BEGINS, [])
+    for ended in sorted(times[name + _ENDS]) if begins else []:
+        before = [begun for begun in begins if begun <= ended]
+        yield _Span(name, max(before, default=ended), ended)
 
 
 def _in_lanes(spans: Sequence[_Span]) -> Iterator[tuple[int, _Span]]:

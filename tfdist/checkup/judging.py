@@ -104,7 +104,8 @@ def memory(report: Report) -> Iterator[str]:
     for host in dict.fromkeys(report.hosts):
         rank = report.hosts.index(host)
         fact = report.ranks[rank]
-        if fact.available_bytes < _SHORT_OF_MEMORY * fact.memory_bytes:
+        most = min(fact.memory_bytes, fact.memory_limit_bytes or fact.memory_bytes)
+        if fact.available_bytes < _SHORT_OF_MEMORY * most:
             yield (
                 f"Only {fact.available_bytes / 1e6:,.0f} MB of memory are free on "
                 f"{host_name(report, rank)}: end what else runs there"

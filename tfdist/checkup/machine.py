@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from tfdist.control_groups import core_limit, memory_limit, memory_of_host, text_of
+from tfdist.control_groups import core_limit, free_memory, memory_limit, memory_of_host, text_of
 from tfdist.launcher.ranks import cores
 
 
@@ -25,7 +25,8 @@ class Facts:
         core_limit: how many cores' time its control group allows; None for no limit.
         memory_bytes: of the host.
         memory_limit_bytes: what its control group allows; None for no limit.
-        available_bytes: of the host's memory, what was free for programs.
+        available_bytes: what was free for programs: of the host's memory, and of what its control
+            group allows.
         gpus: the names of its GPUs.
         device: what its first replica trains on.
     """
@@ -45,7 +46,6 @@ class Facts:
 
 def facts_of(name: str, versions: dict[str, str | None], gpus: list[str], device: str) -> Facts:
     """What this process runs on; the arguments are those of `Facts`."""
-    memory = memory_of_host()
     return Facts(
         name=name,
         versions=versions,
@@ -55,9 +55,9 @@ def facts_of(name: str, versions: dict[str, str | None], gpus: list[str], device
         ),
         cores=cores(),
         core_limit=core_limit(),
-        memory_bytes=memory.get("MemTotal", 0),
+        memory_bytes=memory_of_host().get("MemTotal", 0),
         memory_limit_bytes=memory_limit(),
-        available_bytes=memory.get("MemAvailable", 0),
+        available_bytes=free_memory() or 0,
         gpus=gpus,
         device=device,
     )

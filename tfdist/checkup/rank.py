@@ -45,6 +45,15 @@ def examine(chosen: str | None, with_faults: bool, say: Callable[[str], None]) -
     tf.config.experimental.enable_tensor_float_32_execution(False)
     name = chosen or choose_strategy(os.environ, 1, is_installed())[0]
     strategy = Strategy(name)
+    with strategy.processes.naming_lost_ranks():
+        report = _examined(strategy, name, with_faults, say)
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _examined(
+    strategy: MultiProcessStrategy, name: str, with_faults: bool, say: Callable[[str], None]
+) -> Report:
     processes = strategy.processes
     tell = say if processes.is_chief else _nothing
     facts = _facts_of_all(strategy)
@@ -63,7 +72,6 @@ def examine(chosen: str | None, with_faults: bool, say: Callable[[str], None]) -
     processes.all_gather([0])  # the others wait for rank 0, which serves them
     report.notes = judging.notes(report, left_out)
     report.problems = judging.problems(report)
-    report.seconds = time.monotonic() - begun
     return report
 
 

@@ -10,6 +10,8 @@ import click
 from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
 from tfdist.plan import decisions
 
+_MOST = 10**15  # samples, workers of a host, servers
+
 _EXAMPLE = """\b
 Example:
   tfdist plan model.keras --batch-size 64 --bandwidth 1Gbit/s
@@ -22,11 +24,15 @@ Example:
 @click.command(context_settings={"max_content_width": 100}, epilog=_EXAMPLE)
 @click.argument("model", required=False, type=click.Path(dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--batch-size", type=click.IntRange(1), help="Samples of each worker in a step.")
+@click.option(
+    "--batch-size", type=click.IntRange(1, _MOST), help="Samples of each worker in a step."
+)
 @click.option("--cluster", type=click.Path(dir_okay=False), help="What `tfdist test --json` wrote.")
 @click.option("--bandwidth", type=Bandwidth(), help="Of a host's link, such as 1Gbit/s.")
 @click.option("--latency", type=Duration(), help="Of an empty message (default: 50us).")
-@click.option("--per-host", type=click.IntRange(1), help="Workers on each host (default: 1).")
+@click.option(
+    "--per-host", type=click.IntRange(1, _MOST), help="Workers on each host (default: 1)."
+)
 @click.option(
     "--device-step",
     type=Duration(),
@@ -34,8 +40,10 @@ Example:
 )
 @click.option("--workers", type=Workers(), help="Such as 1,2,4,...,64 (default: 1,2,4,...,32).")
 @click.option("--strong", is_flag=True, help="Divides the batch among the workers.")
-@click.option("--ps", "servers", type=click.IntRange(1), default=1, help="Parameter servers.")
-@click.option("--samples", type=click.IntRange(1), help="Samples of an epoch.")
+@click.option(
+    "--ps", "servers", type=click.IntRange(1, _MOST), default=1, help="Parameter servers."
+)
+@click.option("--samples", type=click.IntRange(1, _MOST), help="Samples of an epoch.")
 @click.option("--price", type=Price(), help="Of a worker for an hour, such as 2.5/h.")
 @click.option("--memory", type=Size(), help="Of a device, such as 16GB: what does not fit is out.")
 @click.option(

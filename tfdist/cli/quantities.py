@@ -9,6 +9,8 @@ import click
 
 # The largest number that is taken of anything here.
 _MOST = 1e18
+# The least number: with less, predictions would no longer be numbers.
+_LEAST = 1e-18
 _MOST_WORKERS = 1_000_000
 _MOST_NUMBERS = 100
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -22,7 +24,7 @@ def _split(value: object) -> tuple[float, str]:
         number = float(found[1]) if found else 0.0
     except ValueError:
         number = 0.0
-    return (number if number <= _MOST else 0.0), (found[2] or "" if found else "")
+    return (number if _LEAST <= number <= _MOST else 0.0), (found[2] or "" if found else "")
 
 
 class Bandwidth(click.ParamType):
@@ -35,10 +37,11 @@ class Bandwidth(click.ParamType):
     ) -> float:
         """Bytes per second."""
         number, unit = _split(value)
-        found = re.fullmatch(r"([kmgt]?)(bit|bps|b|byte)(?:/s)?", unit, re.I)
+        # "b" is a bit and "B" a byte; who writes "MBPS" may mean either.
+        found = re.fullmatch(r"([kmgtKMGT]?)((?i:bit|byte)|bps|Bps|b|B)(?:/s)?", unit)
         if not number or not found:
             self.fail(f"must be a rate such as 1Gbit/s or 100MB/s. Received: {value!r}", param, ctx)
-        is_bytes = found[2] == "B" or found[2].lower() == "byte"
+        is_bytes = found[2] in ("B", "Bps") or found[2].lower() == "byte"
         return number * 1000.0 ** _POWERS[found[1].lower()] / (1 if is_bytes else 8)
 
 
@@ -104,11 +107,11 @@ class Workers(click.ParamType):
         for index, part in enumerate(parts):
             if part.strip() == "...":
                 end = parts[index + 1 : index + 2]
-                if len(found) < 2 or not end or not end[0].strip().isdecimal():
+                if len(found) < 2 or not end or not _number(end[0]):
                     self._refuse(value, param, ctx)
-                found += _between(found, int(end[0]))
-            elif part.strip().isdecimal() and 1 <= int(part) <= _MOST_WORKERS:
-                found.append(int(part))
+                found += _between(found, _number(end[0]))
+            elif _number(part):
+                found.append(_number(part))
             else:
                 self._refuse(value, param, ctx)
         if len(found) > _MOST_NUMBERS:
@@ -125,6 +128,13 @@ class Workers(click.ParamType):
             param,
             ctx,
         )
+
+
+def _number(text: str) -> int:
+    """The number of workers that is written there; 0 if it is none."""
+    text = text.strip()
+    is_short = text.isdecimal() and len(text) <= len(str(_MOST_WORKERS))
+    return int(text) if is_short and int(text) <= _MOST_WORKERS else 0
 
 
 def _between(found: list[int], end: int) -> list[int]:

@@ -11,6 +11,7 @@ import sys
 import click
 
 from tfdist import environment
+from tfdist.arguments import why_unwritable
 from tfdist.cli.reporting import directory_of, report
 from tfdist.cluster import describe
 from tfdist.launcher import output
@@ -89,9 +90,9 @@ def test(
             f"train, without them. Received: {dict(launch.variables)}"
         )
     is_rank_0 = launch.rank == 0
-    folder = pathlib.Path(json_path).absolute().parent if json_path else None
-    if folder is not None and is_rank_0 and not folder.is_dir():
-        context.fail(f"There is no such folder. Received: --json {json_path}")
+    why = why_unwritable(json_path) if json_path is not None and is_rank_0 else ""
+    if why:
+        context.fail(f"The file cannot be written: {why}. Received: --json {json_path}")
     if launch.size == 1:
         if count is None:
             click.echo(f"tfdist test: no launcher, so {_FEW} ranks are started here", err=True)
@@ -151,6 +152,9 @@ def _started(count: int, strategy: str, json_path: str | None, faults: bool) -> 
         report(outcome, directory)
         return outcome.status or 1
     if json_path is not None:
-        shutil.copyfile(written, json_path)
+        try:
+            shutil.copyfile(written, json_path)
+        except OSError as error:
+            raise click.ClickException(f"{error}; what was found is in {written}") from error
     shutil.rmtree(directory, ignore_errors=True)
     return outcome.status  # the page has said what is wrong

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
@@ -12,6 +13,9 @@ import tensorflow as tf
 from tfdist.memory.liveness import Walk, origin
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.structures import Structure
+
+# Any learning rate that changes nothing much: a copy of an optimizer may make some updates.
+_RATE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +84,14 @@ def maker_of_optimizer(
     """A function that makes an optimizer like that of `model`, and variables like its weights.
 
     In a `tf.Graph` the function takes no memory.
+
+    Raises:
+        ValueError: when Keras cannot make it.
     """
-    optimizer = _innermost(model.optimizer)
-    config = optimizer.get_config()  # which reads the learning rate, so not in a graph
+    make_copy = maker_of_copies(_innermost(model.optimizer))
 
     def make() -> tuple[keras.optimizers.Optimizer, list[keras.Variable]]:
-        copy = type(optimizer).from_config(config)
+        copy = make_copy()
         variables = [
             keras.Variable(tf.zeros(v.shape, v.dtype), name=v.name)
             for v in model.trainable_variables
@@ -94,6 +100,40 @@ def maker_of_optimizer(
         return copy, variables
 
     return make
+
+
+def maker_of_copies(
+    optimizer: keras.optimizers.Optimizer,
+) -> Callable[[], keras.optimizers.Optimizer]:
+    """A function that makes optimizers like this one, but with a constant learning rate.
+
+    Raises:
+        ValueError: when Keras cannot make them.
+    """
+    with _explained(optimizer):
+        config = optimizer.get_config()  # which reads the learning rate, so not in a graph
+    if isinstance(config.get("learning_rate"), dict):  # a schedule, perhaps of the user's own
+        config["learning_rate"] = _RATE
+
+    def make() -> keras.optimizers.Optimizer:
+        with _explained(optimizer):
+            return type(optimizer).from_config(config)
+
+    make()
+    return make
+
+
+@contextlib.contextmanager
+def _explained(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise ValueError(
+            "tfdist needs a copy of the optimizer, which Keras cannot make: give the optimizer, "
+            "and what it consists of, `get_config` and `from_config`. "
+            f"Received: {type(optimizer).__name__}, which raises {type(error).__name__}: {text}"
+        ) from error
 
 
 def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

@@ -9,6 +9,7 @@ from tfdist.local.choices import DiLoCo, LocalSGD, LocalSteps
 from tfdist.plan.codecs import SECONDS_PER_BYTE
 from tfdist.plan.machine import Machines
 from tfdist.plan.prediction import Candidate, Prediction
+from tfdist.plan.table import duration, size
 
 SEVERAL_PROCESSES = ("multi_worker", "horovod")
 LOCAL: tuple[LocalSteps, ...] = (LocalSGD(8), DiLoCo(32), DiLoCo(30, fragments=3, overlap=5))
@@ -139,7 +140,7 @@ def recommend(
     bests = [best([p for p in predictions if p.workers == n], memory) for n in counts]
     found = [prediction for prediction in bests if prediction is not None]
     if not found:
-        return _nothing(alone, counts, memory)
+        return _nothing(alone, counts, memory, bool(predictions))
     good = [p for p in found if p.efficiency >= least_efficiency and _gain(p, alone) >= _LEAST_GAIN]
     fits = memory is None or alone.memory <= memory
     if not good and fits:
@@ -177,24 +178,27 @@ def _stay(alone: Prediction, fastest: Prediction, least: float) -> Recommendatio
     return Recommendation(
         1,
         None,
-        f"Stay on one device: a step takes {1e3 * alone.step:.3g} ms there. The fastest choice, "
-        f"{fastest.candidate.code} on {fastest.workers} workers, takes {1e3 * fastest.step:.3g} ms "
+        f"Stay on one device: a step takes {duration(alone.step)} there. The fastest choice, "
+        f"{fastest.candidate.code} on {fastest.workers} workers, takes {duration(fastest.step)} "
         f"and makes {_gain(fastest, alone):.2g} times the samples per second: each worker is used "
         f"to {100 * fastest.efficiency:.2g} %, and at least {100 * least:.0f} % were asked for.",
     )
 
 
-def _nothing(alone: Prediction, counts: Sequence[int], memory: float | None) -> Recommendation:
+def _nothing(
+    alone: Prediction, counts: Sequence[int], memory: float | None, was_asked: bool
+) -> Recommendation:
     if not counts:
         return Recommendation(
             1,
             None,
-            "No number of workers above 1 was asked about for which an epoch has enough samples.",
+            "Stay on one device: no number of workers above 1 was asked about"
+            + (f" for which an epoch has {_UPDATES} updates." if was_asked else "."),
         )
     return Recommendation(
         1,
         None,
-        f"Nothing fits: one device needs {alone.memory / 1e9:.3g} GB for weights, gradients and "
-        f"optimizer, and has {(memory or 0) / 1e9:.3g} GB; no choice for {counts[-1]} workers "
-        "needs so little.",
+        f"Nothing fits: one device needs {size(alone.memory)} for weights, gradients, optimizer "
+        f"and activations, and has {size(memory or 0)}; no choice for {counts[-1]} workers needs "
+        "so little.",
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from tfdist.memory.tracing import maker_of_copies
 from tfdist.plan.tracing import loss_and_gradients
 from tfdist.plan.workload import Device
 from tfdist.structures import Structure
@@ -41,7 +42,7 @@ def measured(
     model = _on_one_device(model)
     chosen = keras.optimizers.SGD(0.0, momentum=0.9)
     if optimizer is not None:
-        chosen = type(optimizer).from_config(optimizer.get_config())
+        chosen = maker_of_copies(optimizer)()
     chosen.build(model.trainable_variables)
 
     @tf.function(autograph=False)

@@ -16,6 +16,7 @@ INSIDE = Link(5e-5, 1e-9)
 # The part of a link's rate that carries gradients: the rest are headers of TCP and Ethernet
 # (1448 bytes of 1538 in each frame).
 PAYLOAD_SHARE = 1448 / 1538
+_MOST_RANKS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Cluster:
     Attributes:
         ranks: the number of ranks.
         per_host: the ranks of each host.
-        link: between hosts, for the bytes of messages.
+        link: between hosts, or between ranks if there is one host; for the bytes of messages.
         device_step: seconds of a step on one device; None if it was not measured.
     """
 
@@ -108,6 +109,11 @@ class Cluster:
     per_host: int
     link: Link
     device_step: float | None = None
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether the link is that between ranks of one host."""
+        return self.ranks <= self.per_host
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -132,20 +138,28 @@ def read_cluster(path: str | Path) -> Cluster:
         raise ValueError(f"{_NEEDED} Received: no `link` in {str(path)!r}")
     latency = _number(found["link"], "latency_seconds", path)
     bandwidth = _number(found["link"], "bandwidth_bytes_per_second", path)
-    ranks, per_host = _number(found, "ranks", path), _number(found, "ranks_per_host", path)
+    ranks = _number(found, "ranks", path, 1, _MOST_RANKS)
+    per_host = _number(found, "ranks_per_host", path, 1, _MOST_RANKS)
     step = _number(found, "device_step", path) if found.get("device_step") else None
-    return Cluster(max(1, int(ranks)), max(1, int(per_host)), Link(latency, 1 / bandwidth), step)
+    return Cluster(round(ranks), round(per_host), Link(latency, 1 / bandwidth), step)
 
 
 _NEEDED = (
     "The file of the cluster must have `ranks`, `ranks_per_host` and `link` with `latency_seconds` "
-    "and `bandwidth_bytes_per_second`, numbers greater than 0, as `tfdist test --json` writes them."
+    "and `bandwidth_bytes_per_second`, numbers greater than 0, and at most a million ranks, as "
+    "`tfdist test --json` writes them."
 )
 
 
-def _number(found: Mapping[str, object], name: str, path: str | Path) -> float:
+def _number(
+    found: Mapping[str, object],
+    name: str,
+    path: str | Path,
+    least: float = 1e-18,
+    most: float = 1e18,
+) -> float:
     value = found.get(name)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):  # type: ignore[operator]
+    if not is_number or not least <= value <= most:  # type: ignore[operator]
         raise ValueError(f"{_NEEDED} Received: {name}={shown(value)} in {str(path)!r}")
     return float(value)  # type: ignore[arg-type]

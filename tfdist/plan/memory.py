@@ -1,14 +1,23 @@
-"""The memory of a rank: weights, gradients and what the optimizer keeps."""
+"""The memory of a rank: weights, gradients, what the optimizer keeps, and activations."""
 
 from __future__ import annotations
 
+from tfdist.local.choices import LocalSteps
 from tfdist.options import SHARDINGS
 from tfdist.plan.workload import Workload
 from tfdist.validation import check_choice
 
 
-def bytes_per_rank(workload: Workload, ranks: int, sharding: str | None) -> float:
-    """The most bytes of weights, gradients and slots on each rank, without activations.
+def bytes_per_rank(
+    workload: Workload,
+    ranks: int,
+    sharding: str | None,
+    samples: float = 0,
+    local: LocalSteps | None = None,
+    residual: float = 0,
+    has_slots: bool = True,
+) -> float:
+    """The most bytes of weights, gradients, slots and activations on each rank.
 
     While the backward pass runs, a rank has whole gradients. So "gradients" needs as much as
     "optimizer"; it only saves memory where gradients are accumulated.
@@ -17,6 +26,11 @@ def bytes_per_rank(workload: Workload, ranks: int, sharding: str | None) -> floa
         workload: the model.
         ranks: the number of ranks.
         sharding: the option of the strategies; None for nothing that is divided.
+        samples: of the rank in a step, whose activations are kept; 0 to leave activations out.
+        local: the option of the strategies. The weights from the beginning of a round are kept,
+            the outer momentum, and with `overlap` what is under way.
+        residual: the bytes of what error feedback keeps.
+        has_slots: whether the optimizer's state is on the ranks, not on parameter servers.
 
     Raises:
         ValueError: for another kind of sharding.
@@ -25,5 +39,9 @@ def bytes_per_rank(workload: Workload, ranks: int, sharding: str | None) -> floa
     Models" (SC 2020), section 5: stages 1 and 2.
     """
     check_choice("sharding", sharding, (None, *SHARDINGS))
-    slots = workload.slot_bytes / (ranks if sharding else 1)
-    return 2 * workload.trained_bytes + workload.frozen_bytes + slots
+    slots = workload.slot_bytes / (ranks if sharding else 1) if has_slots else 0
+    copies = 2
+    if local is not None:
+        copies += 1 + (local.outer_decay > 0) + (local.overlap > 0) * (1 + (residual > 0))
+    activations = workload.activation_bytes * samples / workload.batch
+    return copies * workload.trained_bytes + workload.frozen_bytes + slots + residual + activations

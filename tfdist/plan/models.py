@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.compression.choice import Choice
 from tfdist.optimizer.distributed import DistributedOptimizer
-from tfdist.plan import device, scripts, tracing
+from tfdist.plan import assumptions, device, scripts, tracing
 from tfdist.plan.machine import CPU_COSTS, GPU_COSTS, Costs
 from tfdist.plan.messages import messages_of
 from tfdist.plan.workload import Device, Message, Workload
@@ -28,12 +28,14 @@ class Found:
         device: how long a device computes.
         costs: of the cores, for the device on which the step was measured.
         notes: what was done and assumed, for people.
+        refused: the strategies and options that refuse the model, each with the reason.
     """
 
     workload: Workload
     device: Device
     costs: Costs
     notes: list[str]
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def messages(self, compression: str | None, ranks: int) -> list[Message]:
         """What travels in a step."""
@@ -70,8 +72,20 @@ def read(path: str, arguments: Sequence[str], batch_size: int | None, step: floa
         model, inputs = _loaded(path, arguments, batch_size)
     batch = int(tf.nest.flatten(inputs)[0].shape[0])
     optimizer = _optimizer(model)
-    with tf.device("CPU"):
-        workload = tracing.trace(model, inputs, batch, optimizer)
+    notes += assumptions.of(model, optimizer)
+    try:
+        with tf.device("CPU"):
+            workload = tracing.trace(model, inputs, batch, optimizer)
+    except Exception as error:
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(
+            "tfdist plan calls the model with a batch of inputs, which failed with "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. "
+            f"Received: model={model.name!r}"
+        ) from error
+    refused = assumptions.refusals(model, optimizer)
+    notes += [f"Left out: {kind}, as {reason}." for kind, reason in refused.items()]
     if step is not None:
         known = Device(step, batch)
     else:
@@ -83,7 +97,7 @@ def read(path: str, arguments: Sequence[str], batch_size: int | None, step: floa
         )
     if _has_gpu():
         notes.append("Compressors were not measured on GPUs: 20 times as fast as two cores, say.")
-    return Found(workload, known, GPU_COSTS if _has_gpu() else CPU_COSTS, notes)
+    return Found(workload, known, GPU_COSTS if _has_gpu() else CPU_COSTS, notes, refused)
 
 
 def _has_gpu() -> bool:

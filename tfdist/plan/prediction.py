@@ -39,6 +39,11 @@ class Candidate:
         return not changes and self.strategy != "parameter_server"
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """What a model may not go with: its strategy, and the names of its options."""
+        return self.strategy, *self.options
+
+    @property
     def options(self) -> dict[str, str]:
         """The options that differ from the defaults, as they are written."""
         given: dict[str, str] = {}
@@ -80,7 +85,7 @@ class Prediction:
         step: seconds.
         efficiency: samples per second, divided by those of one device times the workers.
         sent: the bytes that a worker sends in a step; the mean where steps differ.
-        memory: bytes of weights, gradients and slots of a worker.
+        memory: bytes of weights, gradients, slots and activations of a worker.
     """
 
     candidate: Candidate
@@ -138,7 +143,19 @@ class Planner:
             step,
             workers * batch / step / (workers * alone),
             sent,
-            memory.bytes_per_rank(self.workload, workers, candidate.sharding),
+            self._memory(candidate, workers, slowest),
+        )
+
+    def _memory(self, candidate: Candidate, workers: int, samples: float) -> float:
+        messages = self.messages(candidate.compression, workers) if candidate.compression else []
+        return memory.bytes_per_rank(
+            self.workload,
+            workers,
+            candidate.sharding,
+            samples,
+            candidate.local,
+            residual=sum(message.dense for message in messages if message.has_residual),
+            has_slots=candidate.strategy != "parameter_server",
         )
 
     def _exchanged(
@@ -147,7 +164,7 @@ class Planner:
         """Seconds of a step, and the bytes that a worker sends."""
         if candidate.strategy == "parameter_server":
             size = self.workload.trained_bytes
-            link = self.machines.link
+            link = self.machines.between(workers)
             step = step_time.with_parameter_servers(parts, size, workers, self.servers, link)
             return step, float(size)
         if workers == 1:

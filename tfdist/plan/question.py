@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tfdist.plan import candidates, models, table
-from tfdist.plan.machine import Cluster, Machines, link_of, read_cluster
+from tfdist.plan.machine import INSIDE, Cluster, Machines, link_of, read_cluster
 from tfdist.plan.prediction import Planner, Prediction
 
 _LATENCY = 5e-5
@@ -94,7 +94,7 @@ def answer(question: Question) -> Answer:
 
     Raises:
         ValueError: when the model or the cluster cannot be read, or the link is not known; for a
-            price without the samples of an epoch.
+            price without the samples of an epoch, and for more workers than samples with `strong`.
     """
     if question.price is not None and question.samples is None:
         raise ValueError(
@@ -106,13 +106,15 @@ def answer(question: Question) -> Answer:
     step = question.device_step or (known.device_step if known else None)
     found = models.read(question.model, question.arguments, question.batch_size, step)
     machines = dataclasses.replace(machines, costs=found.costs)
+    counts = _counts(question, known, found.device.batch)
     planner = Planner(
         found.workload, found.messages, found.device, machines, question.strong, question.servers
     )
     predictions = [
         planner.predict(candidate, count)
-        for count in _counts(question, known, found.device.batch)
+        for count in counts
         for candidate in candidates.candidates(count, machines)
+        if not any(kind in candidate.kinds for kind in found.refused)
     ]
     alone = planner.alone()
     advice = candidates.recommend(
@@ -133,14 +135,20 @@ def _machines(question: Question, known: Cluster | None) -> Machines:
             "Received: neither --cluster nor --bandwidth"
         )
     link = dataclasses.replace(known.link, alpha=question.latency or known.link.alpha)
-    return Machines(link, per_host)
+    return Machines(link, per_host, link if known.is_one_host else INSIDE)
 
 
 def _counts(question: Question, known: Cluster | None, batch: int) -> list[int]:
     counts = list(question.workers or _WORKERS)
     if question.workers is None and known is not None:
         counts = sorted({*(n for n in _WORKERS if n < known.ranks), known.ranks})
-    return [count for count in counts if not question.strong or count <= batch]
+    possible = [count for count in counts if not question.strong or count <= batch]
+    if not possible:
+        raise ValueError(
+            f"With --strong the batch of {batch} samples is divided among the workers, and each "
+            f"needs one at least. Received: --workers {','.join(map(str, counts))}"
+        )
+    return possible
 
 
 def _notes(question: Question, planner: Planner) -> list[str]:
@@ -151,5 +159,7 @@ def _notes(question: Question, planner: Planner) -> list[str]:
         f"{table.duration(planner.device.step)} for them.",
         f"Link of a host: {8e-9 / link.beta:.3g} Gbit/s of gradients, {1e6 * link.alpha:.3g} us; "
         f"workers on each host: {planner.machines.per_host}.",
-        "Memory is that of weights, gradients and optimizer, without activations.",
+        "Memory is that of weights, gradients, optimizer and activations as far as the trace shows "
+        f"them ({table.size(planner.workload.activation_bytes)} for {planner.workload.batch} "
+        "samples); not of loops inside layers, and not of TensorFlow itself.",
     ]

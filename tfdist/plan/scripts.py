@@ -6,6 +6,7 @@ import contextlib
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
@@ -20,39 +21,60 @@ _DEFAULT_BATCH = 32  # Keras' own
 
 
 class _Reached(BaseException):
-    """The script has called `fit`: ends the script, past its `except Exception`."""
+    """The script has called `fit`: ends the script, past its `except Exception`.
 
-    def __init__(self, model: keras.Model, inputs: Structure):
-        self.model, self.inputs = model, inputs
+    Args:
+        model: what is trained.
+        inputs: the first batch of inputs.
+        error: why there is none.
+    """
+
+    def __init__(self, model: keras.Model, inputs: Structure, error: Exception | None = None):
+        self.model, self.inputs, self.error = model, inputs, error
 
 
 def first_fit(script: str, arguments: Sequence[str] = ()) -> tuple[keras.Model, Structure]:
     """The model of the script's first `fit`, and the first batch of inputs.
 
-    Nothing is trained: `fit` ends the script.
+    Nothing is trained: `fit` ends the script. What the script prints goes to stderr.
 
     Args:
         script: the path of a Python file.
         arguments: the script's own.
 
     Raises:
-        ValueError: when the script ends without a `fit`, or its data are of a kind that `fit` does
-            not take.
+        ValueError: when the script fails or ends without a `fit`, or there is no first batch of
+            dense data.
     """
-    with _intercepted(), _as_main(script, arguments):
+    with _intercepted(), _as_main(script, arguments), contextlib.redirect_stdout(sys.stderr):
         try:
             runpy.run_path(script, run_name="__main__")
         except _Reached as reached:
+            if reached.error is not None:
+                raise ValueError(str(reached.error)) from reached.error
             return reached.model, reached.inputs
         except SystemExit as end:
             raise ValueError(
                 f"The script ended with the status {end.code} before it called `fit`. "
                 f"Received: {script!r}"
             ) from None
+        except Exception as error:
+            raise ValueError(
+                f"The script failed before it called `fit`: {_described(error, script)}. Run it by "
+                f"itself first. Received: {script!r}"
+            ) from error
     raise ValueError(
         "The script ended and had not called `fit` of a Keras model. Give a script that trains, "
         f"with its arguments after `--`, or a model.keras. Received: {script!r}"
     )
+
+
+def _described(error: Exception, script: str) -> str:
+    """The error, with the last line of the script that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(script)]
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return f"{text} (line {lines[-1]})" if lines else text
 
 
 @contextlib.contextmanager
@@ -67,9 +89,12 @@ def _intercepted() -> Iterator[None]:
         *_: object,
         **__: object,
     ) -> NoReturn:
-        inputs = _first_batch(x, batch_size)
-        if not self.built:
-            self(inputs)
+        try:
+            inputs = _first_batch(x, batch_size)
+            if not self.built:
+                self(inputs)
+        except Exception as error:
+            raise _Reached(self, None, error) from error
         raise _Reached(self, inputs)
 
     keras.Model.fit = fit
@@ -91,7 +116,28 @@ def _as_main(script: str, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _first_batch(x: Structure, batch_size: int | None) -> Structure:
-    """The inputs of the first batch: tensors."""
+    """The inputs of the first batch: tensors, each with the samples along its first axis."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
+    inputs = _first_inputs(x, batch_size)
+    if not all(tensor.shape.rank and tensor.shape[0] for tensor in tf.nest.flatten(inputs)):
+        raise ValueError(
+            "The first argument of `fit` must give batches of samples; data sets are batched with "
+            f"`.batch(n)`. Received: a first batch {shown(inputs)}"
+        )
+    return inputs
+
+
+def _check_dense(x: Structure) -> None:
+    if any(isinstance(part, (tf.RaggedTensor, tf.SparseTensor)) for part in tf.nest.flatten(x)):
+        raise ValueError(
+            "tfdist plan knows dense inputs only, as it computes with the shapes of one batch. "
+            f"Received: x={shown(x)}"
+        )
+
+
+def _first_inputs(x: Structure, batch_size: int | None) -> Structure:
+    _check_dense(x)
     if isinstance(x, keras.utils.PyDataset):
         return _inputs(x[0])
     is_arrays = all(hasattr(part, "shape") and len(part) for part in tf.nest.flatten(x))
@@ -99,7 +145,9 @@ def _first_batch(x: Structure, batch_size: int | None) -> Structure:
         count = batch_size or _DEFAULT_BATCH
         return tf.nest.map_structure(lambda part: tf.convert_to_tensor(part[:count]), x)
     if isinstance(x, Iterable):
-        return _inputs(next(iter(x)))
+        for batch in x:
+            return _inputs(batch)
+        raise ValueError(f"The data have no batch. Received: x={shown(x)}")
     raise ValueError(
         "tfdist plan knows arrays, tensors, `tf.data.Dataset`, `PyDataset` and generators as the "
         f"first argument of `fit`. Received: x={shown(x)}"
@@ -109,4 +157,5 @@ def _first_batch(x: Structure, batch_size: int | None) -> Structure:
 def _inputs(batch: Structure) -> Structure:
     """The inputs in a batch of a data set, which may have targets and weights too."""
     x = batch[0] if isinstance(batch, (tuple, list)) else batch
+    _check_dense(x)
     return tf.nest.map_structure(lambda part: tf.convert_to_tensor(np.asarray(part)), x)

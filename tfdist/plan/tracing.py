@@ -14,6 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.memory.liveness import Walk
+from tfdist.memory.tracing import maker_of_copies, takes_training
 from tfdist.plan.workload import TracedVariable, Workload
 from tfdist.step.rows import are_summed
 from tfdist.structures import Structure
@@ -63,8 +65,9 @@ def random_inputs(specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
 def loss_and_gradients(model: keras.Model, inputs: Structure) -> tuple[tf.Tensor, list[Any]]:
     """The gradients of the mean of all outputs, which cost what those of a loss do."""
     values = [variable.value for variable in model.trainable_variables]
+    mode = {"training": True} if takes_training(model) else {}
     with tf.GradientTape() as tape:
-        outputs = tf.nest.flatten(model(inputs, training=True))
+        outputs = tf.nest.flatten(model(inputs, **mode))
         loss = tf.add_n([tf.reduce_mean(tf.cast(output, tf.float32)) for output in outputs])
     return loss, tape.gradient(loss, values)
 
@@ -122,6 +125,7 @@ def trace(
         size = tf.as_dtype(variable.dtype).size
         ready = min(1.0, max(0.0, ready))
         variables.append(TracedVariable(variable.path, shape, variable.dtype, size, ready, rows))
+    activations = _activations(graph, model, [value for value in found if value is not None])
     if not variables:
         raise ValueError(
             "The model has no variable that is trained, so nothing is exchanged. "
@@ -132,7 +136,13 @@ def trace(
     slots = trained if optimizer is None else _slot_bytes(optimizer, model)
     sums_rows = optimizer is not None and are_summed(optimizer)
     return Workload(
-        batch, tuple(variables), forward / max(1, whole), slots, max(0, frozen), sums_rows
+        batch,
+        tuple(variables),
+        forward / max(1, whole),
+        slots,
+        max(0, frozen),
+        sums_rows,
+        activations,
     )
 
 
@@ -143,6 +153,15 @@ def _tensor(gradient: Structure) -> tf.Tensor:
 def _place(graph: tf.Graph, tensor: tf.Tensor) -> int:
     """The number of the operation that makes `tensor`, in the order of the trace."""
     return graph.get_operations().index(tensor.op)
+
+
+def _activations(graph: tf.Graph, model: keras.Model, found: Sequence[Any]) -> int:
+    """The most bytes that the passes have beside the gradients, which are `found` with places."""
+    tensors = [_tensor(gradient) for gradient, _ in found]
+    weights = {tuple(variable.shape) for variable in model.variables}
+    walk = Walk(graph, [tensor.op for tensor in tensors], weights)
+    gradients = sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
+    return max(0, walk.peak_bytes() - gradients)
 
 
 def _cumulative(operations: Sequence[tf.Operation]) -> list[float]:
@@ -201,7 +220,7 @@ def _slot_bytes(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> in
 
     The sizes are those of a copy, so that nothing of the model's own is changed.
     """
-    copy = type(optimizer).from_config(optimizer.get_config())
+    copy = maker_of_copies(optimizer)()
     with tf.Graph().as_default():
         copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in model.trainable_variables])
     return sum(_nbytes(variable) for variable in copy.variables if len(variable.shape))

@@ -47,6 +47,8 @@ class Workload:
         slot_bytes: the bytes that the optimizer keeps.
         frozen_bytes: the bytes of variables that are not trained.
         rows_are_summed: whether sparse gradients may travel as tables.
+        activation_bytes: the bytes that the forward pass of `batch` samples keeps for the backward
+            pass, as far as the trace shows them.
     """
 
     batch: int
@@ -55,6 +57,7 @@ class Workload:
     slot_bytes: int
     frozen_bytes: int = 0
     rows_are_summed: bool = False
+    activation_bytes: int = 0
 
     @property
     def trained_bytes(self) -> int:

@@ -154,10 +154,7 @@ class Packing:
                 `rows.are_summed`.
         """
         dense, sparse = packed[: len(self._buckets)], packed[len(self._buckets) :]
-        if rows_are_summed:
-            rows = sums_of_rows(sparse, self._sparse_specs, all_reduce)
-        else:
-            rows = all_reduce(list(sparse))
+        rows = timed_rows(sparse, self._sparse_specs if rows_are_summed else None)
         totals = [_timed_sum(place, dense[place]) for place in reversed(range(len(dense)))]
         return totals[::-1] + rows
 
@@ -174,6 +171,23 @@ class Packing:
 
 def _timed_sum(place: int, bucket: tf.Tensor) -> tf.Tensor:
     return timed(f"exchange {place}", bucket, lambda: all_reduce([bucket])[0])
+
+
+def timed_rows(rows: Sequence[Any], tables: Sequence[tf.TensorSpec] | None = None) -> list[Any]:
+    """The sums over the replicas of sparse gradients; in replica context.
+
+    Args:
+        rows: `tf.IndexedSlices`.
+        tables: shapes and dtypes of the variables, if whole tables may travel; None if not.
+    """
+    if not rows:
+        return []
+
+    def run() -> list[Any]:
+        given = list(rows)
+        return all_reduce(given) if tables is None else sums_of_rows(given, tables, all_reduce)
+
+    return timed("exchange of rows", rows, run)
 
 
 def _dense_and_sparse(gradients: Sequence[Any]) -> tuple[list[int], list[int]]:

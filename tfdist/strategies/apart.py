@@ -120,6 +120,7 @@ class ApartStrategy(TimedStrategy):
 
     def stop_watching(self) -> None:
         """Called where an exception may have stopped callbacks in a run."""
+        super().stop_watching()
         self._between_steps.abandon()
 
     def trains_locally(self, model: keras.Model) -> bool:

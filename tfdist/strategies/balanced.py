@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import compat
@@ -39,6 +40,7 @@ class BalancedStrategy(KerasStrategy):
     spans: Spans | None = None
     skips_replicas = False
     _trains_apart = False
+    _measured_model: keras.Model | None = None
 
     def _init_balance(self, options: Options) -> None:
         self.balancer = _balancer(options, self.num_replicas_in_sync)
@@ -63,6 +65,19 @@ class BalancedStrategy(KerasStrategy):
             samples=size if isinstance(size, int) else None,
             is_eager=tf.executing_eagerly(),
         )
+
+    def measure_steps(self, model: keras.Model) -> None:
+        """Makes the next train step of `model` contain what `clock` and `spans` want to know."""
+        wanted = self.clock is not None or self.spans is not None
+        self._measured_model = model if wanted else None
+        self.trace_anew(model)
+
+    def stop_watching(self) -> None:
+        """Called where an exception may have stopped callbacks in a run: ends what they began."""
+        super().stop_watching()
+        if self._measured_model is not None:
+            self.clock = self.spans = None
+            self.measure_steps(self._measured_model)
 
     def _measured(
         self, step: replica.ReplicaStep, args: Structure

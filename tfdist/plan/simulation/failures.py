@@ -9,6 +9,8 @@ import numpy as np
 
 from tfdist.plan.simulation.compute_times import Times
 
+_MOST_TRIES = 10_000  # of one step
+
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
@@ -66,11 +68,20 @@ def elastic(
         faults: how often workers die.
         random: draws who dies, and when.
         exchange: seconds of the exchange between so many workers.
+
+    Raises:
+        ValueError: when a step is so long that workers die before it ends, again and again.
     """
     back = np.zeros(times.shape[1])
     clock, worker_steps, failures = 0.0, 0, 0
     for step in times:
+        before = failures
         while True:
+            if failures - before > _MOST_TRIES:
+                raise ValueError(
+                    f"A step of {float(step.max()):g} s was repeated {_MOST_TRIES:,} times, as "
+                    f"workers die before it ends: no job gets on like this. Received: {faults}"
+                )
             there = np.flatnonzero(back <= clock)
             if not len(there):
                 clock = float(back.min())

@@ -96,7 +96,12 @@ def local_steps(times: Times, steps: int, exchange: float = 0.0) -> Run:
             what does not fill a round is left out.
         steps: H, the updates of a round.
         exchange: seconds of the exchange at the end of a round.
+
+    Raises:
+        ValueError: for fewer steps than one.
     """
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
     rounds = len(times) // steps
     workers = times.shape[1]
     each = times[: rounds * steps].reshape(rounds, steps, workers).sum(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from tfdist.engines.contract import Engine
 from tfdist.engines.current import current
 from tfdist.step.exchange import enough, plan_buckets
 from tfdist.step.sharding.parts import Parts
+from tfdist.step.spans import timed
 
 
 def reduce_scatter(
@@ -27,14 +29,16 @@ def reduce_scatter(
     """
     engine = current()
     found: dict[int, tf.Tensor] = {}
-    for places in reversed(_buckets(parts, bucket_bytes)):
+
+    def sums_of_parts(table: tf.Tensor) -> tf.Tensor:
+        pieces = _cut(table, engine.replicas, engine)
+        return _joined([engine.reduce_scatter(tf.reshape(piece, [-1])) for piece in pieces])
+
+    for number, places in reversed(list(enumerate(_buckets(parts, bucket_bytes)))):
         divided = [parts[p].divided(tensors[p]) for p in places]
         table = divided[0] if len(divided) == 1 else tf.concat(divided, axis=1)
-        own = [
-            engine.reduce_scatter(tf.reshape(piece, [-1]))
-            for piece in _cut(table, engine.replicas, engine)
-        ]
-        found.update(_split(_joined(own), places, parts))
+        own = timed(f"reduce-scatter {number}", table, functools.partial(sums_of_parts, table))
+        found.update(_split(own, places, parts))
     return [found[place] for place in range(len(parts))]
 
 
@@ -50,14 +54,15 @@ def all_gather(
     """
     engine = current()
     found: dict[int, tf.Tensor] = {}
-    for places in reversed(_buckets(parts, bucket_bytes)):
+
+    def parts_of_all(row: tf.Tensor) -> tf.Tensor:
+        pieces = map(engine.all_gather_parts, _cut(row, engine.replicas, engine))
+        return _joined([tf.reshape(piece, [engine.replicas, -1]) for piece in pieces])
+
+    for number, places in reversed(list(enumerate(_buckets(parts, bucket_bytes)))):
         flat = [tf.reshape(tensors[p], [parts[p].length]) for p in places]
         row = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
-        tables = [
-            tf.reshape(engine.all_gather_parts(piece), [engine.replicas, -1])
-            for piece in _cut(row, engine.replicas, engine)
-        ]
-        table = _joined(tables)
+        table = timed(f"all-gather {number}", row, functools.partial(parts_of_all, row))
         for place, rows in zip(places, tf.split(table, [parts[p].length for p in places], axis=1)):
             found[place] = parts[place].joined(rows)
     return [found[place] for place in range(len(parts))]

@@ -12,7 +12,7 @@ from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
-from tfdist.step.exchange import Packing, all_reduce
+from tfdist.step.exchange import Packing, timed_rows
 from tfdist.step.sharding.accumulation import AccumulatedParts
 from tfdist.step.sharding.exchange import reduce_scatter
 from tfdist.step.sharding.parts import Parts
@@ -69,7 +69,7 @@ class PartialTotals:
             [self._parts[place] for place in dense],
             self._bucket_bytes,
         )
-        rows = all_reduce([gradients[place] for place in sparse])
+        rows = timed_rows([gradients[place] for place in sparse])
         for place, part in zip(dense, own):
             found[place] = part
         for place, some in zip(sparse, rows):

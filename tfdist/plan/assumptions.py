@@ -1,0 +1,61 @@
+"""What a model goes with, and what the planner assumes about it; needs TensorFlow."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.step.sharding.elementwise import check_elementwise
+
+
+def of(model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> list[str]:
+    """What people should know about a plan for this model.
+
+    Args:
+        model: the model.
+        optimizer: the model's own; None if there is none.
+    """
+    found = []
+    if optimizer is None:
+        found.append(
+            "Keras knows no optimizer of the model (`model.optimizer`): SGD with momentum is "
+            "assumed."
+        )
+    elif optimizer.gradient_accumulation_steps:
+        found.append(
+            "The optimizer accumulates gradients. With a strategy pass `accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps}` to it, and leave it out of the optimizer. "
+            "The figures are those of an exchange in each step."
+        )
+    if type(model).train_step is not keras.Model.train_step:
+        found.append(
+            "The model has a `train_step` of its own, which is not traced: a step is taken to be "
+            "one forward and one backward pass of the model."
+        )
+    return found
+
+
+def refusals(model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> dict[str, str]:
+    """The strategies and options that refuse such a model, each with the reason.
+
+    Args:
+        model: a built model.
+        optimizer: the model's own; None if there is none.
+    """
+    found: dict[str, str] = {}
+    # On a GPU Keras chooses XLA by itself, and not under a strategy.
+    if getattr(model, "jit_compile", False) and not tf.config.list_physical_devices("GPU"):
+        found["local"] = found["parameter_server"] = "the model is compiled with jit_compile=True"
+    if any(getattr(layer, "synchronized", False) for layer in compat.flatten_layers(model)):
+        found["local"] = "BatchNormalization is synchronized"
+    if getattr(model, "run_eagerly", False):
+        found["parameter_server"] = "the model is compiled with run_eagerly=True"
+    if optimizer is not None:
+        try:
+            check_elementwise(optimizer)
+        except ValueError:
+            found["sharding"] = (
+                f"{type(optimizer).__name__} does not update each element of a weight for itself"
+            )
+    return found
