@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist.data.batches import as_tensors
 from tfdist.elastic import traces
 from tfdist.elastic.group import Group
+from tfdist.elastic.local_rounds import GroupRounds
 from tfdist.elastic.operations import Step
 from tfdist.elastic.windows import Window
 from tfdist.structures import Structure
@@ -131,11 +132,16 @@ class StepsFunction(ElasticFunction):
 
 
 class TrainFunction(StepsFunction):
-    """Keras' function of `fit`. It keeps the batches whose gradients wait for an update."""
+    """Keras' function of `fit`. It keeps the batches whose gradients wait for an update.
+
+    Attributes:
+        rounds: lets ranks that train apart meet; None if all steps are synchronous.
+    """
 
     _kind = "train step"
     _takes_in = True
     _opened = 0
+    rounds: GroupRounds | None = None
 
     def of_batch(self, batch: Structure) -> Structure:
         """The results of a step with `batch`, the same in all ranks."""

@@ -224,12 +224,18 @@ class LocalRounds:
 
     def finish(self) -> None:
         """Ends the round that is under way, if there is one; outside of functions, in all ranks."""
+        key = self.begun_and_unsettled
+        if any(key):
+            self._cached(key, lambda: self._finish(*key))()
+
+    @property
+    def begun_and_unsettled(self) -> tuple[bool, bool]:
+        """Whether the replicas have trained apart, and whether something else differs.
+
+        Without an update too: a step may set weights itself while gradients wait for an update.
+        """
         updates, steps, unsettled = self.under_way
-        # Without an update too: a step may set weights itself while gradients wait for an update.
-        has_begun, is_unsettled = updates + steps > 0, unsettled > 0
-        if has_begun or is_unsettled:
-            key = has_begun, is_unsettled
-            self._cached(key, lambda: self._finish(has_begun, is_unsettled))()
+        return updates + steps > 0, unsettled > 0
 
     @property
     def overlapping(self) -> Beside | None:
@@ -271,28 +277,22 @@ class LocalRounds:
             warn_of_dropping(int(accumulator.micro_step.numpy()))
             accumulator.start_anew()
 
-    def take_drift(self) -> float:
-        """The mean drift of the rounds since the last call; NaN if there were none.
-
-        The drift of a round is the root of the mean square of the replicas' distances to the mean
-        weights that all take, for the norm of the difference between these and the weights before
-        the round. With compression these weights are what the coded differences come to.
-        """
-        number = float(self.state.drifts_measured.numpy())
-        drift = float(self.state.drifts.numpy()) / number if number else float("nan")
-        for variable in (self.state.drifts, self.state.drifts_measured):
-            variable.assign(0.0)
-        return drift
-
     def _finish(self, has_begun: bool, is_unsettled: bool) -> Callable[[], None]:
-        strategy = self._strategy
-
         @tf.function(autograph=False)
         def finish_round() -> None:
-            with strategy.scope():
-                if has_begun:
-                    self.meet(strategy)
-                if is_unsettled:
-                    self.settle(strategy, [self])
+            with self._strategy.scope():
+                self.bring_together(has_begun, is_unsettled)
 
         return finish_round
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether replicas keep nothing but the optimizer's state: no gradients, no residuals."""
+        return self._accumulator is None and self._averaging.compressed is None
+
+    def bring_together(self, has_begun: bool, is_unsettled: bool) -> None:
+        """Gives all replicas the same of what `begun_and_unsettled` has told; in the scope."""
+        if has_begun:
+            self.meet(self._strategy)
+        if is_unsettled:
+            self.settle(self._strategy, [self])

@@ -98,6 +98,29 @@ class LocalState(ReplicaState):
         self.samples.assign_add(tf.fill(self.samples.shape, samples))
         self.made.assign_add(tf.cast(samples > 0, tf.float32))
 
+    def begin_without_samples(self) -> None:
+        """Drops what this process has counted in the round: a rank that joins has no part in it."""
+        for variable in (self.samples, self.present, self.seen, self.last, self.made):
+            for local in self._local(variable):
+                local.assign(tf.zeros_like(local))
+
+    def samples_present(self) -> int:
+        """How many samples the replicas of this process had in the round."""
+        return int(sum(local.numpy()[0] for local in self._local(self.present)))
+
+    def take_drift(self) -> float:
+        """The mean drift of the rounds since the last call; NaN if there were none.
+
+        The drift of a round is the root of the mean square of the replicas' distances to the mean
+        weights that all take, for the norm of the difference between these and the weights before
+        the round. With compression these weights are what the coded differences come to.
+        """
+        number = float(self.drifts_measured.numpy())
+        drift = float(self.drifts.numpy()) / number if number else float("nan")
+        for variable in (self.drifts, self.drifts_measured):
+            variable.assign(0.0)
+        return drift
+
     def note_file(self, has_optimizer: bool) -> None:
         """Called before `load_own_variables`: whether the file has the optimizer's own state."""
         self._is_of_file = has_optimizer

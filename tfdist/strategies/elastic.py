@@ -33,19 +33,13 @@ from tfdist.step.replica import ReplicaStep
 from tfdist.strategies import wrapping
 from tfdist.strategies.accumulated import AccumulatedGradients, AtOnce
 from tfdist.strategies.elastic_extended import ElasticExtended
+from tfdist.strategies.elastic_local import ElasticLocalStrategy
 from tfdist.strategies.elastic_refusals import own_loop
-from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.structures import Structure
 
 
-class ElasticStrategy(MultiProcessStrategy):
-    """Mixed in before a `tf.distribute.Strategy` whose processes are an elastic group.
-
-    Attributes:
-        group: the group.
-    """
-
-    group: Group
+class ElasticStrategy(ElasticLocalStrategy):
+    """Mixed in before a `tf.distribute.Strategy` whose processes are an elastic group."""
 
     def _init_elastic(
         self, options: Options, group: Group, engine: Engine, device: str, log_all_ranks: bool
@@ -154,7 +148,7 @@ class ElasticStrategy(MultiProcessStrategy):
             return step_logs.averaged(logs, running) if own else logs
 
         step = keras_steps.complete(fn, model, name, finish_logs)
-        if name != "predict_step":
+        if name != "predict_step" and not self._trains_apart:
             step = metrics.counted_everywhere(step, model, name, self.extended.is_summed)
         return self._run_with_shares(step, args, kwargs, options, name)
 
@@ -176,12 +170,12 @@ class ElasticStrategy(MultiProcessStrategy):
             accumulated = AccumulatedGradients(model, self)
             return kind(self.group, model, step_of(name, reduction), accumulated, read)
 
-        def read() -> list[tf.Variable]:
-            of_metrics = [v.value for metric in model.metrics for v in metric.variables]
-            local = [self.experimental_local_results(value)[0] for value in of_metrics]
-            return [*local, *self.group.made.scalars()]
+        def read() -> Sequence[tf.Variable]:
+            return self.read_between_steps(model)
 
-        model.train_function = function(TrainFunction, "train_step", "auto")
+        kind = self._kind_of_train_function(model)
+        model.train_function = function(kind, "train_step", "auto")
+        model.train_function.rounds = self.group_rounds
         model.test_function = function(StepsFunction, "test_step", "auto")
         model.predict_function = function(PredictFunction, "predict_step", "concat")
         self._train_functions[model] = model.train_function

@@ -1,0 +1,182 @@
+"""A training of an elastic job with local steps, in which ranks die, leave and join.
+
+python -m tfdist run -n 3 --min 1 -m tests.elastic.local_job FOLDER CASE [RANK:SIGNAL:MOMENT]...
+
+A plan is as for `tests.elastic.job`, with the moments "strategy", "trace", "step N", "micro N",
+"evaluate", "epoch N", "form N" and "end", and with "meet N" and "met N": before and after its part
+of the N-th try of a meeting.
+
+Each rank notes each step that it has made, in a file of its own: in which round, and with which
+samples. At the end the others note who has met.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import pickle
+import sys
+import time
+
+from tests.elastic import job
+
+STEPS = 3  # of a round
+SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
+
+
+def cases():
+    """The cases by name; imports TensorFlow."""
+    from tests.local_steps import by_hand
+
+    outer = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
+    mean = by_hand.Case(
+        by_hand.sgd(momentum=0.9, nesterov=True),
+        by_hand.normalized,
+        ("LocalSGD", {"steps": STEPS}),
+        rows=48 * 7 + 17,
+        batch=48,
+    )
+    ema = by_hand.of("Adam", use_ema=True, ema_momentum=0.8)
+    local = ("DiLoCo", {"steps": STEPS, **outer})
+    return {"mean": mean, "outer": dataclasses.replace(mean, optimizer=ema, local=local)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A step that a rank has made.
+
+    Attributes:
+        round: how many meetings there had been before.
+        epoch: in which epoch.
+        first: the first sample.
+        stop: the sample after the last one.
+    """
+
+    round: int
+    epoch: int
+    first: int
+    stop: int
+
+
+def notes(path):
+    """The notes in a file, as far as they are whole."""
+    found = []
+    with path.open("rb") as file:
+        while True:
+            try:
+                found.append(Note(*pickle.load(file)))
+            except (EOFError, pickle.UnpicklingError):
+                return found
+
+
+def watch_meetings(rounds) -> None:
+    """Counts how often this rank tries to meet the others."""
+    meet, numbers = rounds._meet, itertools.count(1)
+
+    def counted(batch):
+        number = next(numbers)
+        job.reached(f"meet {number}")
+        found = meet(batch)
+        job.reached(f"met {number}")
+        return found
+
+    rounds._meet = counted
+
+
+def main() -> None:
+    """Trains, and writes what came of it."""
+    folder, name, *plans = pathlib.Path(sys.argv[1]), *sys.argv[2:]
+    number = int(os.environ["TFDIST_ELASTIC"].partition(":")[2])
+    for plan in plans:
+        job.note_plan(plan, number)
+
+    import keras
+    import numpy as np
+
+    import tfdist
+    from tests.local_steps import by_hand
+
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            job.reached("trace")
+            return super().train_step(data)
+
+    case = cases()[name]
+    kind, arguments = case.local
+    strategy = tfdist.Strategy("auto", local=getattr(tfdist, kind)(**arguments))
+    job.reached("strategy")
+    job.watch_forming(strategy.group._connection)
+    watch_meetings(strategy.group_rounds)
+    batches = -(-case.rows // case.batch)
+    meetings = []
+    written = (folder / f"steps-{number}").open("ab", buffering=0)
+
+    def count_meetings():
+        last = strategy.group_rounds.last
+        if last is not None and (not meetings or meetings[-1] is not last):
+            meetings.append(last)
+        return len(meetings)
+
+    class Moments(keras.callbacks.Callback):
+        decides_in_batches = False
+        changes_variables = False
+
+        def on_epoch_begin(self, epoch, logs=None):
+            count_meetings()
+            self.epoch = epoch
+
+        def on_train_batch_begin(self, batch, logs=None):
+            group = strategy.group
+            size = min(case.batch, case.rows - batch * case.batch)
+            ends = np.round(np.arange(group.size + 1) / group.size * size).astype(int)
+            first, stop = (batch * case.batch + ends[group.rank : group.rank + 2]).tolist()
+            self.note = Note(count_meetings(), self.epoch, first, stop)
+            self.is_apart = group.is_apart
+
+        def on_train_batch_end(self, batch, logs=None):
+            if not self.is_apart:
+                written.write(pickle.dumps(dataclasses.astuple(self.note)))
+                time.sleep(SECONDS)
+            count_meetings()
+            done = self.epoch * batches + batch + 1
+            job.reached(f"step {done}", soon=True)
+            job.reached(f"micro {done}")
+
+        def on_test_batch_begin(self, batch, logs=None):
+            if self.epoch:
+                job.reached("evaluate", soon=True)
+
+        def on_epoch_end(self, epoch, logs=None):
+            count_meetings()
+            job.reached(f"epoch {epoch + 1}")
+
+    with strategy.scope():
+        model = Model([keras.Input((by_hand.FEATURES,)), *case.model().layers])
+        model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
+    x, y = case.data()
+    callbacks = [
+        *strategy.callbacks(),
+        Moments(),
+        keras.callbacks.ModelCheckpoint(str(folder / "{epoch}.keras")),
+        keras.callbacks.EarlyStopping("loss", patience=100),
+    ]
+    options = {"batch_size": case.batch, "shuffle": False, "verbose": 2, "callbacks": callbacks}
+    history = model.fit(x, y, epochs=case.epochs, validation_data=(x[:60], y[:60]), **options)
+    count_meetings()
+    owned = model.optimizer.local_state.owned
+    found = {
+        "weights": model.get_weights(),
+        "own": [strategy.experimental_local_results(v)[0].numpy() for v in owned],
+        "history": history.history,
+        "members": strategy.group.members,
+        "meetings": [tuple(met) for met in meetings],
+        "evaluated": model.evaluate(x, y, batch_size=case.batch, verbose=0),
+    }
+    (folder / f"rank-{number}.pickle").write_bytes(pickle.dumps(found))
+    job.reached("end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Local steps in elastic jobs: a lost rank takes its last local steps along, and no more."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from tests.elastic.local_job import cases, notes
+from tests.elastic.test_faults import DEADLINE, ENGINES, launch
+from tests.local_steps.by_hand import Replicas
+
+# What happens to which of three ranks, with which case; which of them are left. A round has three
+# steps, an epoch eight. So step 5 is in a round, and step 6 is its last one.
+FAULTS = {
+    "no fault": ("outer", [], [0, 1, 2]),
+    "dies in a round": ("mean", ["1:SIGKILL:micro 5"], [0, 2]),
+    "the first rank dies in a round": ("outer", ["0:SIGKILL:step 4"], [1, 2]),
+    "dies before its part of a meeting": ("outer", ["1:SIGKILL:meet 2"], [0, 2]),
+    "dies after its part of a meeting": ("mean", ["2:SIGKILL:met 2"], [0, 1]),
+    "the first rank dies in a meeting": ("mean", ["0:SIGKILL:meet 3"], [1, 2]),
+    "one dies in a round, one in the meeting": (
+        "outer",
+        ["1:SIGKILL:micro 5", "0:SIGKILL:form 1"],
+        [2],
+    ),
+    "two die at once": ("mean", ["0:SIGKILL:step 5", "1:SIGKILL:step 5"], [2]),
+    "leaves in a round": ("mean", ["1:SIGTERM:micro 4"], [0, 2]),
+    "dies in evaluate": ("outer", ["1:SIGKILL:evaluate"], [0, 2]),
+    "dies at an epoch's end": ("mean", ["0:SIGKILL:epoch 1"], [1, 2]),
+    "dies while it traces": ("mean", ["1:SIGKILL:trace"], [0, 2]),
+    "is stopped for ever": ("outer", ["1:SIGSTOP:micro 10"], [0, 2]),
+}
+USUAL = {"dies in a round", "dies before its part of a meeting", "two die at once"}
+
+# The same for ranks that are replaced by new ones, for which the others wait.
+REPLACED = {
+    "dies in a round": ("outer", ["1:SIGKILL:micro 5"], [0, 2, 3]),
+    "the first rank dies in a meeting": ("mean", ["0:SIGKILL:meet 2"], [1, 2, 3]),
+    "the new one dies too": ("mean", ["1:SIGKILL:micro 5", "3:SIGKILL:micro 14"], [0, 2, 4]),
+    "all of the first ranks die": (
+        "outer",
+        ["0:SIGKILL:micro 4", "1:SIGKILL:micro 10", "2:SIGKILL:micro 16"],
+        [3, 4, 5],
+    ),
+}
+
+
+class Members(Replicas):
+    """Ranks by hand: they meet as the job's ranks say, with the steps that these have noted.
+
+    Args:
+        case: the case.
+        meetings: who met, with how many samples, for each meeting.
+        steps: the notes of each rank.
+    """
+
+    def __init__(self, case, meetings, steps):
+        super().__init__(case, 1 + max(steps))
+        self.x, self.y = case.data()
+        self._known = set(meetings[0][0])
+        self.losses_of = [[] for _ in range(case.epochs)]
+        for number, (members, samples) in enumerate(meetings):
+            self._round(number, dict(zip(members, samples, strict=True)), steps)
+
+    def _round(self, number, met, steps):
+        for member, samples in met.items():
+            made = [note for note in steps[member] if note.round == number] if samples else []
+            assert sum(note.stop - note.first for note in made) == samples
+            for note in made:
+                part = slice(note.first, note.stop)
+                value = self._gradients_of(member, self.x[part], self.y[part])
+                self.losses_of[note.epoch].append((value, note.stop - note.first))
+                self._update(member)
+        root = next(member for member in met if member in self._known)
+        for member in set(met) - self._known:
+            assert not met[member], "one that joins has made no step"
+            self._become(member, root)
+        self._known |= set(met)
+        self._meet_without({*range(len(self.models))} - {m for m, n in met.items() if n})
+
+    def _become(self, member, root):
+        ours, theirs = self.optimizers[member].variables, self.optimizers[root].variables
+        for our, their in zip(ours, theirs, strict=True):
+            our.assign(their)
+
+    def _meet_without(self, others):
+        for member in others:
+            self.samples[member] = self.unsettled[member] = 0
+        self.meet()
+
+
+def check(folder, left, case):
+    """Checks that the ranks in `left` have one result, which is that by hand."""
+    found = {n: pickle.loads((folder / f"rank-{n}.pickle").read_bytes()) for n in left}
+    steps = {int(p.name.split("-")[1]): notes(p) for p in folder.glob("steps-*")}
+    first = found[left[0]]
+    for result in found.values():
+        assert result["members"] == left
+        for key in ("meetings", "history", "evaluated"):
+            assert result[key] == first[key], key
+        for ours, theirs in zip(result["weights"], first["weights"], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    by_hand = Members(case, first["meetings"], steps)
+    averages = [optimizer.variables for optimizer in by_hand.optimizers]
+    by_hand.finish()
+    model = by_hand.models[left[0]]
+    for ours, variable in zip(first["weights"], model.weights, strict=True):
+        if "float" in variable.dtype:
+            np.testing.assert_allclose(ours, variable.numpy(), rtol=0, atol=1e-6)
+    for member, result in found.items():
+        theirs = [v for v in averages[member] if not v.path.endswith("learning_rate")]
+        for ours, their in zip(result["own"], theirs, strict=True):
+            np.testing.assert_allclose(ours, their.numpy(), rtol=0, atol=2e-6, err_msg=their.path)
+    losses = [
+        sum(v * n for v, n in losses) / sum(n for _, n in losses) for losses in by_hand.losses_of
+    ]
+    np.testing.assert_allclose(first["history"]["loss"], losses, rtol=1e-4)
+    assert len(list(folder.glob("*.keras"))) == case.epochs
+    return first
+
+
+def train(folder, engine, case, *faults, least=1, restarts=0, **environ):
+    job = ["tfdist", "run", "-n", "3", "--min", str(least), "--strategy", engine]
+    job += ["--restarts", str(restarts), "--stall-timeout", "3", "--timeout", str(DEADLINE)]
+    return launch(
+        folder, *job, "-m", "tests.elastic.local_job", str(folder), case, *faults, **environ
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.full) for n in FAULTS]
+)
+def test_only_local_steps_of_lost_ranks_are_lost(name, engine, tmp_path):
+    case, faults, left = FAULTS[name]
+    done = train(tmp_path, engine, case, *faults)
+    assert done.returncode == 0, done.stderr
+    first = check(tmp_path, left, cases()[case])
+    members = [set(met[0]) for met in first["meetings"]]
+    assert members[-1] == set(left)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n == "dies in a round" else pytest.mark.full) for n in REPLACED],
+)
+def test_one_that_joins_takes_part_from_the_next_round(name, engine, tmp_path):
+    case, faults, there = REPLACED[name]
+    done = train(tmp_path, engine, case, *faults, least=3, restarts=len(faults))
+    assert done.returncode == 0, done.stderr
+    first = check(tmp_path, there, cases()[case])
+    joined = next(met for met in first["meetings"] if max(there) in met[0])
+    assert dict(zip(*joined))[max(there)] == 0
+    last = dict(zip(*first["meetings"][-1]))
+    assert all(last.values()), "all have made steps since"
