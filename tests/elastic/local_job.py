@@ -40,7 +40,11 @@ def cases():
     )
     ema = by_hand.of("Adam", use_ema=True, ema_momentum=0.8)
     local = ("DiLoCo", {"steps": STEPS, **outer})
-    return {"mean": mean, "outer": dataclasses.replace(mean, optimizer=ema, local=local)}
+    return {
+        "mean": mean,
+        "outer": dataclasses.replace(mean, optimizer=ema, local=local),
+        "looks": mean,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +135,8 @@ def main() -> None:
             group = strategy.group
             size = min(case.batch, case.rows - batch * case.batch)
             ends = np.round(np.arange(group.size + 1) / group.size * size).astype(int)
-            first, stop = (batch * case.batch + ends[group.rank : group.rank + 2]).tolist()
+            rank = min(group.rank, group.size - 1)  # it has none while it follows the others
+            first, stop = (batch * case.batch + ends[rank : rank + 2]).tolist()
             self.note = Note(count_meetings(), self.epoch, first, stop)
             self.is_apart = group.is_apart
 
@@ -152,6 +157,19 @@ def main() -> None:
             count_meetings()
             job.reached(f"epoch {epoch + 1}")
 
+    class Looks(keras.callbacks.Callback):
+        """Looks into batches, so the ranks agree after each."""
+
+        changes_variables = False
+
+        def __init__(self):
+            super().__init__()
+            self.losses = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.losses.append(float(logs["loss"]))
+
+    looks = Looks()
     with strategy.scope():
         model = Model([keras.Input((by_hand.FEATURES,)), *case.model().layers])
         model.compile(case.optimizer(), by_hand.loss(), metrics=["accuracy"])
@@ -159,16 +177,27 @@ def main() -> None:
     callbacks = [
         *strategy.callbacks(),
         Moments(),
+        *([looks] if name == "looks" else []),
         keras.callbacks.ModelCheckpoint(str(folder / "{epoch}.keras")),
         keras.callbacks.EarlyStopping("loss", patience=100),
     ]
     options = {"batch_size": case.batch, "shuffle": False, "verbose": 2, "callbacks": callbacks}
     history = model.fit(x, y, epochs=case.epochs, validation_data=(x[:60], y[:60]), **options)
     count_meetings()
-    owned = model.optimizer.local_state.owned
+
+    def own_of(model):
+        owned = model.optimizer.local_state.owned
+        return [strategy.experimental_local_results(v)[0].numpy() for v in owned]
+
+    model.save(folder / "model.keras")
+    strategy.processes.all_gather([0])  # the file is there
+    with strategy.scope():
+        loaded = keras.models.load_model(folder / "model.keras", custom_objects={"Model": Model})
     found = {
         "weights": model.get_weights(),
-        "own": [strategy.experimental_local_results(v)[0].numpy() for v in owned],
+        "own": own_of(model),
+        "loaded": {"weights": loaded.get_weights(), "own": own_of(loaded)},
+        "looks": looks.losses,
         "history": history.history,
         "members": strategy.group.members,
         "meetings": [tuple(met) for met in meetings],

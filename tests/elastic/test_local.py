@@ -37,6 +37,7 @@ REPLACED = {
     "dies in a round": ("outer", ["1:SIGKILL:micro 5"], [0, 2, 3]),
     "the first rank dies in a meeting": ("mean", ["0:SIGKILL:meet 2"], [1, 2, 3]),
     "the new one dies too": ("mean", ["1:SIGKILL:micro 5", "3:SIGKILL:micro 14"], [0, 2, 4]),
+    "dies, with callbacks that look": ("looks", ["1:SIGKILL:micro 5"], [0, 2, 3]),
     "all of the first ranks die": (
         "outer",
         ["0:SIGKILL:micro 4", "1:SIGKILL:micro 10", "2:SIGKILL:micro 16"],
@@ -96,8 +97,11 @@ def check(folder, left, case):
     first = found[left[0]]
     for result in found.values():
         assert result["members"] == left
-        for key in ("meetings", "history", "evaluated"):
+        for key in ("meetings", "history", "evaluated", "looks"):
             assert result[key] == first[key], key
+        for key in ("weights", "own"):  # a file has the state of the first rank
+            for loaded, saved in zip(result["loaded"][key], first[key], strict=True):
+                np.testing.assert_array_equal(loaded, saved)
         for ours, theirs in zip(result["weights"], first["weights"], strict=True):
             np.testing.assert_array_equal(ours, theirs)
     by_hand = Members(case, first["meetings"], steps)
@@ -115,7 +119,7 @@ def check(folder, left, case):
         sum(v * n for v, n in losses) / sum(n for _, n in losses) for losses in by_hand.losses_of
     ]
     np.testing.assert_allclose(first["history"]["loss"], losses, rtol=1e-4)
-    assert len(list(folder.glob("*.keras"))) == case.epochs
+    assert len(list(folder.glob("*.keras"))) == case.epochs + 1
     return first
 
 

@@ -22,7 +22,7 @@ class LocalState(ReplicaState):
     been interrupted. If the model is read with another number of replicas, all replicas take the
     mean of the saved states, and the counters of the first one. If a file has no such states, all
     replicas take the state in the layout of Keras. (A `tf.train.Checkpoint` has the first replica's
-    state only.)
+    state only, and so has a file of an elastic job.)
 
     Made in the strategy's scope.
 
@@ -218,7 +218,7 @@ class LocalState(ReplicaState):
                 return first
             return np.mean([row(key, r) for r in range(replicas)], axis=0, dtype=first.dtype)
 
-        if replicas == self._strategy.num_replicas_in_sync:
+        if replicas == self._strategy.num_replicas_in_sync and not self._processes.may_change:
             self.adopt(PER_REPLICA, row)
             return
         tf.get_logger().warning(
@@ -236,6 +236,11 @@ class LocalState(ReplicaState):
             found[f"own_{number}"] = self._local(variable)[0].numpy()
         empty = {key: np.zeros(shape) for e in self.entries() for key, _, shape in e.places}
         return lambda key, _: found.get(key, empty[key])
+
+    def _order(self, kind: str) -> list[tuple[Entry, int]]:
+        """The order of the rows. Where ranks may be lost, only the first one's are saved."""
+        only_first = kind == PER_REPLICA and self._processes.may_change
+        return [(e, n) for e, n in super()._order(kind) if n == 0 or not only_first]
 
     def _give(self, entry: Entry, kind: str, replica: int, row: np.ndarray) -> None:
         """Sets an entry; here all replicas take the whole of what is not one replica's."""
