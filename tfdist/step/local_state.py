@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -236,6 +236,16 @@ class LocalState(ReplicaState):
             found[f"own_{number}"] = self._local(variable)[0].numpy()
         empty = {key: np.zeros(shape) for e in self.entries() for key, _, shape in e.places}
         return lambda key, _: found.get(key, empty[key])
+
+    @property
+    def can_be_saved_alone(self) -> bool:
+        """As in `ReplicaState`."""
+        return self._processes.may_change or super().can_be_saved_alone
+
+    def _rows_to_save(self) -> tuple[str, Iterator[np.ndarray]]:
+        if not self._processes.may_change:
+            return super()._rows_to_save()
+        return PER_REPLICA, (self._local(entry.variable)[0].numpy() for entry in self.entries())
 
     def _order(self, kind: str) -> list[tuple[Entry, int]]:
         """The order of the rows. Where ranks may be lost, only the first one's are saved."""
