@@ -6,7 +6,7 @@ A plan is as for `tests.elastic.job`, with the moments "strategy", "trace", "ste
 "evaluate", "epoch N", "form N" and "end", and with "meet N" and "met N": before and after its part
 of the N-th try of a meeting.
 
-Each rank notes each step that it has made, in a file of its own: in which round, and with which
+Each rank notes each step that it makes, in a file of its own: in which round, and with which
 samples. At the end the others note who has met.
 """
 
@@ -18,12 +18,10 @@ import os
 import pathlib
 import pickle
 import sys
-import time
 
 from tests.elastic import job
 
 STEPS = 3  # of a round
-SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
 
 
 def cases():
@@ -49,7 +47,7 @@ def cases():
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """A step that a rank has made.
+    """A step that a rank makes, unless it dies in it.
 
     Attributes:
         round: how many meetings there had been before.
@@ -137,13 +135,11 @@ def main() -> None:
             ends = np.round(np.arange(group.size + 1) / group.size * size).astype(int)
             rank = min(group.rank, group.size - 1)  # it has none while it follows the others
             first, stop = (batch * case.batch + ends[rank : rank + 2]).tolist()
-            self.note = Note(count_meetings(), self.epoch, first, stop)
-            self.is_apart = group.is_apart
+            note = Note(count_meetings(), self.epoch, first, stop)
+            if not group.is_apart:  # before the step, at whose end the ranks may meet
+                written.write(pickle.dumps(dataclasses.astuple(note)))
 
         def on_train_batch_end(self, batch, logs=None):
-            if not self.is_apart:
-                written.write(pickle.dumps(dataclasses.astuple(self.note)))
-                time.sleep(SECONDS)
             count_meetings()
             done = self.epoch * batches + batch + 1
             job.reached(f"step {done}", soon=True)
