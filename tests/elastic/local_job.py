@@ -4,7 +4,8 @@ python -m tfdist run -n 3 --min 1 -m tests.elastic.local_job FOLDER CASE [RANK:S
 
 A plan is as for `tests.elastic.job`, with the moments "strategy", "trace", "step N", "micro N",
 "evaluate", "epoch N", "form N" and "end", and with "meet N" and "met N": before and after its part
-of the N-th try of a meeting.
+of the N-th try of a meeting. "RANK:MISS:N" is no signal: the N-th try fails in this rank alone, when
+the others may have completed it.
 
 Each rank notes each step that it makes, in a file of its own: in which round, and with which
 samples. At the end the others note who has met.
@@ -20,6 +21,7 @@ import pickle
 import sys
 
 from tests.elastic import job
+from tfdist.elastic.forming import GroupIsNoMoreError
 
 STEPS = 3  # of a round
 
@@ -73,8 +75,14 @@ def notes(path):
                 return found
 
 
-def watch_meetings(rounds) -> None:
-    """Counts how often this rank tries to meet the others."""
+def watch_meetings(group, rounds, missed) -> None:
+    """Counts how often this rank tries to meet the others, and breaks the connection in some.
+
+    Args:
+        group: the group.
+        rounds: lets the ranks meet.
+        missed: the numbers of the tries that fail in this rank alone, after its part.
+    """
     meet, numbers = rounds._meet, itertools.count(1)
 
     def counted(batch):
@@ -82,6 +90,9 @@ def watch_meetings(rounds) -> None:
         job.reached(f"meet {number}")
         found = meet(batch)
         job.reached(f"met {number}")
+        if number in missed:
+            group._interrupt(group.generation)
+            raise GroupIsNoMoreError
         return found
 
     rounds._meet = counted
@@ -91,8 +102,13 @@ def main() -> None:
     """Trains, and writes what came of it."""
     folder, name, *plans = pathlib.Path(sys.argv[1]), *sys.argv[2:]
     number = int(os.environ["TFDIST_ELASTIC"].partition(":")[2])
+    missed = []
     for plan in plans:
-        job.note_plan(plan, number)
+        if ":MISS:" in plan:
+            rank, _, meeting = plan.split(":")
+            missed += [int(meeting)] if int(rank) == number else []
+        else:
+            job.note_plan(plan, number)
 
     import keras
     import numpy as np
@@ -110,7 +126,7 @@ def main() -> None:
     strategy = tfdist.Strategy("auto", local=getattr(tfdist, kind)(**arguments))
     job.reached("strategy")
     job.watch_forming(strategy.group._connection)
-    watch_meetings(strategy.group_rounds)
+    watch_meetings(strategy.group, strategy.group_rounds, missed)
     batches = -(-case.rows // case.batch)
     meetings = []
     written = (folder / f"steps-{number}").open("ab", buffering=0)

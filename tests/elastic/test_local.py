@@ -24,6 +24,7 @@ FAULTS = {
         [2],
     ),
     "two die at once": ("mean", ["0:SIGKILL:step 5", "1:SIGKILL:step 5"], [2]),
+    "misses the end of a meeting": ("mean", ["1:MISS:2"], [0, 1, 2]),
     "leaves in a round": ("mean", ["1:SIGTERM:micro 4"], [0, 2]),
     "dies in evaluate": ("outer", ["1:SIGKILL:evaluate"], [0, 2]),
     "dies at an epoch's end": ("mean", ["0:SIGKILL:epoch 1"], [1, 2]),
