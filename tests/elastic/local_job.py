@@ -4,8 +4,8 @@ python -m tfdist run -n 3 --min 1 -m tests.elastic.local_job FOLDER CASE [RANK:S
 
 A plan is as for `tests.elastic.job`, with the moments "strategy", "trace", "step N", "micro N",
 "evaluate", "epoch N", "form N" and "end", and with "meet N" and "met N": before and after its part
-of the N-th try of a meeting. "RANK:MISS:N" is no signal: the N-th try fails in this rank alone, when
-the others may have completed it.
+of the N-th try of a meeting. "RANK:MISS:N" is no signal: the N-th try fails in this rank alone,
+when the others may have completed it.
 
 Each rank notes each step that it makes, in a file of its own: in which round, and with which
 samples. At the end the others note who has met.
