@@ -151,7 +151,7 @@ class GroupRounds:
         metrics = self._strategy.own_metrics(model)
         own = [variable.numpy() for variable in metrics]
         _assign(metrics, totals)
-        results = {name: float(value) for name, value in model.get_metrics_result().items()}
+        results = model.get_metrics_result()
         _assign(metrics, own)
         return results
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.elastic.functions import TrainFunction
@@ -100,4 +101,5 @@ class ElasticLocalStrategy(MultiProcessStrategy):
         found = dict(results)
         if {name for name in logs if not name.startswith("val_")} != set(results):  # as Keras does
             found = step_logs.with_results(dict(logs), results, model, "train_step")
-        logs.update({n: float(v) for n, v in found.items() if n in results})
+        numbers = {n: np.asarray(v) for n, v in found.items() if n in results}
+        logs.update({n: v if v.ndim else v.item() for n, v in numbers.items()})
