@@ -203,8 +203,7 @@ class Group(Forming):
         self._completed += 1
         self.steps += operation.takes_in
         self.residuals.complete()
-        self._last = (result, state)
-        self._entry = None
+        self._last, self._entry = (result, state), None
         if self._journal is not None:
             sent = transfer.without_tensors(result)
             self._entry = Entry(operation.kind, sent, operation.kept(), self.size)
