@@ -4,11 +4,12 @@ python -m tfdist run -n 3 --min 1 -m tests.elastic.local_job FOLDER CASE [RANK:S
 
 A plan is as for `tests.elastic.job`, with the moments "strategy", "trace", "step N", "micro N",
 "evaluate", "epoch N", "form N" and "end", and with "meet N" and "met N": before and after its part
-of the N-th try of a meeting. "RANK:MISS:N" is no signal: the N-th try fails in this rank alone,
-when the others may have completed it.
+of the N-th try of a meeting. "meet joined" and "met joined" are before and after its part of the
+first try with a rank that has joined. "RANK:MISS:N" is no signal: the N-th try fails in this rank
+alone, when the others may have completed it.
 
 Each rank notes each step that it makes, in a file of its own: in which round, and with which
-samples. At the end the others note who has met.
+samples. One that joins notes whose state it has got. At the end the others note who has met.
 """
 
 from __future__ import annotations
@@ -75,21 +76,36 @@ def notes(path):
                 return found
 
 
-def watch_meetings(group, rounds, missed) -> None:
+def note_copied(group, path) -> None:
+    """Notes from which rank this one gets its state, when it joins."""
+    take_in = group._take_in
+
+    def noted(settlement):
+        take_in(settlement)
+        if settlement.is_new:
+            path.write_text(str(group.members[settlement._root]))
+
+    group._take_in = noted
+
+
+def watch_meetings(group, rounds, missed, first) -> None:
     """Counts how often this rank tries to meet the others, and breaks the connection in some.
 
     Args:
         group: the group.
         rounds: lets the ranks meet.
         missed: the numbers of the tries that fail in this rank alone, after its part.
+        first: how many ranks there were at first; others join.
     """
     meet, numbers = rounds._meet, itertools.count(1)
 
     def counted(batch):
-        number = next(numbers)
-        job.reached(f"meet {number}")
+        number, one_joins = next(numbers), max(group.members) >= first
+        for moment in (number, *(["joined"] if one_joins else [])):
+            job.reached(f"meet {moment}")
         found = meet(batch)
-        job.reached(f"met {number}")
+        for moment in (number, *(["joined"] if one_joins else [])):
+            job.reached(f"met {moment}")
         if number in missed:
             group._interrupt(group.generation)
             raise GroupIsNoMoreError
@@ -112,6 +128,7 @@ def main() -> None:
 
     import keras
     import numpy as np
+    import tensorflow as tf
 
     import tfdist
     from tests.local_steps import by_hand
@@ -119,14 +136,18 @@ def main() -> None:
     class Model(keras.Sequential):
         def train_step(self, data):
             job.reached("trace")
-            return super().train_step(data)
+            logs = super().train_step(data)
+            if name == "mean":
+                return logs
+            return {**logs, "own": tf.reduce_mean(data[0])}  # no metric
 
     case = cases()[name]
     kind, arguments = case.local
     strategy = tfdist.Strategy("auto", local=getattr(tfdist, kind)(**arguments))
     job.reached("strategy")
     job.watch_forming(strategy.group._connection)
-    watch_meetings(strategy.group, strategy.group_rounds, missed)
+    note_copied(strategy.group, folder / f"copied-{number}")
+    watch_meetings(strategy.group, strategy.group_rounds, missed, int(os.environ["RANKS"]))
     batches = -(-case.rows // case.batch)
     meetings = []
     written = (folder / f"steps-{number}").open("ab", buffering=0)
@@ -157,6 +178,7 @@ def main() -> None:
 
         def on_train_batch_end(self, batch, logs=None):
             count_meetings()
+            assert all(isinstance(value, float) for value in logs.values()), logs
             done = self.epoch * batches + batch + 1
             job.reached(f"step {done}", soon=True)
             job.reached(f"micro {done}")

@@ -54,41 +54,50 @@ class Members(Replicas):
         case: the case.
         meetings: who met, with how many samples, for each meeting.
         steps: the notes of each rank.
+        copied: whose state each rank has got that has joined.
     """
 
-    def __init__(self, case, meetings, steps):
+    def __init__(self, case, meetings, steps, copied):
         super().__init__(case, 1 + max(steps))
         self.x, self.y = case.data()
+        self._copied = copied
         self._known = set(meetings[0][0])
         self.losses_of = [[] for _ in range(case.epochs)]
         for number, (members, samples) in enumerate(meetings):
             self._round(number, dict(zip(members, samples, strict=True)), steps)
 
     def _round(self, number, met, steps):
-        for member, samples in met.items():
-            made = [note for note in steps[member] if note.round == number] if samples else []
-            assert sum(note.stop - note.first for note in made) == samples
+        joining = set(met) - self._known
+        assert not any(met[member] for member in joining), "one that joins has made no step"
+        copied = {self._copied[member] for member in joining} - set(met)  # were lost after that
+        for member in (*(m for m, samples in met.items() if samples), *copied):
+            made = [note for note in steps[member] if note.round == number]
+            samples = sum(note.stop - note.first for note in made)
+            assert samples == met.get(member, samples)
             for note in made:
                 part = slice(note.first, note.stop)
                 value = self._gradients_of(member, self.x[part], self.y[part])
-                self.losses_of[note.epoch].append((value, note.stop - note.first))
+                if member in met:
+                    self.losses_of[note.epoch].append((value, note.stop - note.first))
                 self._update(member)
-        root = next(member for member in met if member in self._known)
-        for member in set(met) - self._known:
-            assert not met[member], "one that joins has made no step"
-            self._become(member, root)
+        for member in sorted(joining):
+            self._become(member, self._copied[member])
         self._known |= set(met)
         self._meet_without({*range(len(self.models))} - {m for m, n in met.items() if n})
 
     def _become(self, member, root):
+        """Gives a rank that joins the optimizer's own state of another one."""
+        averages = {id(v) for v in self._averages(self.optimizers[member])}  # they meet
         ours, theirs = self.optimizers[member].variables, self.optimizers[root].variables
         for our, their in zip(ours, theirs, strict=True):
-            our.assign(their)
+            if id(our) not in averages:
+                our.assign(their)
 
     def _meet_without(self, others):
         for member in others:
             self.samples[member] = self.unsettled[member] = 0
-        self.meet()
+        if self.samples.any():
+            self.meet()  # else all have what the last meeting has left
 
 
 def check(folder, left, case):
@@ -105,7 +114,8 @@ def check(folder, left, case):
                 np.testing.assert_array_equal(loaded, saved)
         for ours, theirs in zip(result["weights"], first["weights"], strict=True):
             np.testing.assert_array_equal(ours, theirs)
-    by_hand = Members(case, first["meetings"], steps)
+    copied = {int(p.name.split("-")[1]): int(p.read_text()) for p in folder.glob("copied-*")}
+    by_hand = Members(case, first["meetings"], steps, copied)
     averages = [optimizer.variables for optimizer in by_hand.optimizers]
     by_hand.finish()
     model = by_hand.models[left[0]]
@@ -124,12 +134,11 @@ def check(folder, left, case):
     return first
 
 
-def train(folder, engine, case, *faults, least=1, restarts=0, **environ):
-    job = ["tfdist", "run", "-n", "3", "--min", str(least), "--strategy", engine]
+def train(folder, engine, case, *faults, ranks=3, least=1, restarts=0):
+    job = ["tfdist", "run", "-n", str(ranks), "--min", str(least), "--strategy", engine]
     job += ["--restarts", str(restarts), "--stall-timeout", "3", "--timeout", str(DEADLINE)]
-    return launch(
-        folder, *job, "-m", "tests.elastic.local_job", str(folder), case, *faults, **environ
-    )
+    job += ["-m", "tests.elastic.local_job", str(folder), case, *faults]
+    return launch(folder, *job, RANKS=str(ranks))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -159,3 +168,24 @@ def test_one_that_joins_takes_part_from_the_next_round(name, engine, tmp_path):
     assert dict(zip(*joined))[max(there)] == 0
     last = dict(zip(*first["meetings"][-1]))
     assert all(last.values()), "all have made steps since"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("case", "moment"),
+    [
+        ("mean", "meet"),
+        pytest.param("outer", "meet", marks=pytest.mark.full),
+        pytest.param("mean", "met", marks=pytest.mark.full),
+    ],
+)
+def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_it(
+    case, moment, engine, tmp_path
+):
+    faults = ["1:SIGKILL:micro 5", f"0:SIGKILL:{moment} joined"]
+    done = train(tmp_path, engine, case, *faults, ranks=2, least=2, restarts=2)
+    assert done.returncode == 0, done.stderr
+    first = check(tmp_path, [2, 3], cases()[case])
+    assert (tmp_path / "copied-2").read_text() == "0", "it has copied the rank that was lost"
+    if moment == "meet":
+        assert ((2, 3), (0, 0)) in first["meetings"], "nobody was left who had learned something"

@@ -8,7 +8,8 @@ the meeting with the weights of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import keras
@@ -17,8 +18,11 @@ import tensorflow as tf
 
 from tfdist.elastic import traces
 from tfdist.elastic.group import Group
+from tfdist.elastic.local_metrics import RoundMetrics
 from tfdist.elastic.operations import Step, Sum
+from tfdist.elastic.state import Snapshot
 from tfdist.step.all_rounds import AllRounds
+from tfdist.step.local_rounds import LocalRounds
 from tfdist.structures import Structure
 
 _KIND = "meeting of local steps"
@@ -49,6 +53,9 @@ class _Strategy(Protocol):
     def own_metrics(self, model: keras.Model) -> list[tf.Variable]:
         """The variables of this process in which metrics count this rank's samples."""
 
+    def set_in_rounds(self) -> Mapping[int, tf.Variable]:
+        """What steps of rounds set, and what becomes equal where these end; by number."""
+
     def read_between_steps(self, model: keras.Model) -> Sequence[tf.Variable]:
         """The variables that are read between steps."""
 
@@ -74,17 +81,22 @@ class GroupRounds:
         self._own = 0  # as many of them has this rank made
         self._batch: Structure = None
         self._model: keras.Model | None = None
-        self._before: dict[int, np.ndarray] = {}  # what metrics had counted where the round began
-        self._traced: tuple[tuple, Callable[[], None]] = ((), lambda: None)
+        self._metrics = RoundMetrics(strategy.own_metrics, total)
+        self._whole = Snapshot({})  # what the steps of the round set, as it was where it began
+        self._traced = _Traced()
 
     # --- the steps of a round -----------------------------------------------------------------
 
     def begin_step(self, model: keras.Model) -> None:
-        """Called before each train step of `model`."""
-        if not self._since:
-            self._model = model
-            metrics = self._strategy.own_metrics(model)
-            self._before = {id(variable): variable.numpy() for variable in metrics}
+        """Called before each train step of `model`, when it has been traced."""
+        if self._model is not model:
+            self.finish()  # an error may have ended the training of another model within a round
+        if self._since:
+            self._metrics.look()
+            return
+        self._model = model
+        self._metrics.begin(model)
+        self._whole = Snapshot(self._strategy.set_in_rounds())
 
     def end_step(self, batch: Structure, *, is_made: bool) -> None:
         """Called after it. The ranks meet, if it is time.
@@ -96,16 +108,17 @@ class GroupRounds:
         self._batch = batch
         self._since += 1
         self._own += is_made
+        self._metrics.note_step()
         if self._since >= self._steps:
             self.finish()
 
     def finish(self) -> None:
         """Lets the ranks meet, if there have been steps since they have met; called by all."""
-        if not self._since:
-            return
         model = self._model
-        assert model is not None
-        operation = Step(
+        if not self._since or model is None:
+            return
+        self._metrics.look()
+        operation = _Meeting(
             self._meet,
             lambda batch: None,
             self._batch,
@@ -114,11 +127,23 @@ class GroupRounds:
             makes_variables=False,
             read=lambda: self._strategy.read_between_steps(model),
             takes_in=True,
+            # What a rank has that has joined in this round is whole, whatever it had before.
+            whole=lambda: self._whole if self._own else None,
         )
         members, samples = self._strategy.group.execute(operation)
         self.last = Met(tuple(members), tuple(samples))
         self._since = self._own = 0
-        self._batch = None
+        self._batch = self._model = None
+        self._whole = Snapshot({})
+        self._metrics.end()
+
+    def results(self, model: keras.Model) -> dict:
+        """The results of metrics over the samples of all ranks, also within a round; for all."""
+        if not self._since:
+            return model.get_metrics_result()
+        self._metrics.look()
+        totals = self._strategy.group.execute(Sum(self._metrics.totals, "sum of metrics"))
+        return self._metrics.results(model, totals)
 
     def check_traced(self) -> None:
         """Called when a step is traced, before it runs.
@@ -141,37 +166,6 @@ class GroupRounds:
                     "leave that out. Received: an optimizer with accumulation_steps or compression"
                 )
 
-    # --- metrics ------------------------------------------------------------------------------
-
-    def results(self, model: keras.Model) -> dict:
-        """The results of metrics over the samples of all ranks, also within a round; for all."""
-        if not self._since:
-            return model.get_metrics_result()
-        totals = self._strategy.group.execute(Sum(lambda: self._totals(model), "sum of metrics"))
-        metrics = self._strategy.own_metrics(model)
-        own = [variable.numpy() for variable in metrics]
-        _assign(metrics, totals)
-        results = model.get_metrics_result()
-        _assign(metrics, own)
-        return results
-
-    def _totals(self, model: keras.Model) -> list[np.ndarray]:
-        """What the metrics have counted in all ranks."""
-        metrics = self._strategy.own_metrics(model)
-        now = [variable.numpy() for variable in metrics]
-        before = [self._before.get(id(v), np.zeros_like(n)) for v, n in zip(metrics, now)]
-        # A rank that joins has the numbers of another rank here, which that rank brings itself.
-        added = [n - b if self._own else np.zeros_like(b) for n, b in zip(now, before)]
-        found = list(before)
-        for dtype in dict.fromkeys(value.dtype for value in added):
-            places = [place for place, value in enumerate(added) if value.dtype == dtype]
-            flat = np.concatenate([added[place].ravel() for place in places])
-            sums = self._total(tf.constant(flat)).numpy()
-            ends = np.cumsum([added[place].size for place in places])[:-1]
-            for place, part in zip(places, np.split(sums, ends)):
-                found[place] = before[place] + part.reshape(before[place].shape)
-        return found
-
     # --- the meeting --------------------------------------------------------------------------
 
     def _meet(self, batch: Structure) -> tuple[list[int], list[int]]:
@@ -180,8 +174,7 @@ class GroupRounds:
         Returns:
             The numbers of the ranks, and their samples.
         """
-        group, model = self._strategy.group, self._model
-        assert model is not None
+        group = self._strategy.group
         rounds = self._strategy.all_rounds.under_way()
         if not self._own:
             for each in rounds:
@@ -189,7 +182,7 @@ class GroupRounds:
         samples = np.zeros(group.size, np.int64)
         samples[group.rank] = max((each.state.samples_present() for each in rounds), default=0)
         found = self._total(tf.constant(samples)).numpy().tolist()
-        _assign(self._strategy.own_metrics(model), self._totals(model))
+        self._metrics.set_totals()
         self._function()()
         return list(group.members), found
 
@@ -198,18 +191,63 @@ class GroupRounds:
         strategy, generation = self._strategy, self._strategy.group.generation
         rounds = strategy.all_rounds.under_way()
         begun = [each.begun_and_unsettled for each in rounds]
-        key = (generation, *map(id, rounds), *begun, *(len(each.trained) for each in rounds))
-        if key != self._traced[0]:
+        key = (generation, *begun, *(len(each.trained) for each in rounds))
+        if self._traced.fits(rounds, key):
+            return self._traced.function
+        # A trace must not keep the optimizers of a model that nobody uses any more.
+        known = [weakref.ref(each) for each in rounds]
 
-            def meeting_of_rounds() -> None:
-                with traces.of_generation(generation), strategy.scope():
-                    for each, (has_begun, is_unsettled) in zip(rounds, begun):
-                        each.bring_together(has_begun, is_unsettled)
+        def meeting_of_rounds() -> None:
+            with traces.of_generation(generation), strategy.scope():
+                for reference, (has_begun, is_unsettled) in zip(known, begun):
+                    each = reference()
+                    assert each is not None
+                    each.bring_together(has_begun, is_unsettled)
 
-            self._traced = (key, tf.function(meeting_of_rounds, autograph=False))
-        return self._traced[1]
+        function = tf.function(meeting_of_rounds, autograph=False)
+        self._traced = _Traced(known, key, function)
+        return function
 
 
-def _assign(variables: Sequence[tf.Variable], values: Sequence[np.ndarray]) -> None:
-    for variable, value in zip(variables, values):
-        variable.assign(value)
+class _Meeting(Step):
+    """The end of a round. Ranks that join have no part in it, and get what is whole.
+
+    Args:
+        given: as for `Step`.
+        whole: returns what the steps of the round have set, as it was where the round began; None
+            if this rank has made no step in it.
+        options: as for `Step`.
+    """
+
+    def __init__(self, *given: Any, whole: Callable[[], Snapshot | None], **options: Any):
+        super().__init__(*given, **options)
+        self._whole = whole
+
+    def handed_over(self) -> Snapshot:
+        """What all ranks have, and what this one has for itself; not what it has learned alone.
+
+        This rank may be lost before the meeting ends. Then what it has learned is lost too.
+        """
+        found, whole = super().handed_over(), self._whole()
+        found.values.update({} if whole is None else whole.values)
+        return found
+
+
+class _Traced(NamedTuple):
+    """A function that ends rounds, as it was traced last.
+
+    Attributes:
+        rounds: these rounds.
+        key: what else it was traced for.
+        function: the function.
+    """
+
+    rounds: Sequence[weakref.ref[LocalRounds]] = ()
+    key: tuple = ()
+    function: Callable[[], None] = lambda: None
+
+    def fits(self, rounds: Sequence[LocalRounds], key: tuple) -> bool:
+        """Whether it ends `rounds`."""
+        known = [reference() for reference in self.rounds]
+        are_same = len(known) == len(rounds) and all(a is b for a, b in zip(known, rounds))
+        return are_same and key == self.key

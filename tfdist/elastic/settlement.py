@@ -91,7 +91,7 @@ class Settlement:
             self._residuals.start_anew()
         for number in range(self._count):
             self._hand_over_window(number)
-        self.send_state(Snapshot(self._made.alive()), to_this_rank=self.is_new, joins=True)
+        self.send_state(self._operation.handed_over(), to_this_rank=self.is_new, joins=True)
         given = belongings.given() if self.is_root else None
         found = transfer.object_of(self._carry, given, is_root=self.is_root)
         if self.is_new:

@@ -66,6 +66,10 @@ class AllRounds:
         for rounds in self.under_way():
             self.exchanging.wait(rounds)
             rounds.finish()
+        self.release()
+
+    def release(self) -> None:
+        """Called when all rounds have ended: nobody needs them any more."""
         self._held.clear()
 
     def _existing(self) -> list[LocalRounds]:

@@ -45,7 +45,7 @@ class ElasticStrategy(ElasticLocalStrategy):
         self, options: Options, group: Group, engine: Engine, device: str, log_all_ranks: bool
     ) -> None:
         self.group = group
-        self._train_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._windows: weakref.WeakKeyDictionary[keras.Model, int] = weakref.WeakKeyDictionary()
         self._equal = 0  # so many of the variables were made equal in all ranks
         compat.install_collectives()
         compat.separate_collectives(self)
@@ -157,7 +157,7 @@ class ElasticStrategy(ElasticLocalStrategy):
         if isinstance(model.train_function, TrainFunction):
             return
         wrapping.wrap_optimizers(model)
-        before = self._train_functions.get(model)
+        before = self._windows.get(model)
 
         def step_of(name: str, reduction: str) -> Callable[[Structure], Structure]:
             def one_step_on_data(batch: Structure) -> Structure:
@@ -178,9 +178,9 @@ class ElasticStrategy(ElasticLocalStrategy):
         model.train_function.rounds = self.group_rounds
         model.test_function = function(StepsFunction, "test_step", "auto")
         model.predict_function = function(PredictFunction, "predict_step", "concat")
-        self._train_functions[model] = model.train_function
+        self._windows[model] = model.train_function.number
         if before is not None:
-            before.close()
+            self.group.windows.close(before)
             model.train_function.begin_anew()
 
     def trace_anew(self, model: keras.Model) -> None:

@@ -61,6 +61,13 @@ class ElasticLocalStrategy(MultiProcessStrategy):
             own = (v for v in rounds.state.owned if id(v) not in averages)
             yield from (self.experimental_local_results(v)[0] for v in own)
 
+    def set_in_rounds(self) -> dict[int, tf.Variable]:
+        """What steps of rounds set, and what becomes equal where these end; by number."""
+        rounds = self.all_rounds.of(None)
+        found = [v.value for each in rounds for v in [*each.averaged, *(each.changed or ())]]
+        ids = {id(self.experimental_local_results(value)[0]) for value in found}
+        return {n: v for n, v in self.group.made.alive().items() if id(v) in ids}
+
     def own_metrics(self, model: keras.Model) -> list[tf.Variable]:
         """The variables of this process in which metrics count this rank's samples."""
         extended: ElasticExtended = self.extended
@@ -78,12 +85,6 @@ class ElasticLocalStrategy(MultiProcessStrategy):
     def _kind_of_train_function(self, model: keras.Model) -> type[TrainFunction]:
         if self.group_rounds is None:
             return TrainFunction
-        if model.run_eagerly:
-            raise ValueError(
-                "In an elastic job (`tfdist run --min`) with `local`, a rank that joins traces the "
-                "step of the others without running it. Compile with `run_eagerly=False`, or start "
-                "the job without --min. Received: run_eagerly=True"
-            )
         return LocalTrainFunction
 
     def finish_rounds(self) -> None:
@@ -91,6 +92,7 @@ class ElasticLocalStrategy(MultiProcessStrategy):
         if self.group_rounds is not None:
             self._between_steps.note_end_of_round()
             self.group_rounds.finish()
+            self.all_rounds.release()
 
     def make_logs_equal(self, model: keras.Model, logs: dict, results: dict | None = None) -> None:
         """Gives all ranks the same logs; see `ApartStrategy`. Metrics count all ranks' samples."""

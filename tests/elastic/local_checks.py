@@ -1,0 +1,105 @@
+"""What local steps do in an elastic job in which nobody is lost; each rank checks it for itself.
+
+python -m tfdist run -n 2 --min 2 -m tests.elastic.local_checks CHECK
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+ROWS, BATCH = 64, 8  # a round has three steps, the epoch eight
+
+
+def main() -> None:
+    """Runs one check."""
+    import keras
+    import numpy as np
+    import pytest
+
+    import tfdist
+
+    strategy = tfdist.Strategy("auto", local=tfdist.DiLoCo(3))
+    random = np.random.default_rng(0)
+    x = random.normal(size=(ROWS, 4)).astype("float32")
+    y = (x.sum(1, keepdims=True) > 0).astype("float32")
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+
+    def made(rate=0.01, **compiled):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.Adam(rate), "mse", metrics=["mae"], **compiled)
+        return model
+
+    class Once(keras.callbacks.Callback):
+        """Does something once, within a round."""
+
+        decides_in_batches = False
+        changes_variables = False
+
+        def __init__(self, act):
+            super().__init__()
+            self._act = act
+
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                self._act(self.model)
+
+    def counts(model, first):
+        """What metrics are to come to that count from a sample on, if nothing is learned."""
+        error = (model.predict(x, verbose=0) - y)[first:]
+        return pytest.approx({"loss": np.square(error).mean(), "mae": np.abs(error).mean()})
+
+    def numbers_of(history):
+        return {name: history.history[name][-1] for name in ("loss", "mae")}
+
+    def metrics_that_are_reset_within_a_round() -> None:
+        model, reset = made(rate=0.0), Once(lambda model: model.reset_metrics())
+        history = model.fit(x, y, callbacks=[reset], **options)
+        assert numbers_of(history) == counts(model, first=5 * BATCH)
+
+    def another_model_after_an_error_within_a_round() -> None:
+        def fail(model):
+            raise KeyError("stop")
+
+        with pytest.raises(KeyError):
+            made().fit(x, y, callbacks=[Once(fail)], **options)
+        model = made(rate=0.0)
+        assert numbers_of(model.fit(x, y, **options)) == counts(model, first=0)
+
+    def models_that_are_freed() -> None:
+        known = []
+        for _ in range(4):
+            model = made()
+            model.fit(x, y, **options)
+            known.append(weakref.ref(model.optimizer))
+            del model
+            keras.backend.clear_session()
+            gc.collect()
+            strategy.processes.all_gather([0])  # the group keeps what it did last
+        gc.collect()
+        alive = sum(reference() is not None for reference in known)
+        assert alive <= 1, "the group knows the callbacks of the last training"
+
+    def steps_that_are_not_traced() -> None:
+        model = made(rate=0.0)
+        history = model.fit(x, y, **options)
+        model.run_eagerly = True
+        found = model.evaluate(x, y, batch_size=BATCH, return_dict=True, verbose=0)
+        assert found == pytest.approx(numbers_of(history))
+        with pytest.raises(ValueError, match="traces the step of the others without running it"):
+            model.fit(x, y, **options)
+
+    checks = [
+        metrics_that_are_reset_within_a_round,
+        another_model_after_an_error_within_a_round,
+        models_that_are_freed,
+        steps_that_are_not_traced,
+    ]
+    {check.__name__: check for check in checks}[sys.argv[1]]()
+    print(f"passed: {sys.argv[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
