@@ -189,3 +189,21 @@ def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_
     assert (tmp_path / "copied-2").read_text() == "0", "it has copied the rank that was lost"
     if moment == "meet":
         assert ((2, 3), (0, 0)) in first["meetings"], "nobody was left who had learned something"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "check",
+    [
+        "metrics_that_are_reset_within_a_round",
+        "models_that_are_freed",
+        "steps_that_are_not_traced",
+        "metrics_that_are_no_sums",
+    ],
+)
+def test_what_local_steps_do_where_nobody_is_lost(check, engine, tmp_path):
+    job = ["tfdist", "run", "-n", "2", "--min", "2", "--strategy", engine]
+    job += ["--timeout", str(DEADLINE), "-m", "tests.elastic.local_checks", check]
+    done = launch(tmp_path, *job)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"passed: {check}") == 2, "in both ranks"

@@ -89,8 +89,6 @@ class GroupRounds:
 
     def begin_step(self, model: keras.Model) -> None:
         """Called before each train step of `model`, when it has been traced."""
-        if self._model is not model:
-            self.finish()  # an error may have ended the training of another model within a round
         if self._since:
             self._metrics.look()
             return

@@ -55,11 +55,11 @@ class ElasticLocalStrategy(MultiProcessStrategy):
         return None if local is None or local.is_synchronous else local
 
     def kept_apart(self) -> Iterable[tf.Variable]:
-        """What each rank has for itself between rounds: the state of its optimizers."""
+        """What each rank has for itself between rounds: its optimizers' state, its last samples."""
         for rounds in self.all_rounds.of(None):
             averages = {id(v.value) for v in rounds.averaged}
-            own = (v for v in rounds.state.owned if id(v) not in averages)
-            yield from (self.experimental_local_results(v)[0] for v in own)
+            own = [v for v in rounds.state.owned if id(v) not in averages]
+            yield from (self.experimental_local_results(v)[0] for v in (*own, rounds.state.last))
 
     def set_in_rounds(self) -> dict[int, tf.Variable]:
         """What steps of rounds set, and what becomes equal where these end; by number."""
