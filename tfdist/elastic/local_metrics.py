@@ -6,27 +6,13 @@ what each rank has added in the round. So what a lost rank has counted is lost w
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-
-@dataclasses.dataclass
-class _Count:
-    """A variable of a metric.
-
-    Attributes:
-        variable: of this process.
-        base: its value where the round began, or to which it was set since; the same in all ranks.
-        now: its value after the last step, or to which it was set since.
-    """
-
-    variable: tf.Variable
-    base: tf.Tensor
-    now: tf.Tensor
+from tfdist.elastic.state import Snapshot
 
 
 class RoundMetrics:
@@ -47,30 +33,36 @@ class RoundMetrics:
     ):
         self._variables = variables
         self._total = total
-        self._counts: list[_Count] = []
+        self._counted: list[tf.Variable] = []
+        # Their values where the round began, or to which they were set since; alike in all ranks.
+        self._base: list[np.ndarray] = []
+        # Their values after the last step, or to which they were set since.
+        self._now: list[tf.Tensor] = []
+        # For each look, their values after the step before, and then.
+        self._seen: list[tuple[list[tf.Tensor], list[tf.Tensor]]] = []
 
     def begin(self, model: keras.Model) -> None:
         """Called where a round begins."""
-        values = [(variable, variable.read_value()) for variable in self._variables(model)]
-        self._counts = [_Count(variable, value, value) for variable, value in values]
+        self._counted = self._variables(model)
+        self._now = self._read()
+        self._base = [value.numpy() for value in self._now]
 
     def look(self) -> None:
-        """Called before anything is done with the metrics: somebody may have set them."""
-        for count in self._counts:
-            value = count.variable.read_value()
-            # No number is asked for here: the device may still be at the last step.
-            is_same = tf.reduce_all(tf.equal(value, count.now))
-            count.base = tf.where(is_same, count.base, value)
-            count.now = value
+        """Called before anything is done with the metrics: somebody may have set them.
+
+        No number is asked for yet, as the device may still be at the last step.
+        """
+        values = self._read()
+        self._seen.append((self._now, values))
+        self._now = values
 
     def note_step(self) -> None:
         """Called after each step of this rank."""
-        for count in self._counts:
-            count.now = count.variable.read_value()
+        self._now = self._read()
 
     def end(self) -> None:
         """Called where the round has ended."""
-        self._counts = []
+        self._counted, self._base, self._now, self._seen = [], [], [], []
 
     def totals(self) -> list[np.ndarray]:
         """What the metrics have counted in all ranks; called by all.
@@ -78,8 +70,8 @@ class RoundMetrics:
         It does not depend on what the variables are now: in a rank that joins they are those of
         another rank, which brings its part itself.
         """
-        base = [count.base.numpy() for count in self._counts]
-        added = [count.now.numpy() - b for count, b in zip(self._counts, base)]
+        base = self._base_by_now()
+        added = [value.numpy() - b for value, b in zip(self._now, base)]
         found = list(base)
         for dtype in dict.fromkeys(value.dtype for value in added):
             places = [place for place, value in enumerate(added) if value.dtype == dtype]
@@ -98,9 +90,20 @@ class RoundMetrics:
         """The results of the metrics of `model` for `totals`; they go on with what they have."""
         self._assign(totals)
         results = model.get_metrics_result()
-        self._assign([count.now for count in self._counts])
+        self._assign(self._now)
         return results
 
+    def _base_by_now(self) -> list[np.ndarray]:
+        for before, values in self._seen:
+            for place, (old, new) in enumerate(zip(before, values)):
+                if not np.array_equal(old.numpy(), new.numpy()):
+                    self._base[place] = new.numpy()
+        self._seen.clear()
+        return list(self._base)
+
+    def _read(self) -> list[tf.Tensor]:
+        return list(Snapshot(dict(enumerate(self._counted))).values.values())
+
     def _assign(self, values: Sequence[np.ndarray | tf.Tensor]) -> None:
-        for count, value in zip(self._counts, values, strict=True):
-            count.variable.assign(value)
+        for variable, value in zip(self._counted, values, strict=True):
+            variable.assign(value)

@@ -130,6 +130,11 @@ class GroupRounds:
         )
         members, samples = self._strategy.group.execute(operation)
         self.last = Met(tuple(members), tuple(samples))
+        if not any(samples) and self._strategy.group.rank == 0:
+            tf.get_logger().warning(
+                "tfdist: all ranks that have trained since the last meeting of local steps are "
+                "lost, so the others go on from what that meeting has left."
+            )
         self._since = self._own = 0
         self._batch = self._model = None
         self._whole = Snapshot({})

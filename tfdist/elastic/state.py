@@ -86,8 +86,8 @@ class _Handle(NamedTuple):
         return isinstance(other, _Handle) and self.tensor is other.tensor
 
 
-# All variables, those of a window, those of each rank itself, those of a round.
-@functools.lru_cache(maxsize=5)
+# All variables, those of a window, those of each rank itself, those of a round, and its metrics.
+@functools.lru_cache(maxsize=6)
 def _reader(handles: tuple[_Handle, ...]) -> Callable[[], list[tf.Tensor]]:
     """A function that reads variables in one call, many times faster than one by one."""
     if not handles:
