@@ -194,7 +194,7 @@ def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_
     assert (tmp_path / "copied-2").read_text() == "0", "it has copied the rank that was lost"
     if moment == "meet":
         assert ((2, 3), (0, 0)) in first["meetings"], "nobody was left who had learned something"
-        assert done.stderr.count("all ranks that have trained since the last meeting") == 1
+        assert "all ranks that have trained since the last meeting" in done.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -20,7 +20,7 @@ from tfdist.elastic import traces
 from tfdist.elastic.group import Group
 from tfdist.elastic.local_metrics import RoundMetrics
 from tfdist.elastic.operations import Step, Sum
-from tfdist.elastic.state import Snapshot
+from tfdist.elastic.state import Made, Snapshot
 from tfdist.step.all_rounds import AllRounds
 from tfdist.step.local_rounds import LocalRounds
 from tfdist.structures import Structure
@@ -116,21 +116,18 @@ class GroupRounds:
         if not self._since or model is None:
             return
         self._metrics.look()
+        group, strategy = self._strategy.group, self._strategy
         operation = _Meeting(
             self._meet,
-            lambda batch: None,
             self._batch,
-            self._strategy.group.made,
-            _KIND,
-            makes_variables=False,
-            read=lambda: self._strategy.read_between_steps(model),
-            takes_in=True,
+            group.made,
+            lambda: strategy.read_between_steps(model),
             # What a rank has that has joined in this round is whole, whatever it had before.
-            whole=lambda: self._whole if self._own else None,
+            lambda: self._whole if self._own else None,
         )
-        members, samples = self._strategy.group.execute(operation)
+        members, samples = group.execute(operation)
         self.last = Met(tuple(members), tuple(samples))
-        if not any(samples) and self._strategy.group.rank == 0:
+        if not any(samples) and group.rank == 0:
             tf.get_logger().warning(
                 "tfdist: all ranks that have trained since the last meeting of local steps are "
                 "lost, so the others go on from what that meeting has left."
@@ -216,14 +213,25 @@ class _Meeting(Step):
     """The end of a round. Ranks that join have no part in it, and get what is whole.
 
     Args:
-        given: as for `Step`.
+        meet: the rank's part of the meeting.
+        batch: as for `Step`.
+        made: as for `Step`.
+        read: as for `Step`.
         whole: returns what the steps of the round have set, as it was where the round began; None
             if this rank has made no step in it.
-        options: as for `Step`.
     """
 
-    def __init__(self, *given: Any, whole: Callable[[], Snapshot | None], **options: Any):
-        super().__init__(*given, **options)
+    def __init__(
+        self,
+        meet: Callable[[Structure], Structure],
+        batch: Structure,
+        made: Made,
+        read: Callable[[], Sequence[tf.Variable]],
+        whole: Callable[[], Snapshot | None],
+    ):
+        super().__init__(
+            meet, _no_trace, batch, made, _KIND, makes_variables=False, read=read, takes_in=True
+        )
         self._whole = whole
 
     def handed_over(self) -> Snapshot:
@@ -234,6 +242,10 @@ class _Meeting(Step):
         found, whole = super().handed_over(), self._whole()
         found.values.update({} if whole is None else whole.values)
         return found
+
+
+def _no_trace(batch: Structure) -> None:
+    """A meeting makes no variables."""
 
 
 class _Traced(NamedTuple):
