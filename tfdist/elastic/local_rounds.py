@@ -2,8 +2,8 @@
 
 The steps of a round need no group. So a rank that is lost takes along what it has learned since the
 ranks have met last, and nothing else: the others meet without it. A rank that joins comes to a
-meeting without a step of its own. It gets the state of the others, counts by no sample, and leaves
-the meeting with the weights of all.
+meeting without a step of its own. It gets what the last meeting has left, counts by no sample, and
+leaves the meeting with the weights of all.
 """
 
 from __future__ import annotations
