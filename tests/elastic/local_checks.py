@@ -78,15 +78,27 @@ def main() -> None:
     def metrics_that_are_no_sums() -> None:
         class Largest(keras.metrics.Metric):
             def __init__(self, aggregation):
-                super().__init__()
+                super().__init__(name="largest")
                 self.most = self.add_variable((), "zeros", aggregation=aggregation, name="most")
 
-        with strategy.scope():
-            Largest("sum")
-            for aggregation in ("mean", "only_first_replica"):
-                received = f"is added up.* Received: most with aggregation={aggregation.upper()}"
-                with pytest.raises(ValueError, match=received):
-                    Largest(aggregation)
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                self.most.assign(keras.ops.maximum(self.most, keras.ops.max(y_pred)))
+
+            def result(self):
+                return self.most
+
+        for of, aggregation in (
+            (strategy, "mean"),
+            (strategy, "only_first_replica"),
+            (tfdist.Strategy("auto"), "mean"),
+        ):
+            with of.scope():
+                model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+                model.compile("adam", "mse", metrics=[Largest(aggregation)])
+            received = f"added up.* Received: .*most with aggregation='{aggregation}'"
+            with pytest.raises(ValueError, match=received):
+                model.fit(x, y, **options)
+            assert model.optimizer.iterations == 0, "before the first step"
 
     checks = [
         metrics_that_are_reset_within_a_round,

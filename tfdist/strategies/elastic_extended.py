@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfdist.elastic.state import Made
 from tfdist.engines.contract import Engine
 from tfdist.step import sums
-from tfdist.strategies.elastic_refusals import check_is_sum
 from tfdist.strategies.engine_extended import EngineExtended
 
 
@@ -35,8 +34,6 @@ class ElasticExtended(EngineExtended):
     def _create_variable(self, next_creator: Callable, **kwargs: Any) -> Any:
         counts = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
         if counts:
-            aggregation = kwargs.get("aggregation", tf.VariableAggregation.NONE)
-            check_is_sum(kwargs.get("name") or "a variable", aggregation)
             kwargs["synchronization"] = tf.VariableSynchronization.ON_WRITE
             kwargs["aggregation"] = tf.VariableAggregation.NONE
         variable = super()._create_variable(next_creator, **kwargs)

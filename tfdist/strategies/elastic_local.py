@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.elastic import metrics
 from tfdist.elastic.functions import TrainFunction
 from tfdist.elastic.group import Group
 from tfdist.elastic.local_functions import LocalTrainFunction
@@ -71,8 +72,7 @@ class ElasticLocalStrategy(MultiProcessStrategy):
     def own_metrics(self, model: keras.Model) -> list[tf.Variable]:
         """The variables of this process in which metrics count this rank's samples."""
         extended: ElasticExtended = self.extended
-        found = [v.value for metric in model.metrics for v in metric.variables]
-        summed = [v for v in found if extended.is_summed(v)]
+        summed = metrics.own(model, extended.is_summed)
         numbers = [v for v in summed if v.dtype.is_floating or v.dtype.is_integer]
         return [self.experimental_local_results(v)[0] for v in numbers]
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from tfdist.options import Options
-
-_NO_SUMS = (tf.VariableAggregation.MEAN, tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
 
 def own_loop(what: str) -> ValueError:
@@ -16,22 +12,6 @@ def own_loop(what: str) -> ValueError:
         "when a rank is lost; start a loop of your own without --min. "
         f"Received: {what} outside of them"
     )
-
-
-def check_is_sum(name: str, aggregation: tf.VariableAggregation) -> None:
-    """Raises ValueError for a variable in which each rank counts, and that is no sum.
-
-    Args:
-        name: the variable's name.
-        aggregation: what becomes of the ranks' values where the variable is read.
-    """
-    if aggregation in _NO_SUMS:
-        raise ValueError(
-            "In an elastic job (`tfdist run --min`) what each rank counts for itself, such as the "
-            "state of a metric, is added up, so that it is not lost with a rank. Make the variable "
-            'with `aggregation="sum"` and let it count something that can be added up, or start '
-            f"the job without --min. Received: {name} with aggregation={aggregation.name}"
-        )
 
 
 def check_options(options: Options) -> None:
