@@ -72,10 +72,21 @@ def test_something_else_than_a_choice():
         Options(local=8)
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"compression": "int8"}, "compression"),
+        ({"accumulation_steps": 2}, "accumulation_steps"),
+        ({"local": tfdist.LocalSGD(4, after=1)}, "after"),
+        ({"local": tfdist.DiLoCo(4, fragments=2)}, "fragments"),
+        ({"local": tfdist.DiLoCo(4, overlap=1)}, "overlap"),
+        ({"local": tfdist.LocalSGD("2s")}, "rounds by time"),
+    ],
+)
 @pytest.mark.parametrize("kind", [ElasticMultiWorkerStrategy, ElasticHorovodStrategy])
-def test_elastic_jobs(kind):
-    with pytest.raises(ValueError, match="lost with the rank. Start the job without --min"):
-        kind(local=LOCAL)
+def test_what_elastic_jobs_cannot_do_in_rounds(kind, options, named):
+    with pytest.raises(ValueError, match=f"without --min, or leave out: .*{named}.* Received: "):
+        kind(**{"local": LOCAL, **options})
 
 
 def test_parameter_servers():

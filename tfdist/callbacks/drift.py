@@ -38,4 +38,4 @@ class Drift(keras.callbacks.Callback):
         """Adds the drift; NaN if no round has ended in this epoch."""
         rounds = getattr(self.model.optimizer, "rounds", None)
         if rounds is not None and logs is not None:
-            logs["drift"] = rounds.take_drift()
+            logs["drift"] = rounds.state.take_drift()

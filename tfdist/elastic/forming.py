@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tfdist.elastic.connection import Connection
 from tfdist.elastic.formation import Formation
@@ -64,6 +65,16 @@ class Forming:
         if (rank, size) != (self.rank, self.size):
             self.rank, self.size = rank, size
             self._announce()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """In this context a rank that follows the others is the only one of its group."""
+        size = self.size
+        self._stand_at(1, 1)
+        try:
+            yield
+        finally:
+            self._stand_at(size, size)
 
     def _announce(self) -> None:
         for watcher in self._watchers:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist.data.batches import as_tensors
 from tfdist.elastic import traces
 from tfdist.elastic.group import Group
+from tfdist.elastic.local_rounds import GroupRounds
 from tfdist.elastic.operations import Step
 from tfdist.elastic.windows import Window
 from tfdist.structures import Structure
@@ -37,6 +38,9 @@ class ElasticFunction:
         step: does one step with a batch.
         accumulated: the gradients that wait.
         read: the variables that are read between steps.
+
+    Attributes:
+        number: of the window of its accumulated gradients.
     """
 
     _kind = ""
@@ -57,7 +61,7 @@ class ElasticFunction:
         self._traced: tuple[int, Callable[[Structure], Structure]] = (-1, step)
         self._read = read
         self._is_first = True
-        self._number = group.windows.new_number()
+        self.number = group.windows.new_number()
 
     def step(self, batch: Structure) -> Structure:
         """The results of a step with `batch`, the same in all ranks; a part of an operation."""
@@ -131,11 +135,16 @@ class StepsFunction(ElasticFunction):
 
 
 class TrainFunction(StepsFunction):
-    """Keras' function of `fit`. It keeps the batches whose gradients wait for an update."""
+    """Keras' function of `fit`. It keeps the batches whose gradients wait for an update.
+
+    Attributes:
+        rounds: lets ranks that train apart meet; None if all steps are synchronous.
+    """
 
     _kind = "train step"
     _takes_in = True
     _opened = 0
+    rounds: GroupRounds | None = None
 
     def of_batch(self, batch: Structure) -> Structure:
         """The results of a step with `batch`, the same in all ranks."""
@@ -143,12 +152,12 @@ class TrainFunction(StepsFunction):
         if not own:
             return super().of_batch(batch)
         batch = as_tensors(batch)  # the user may write to arrays again
-        window = group.windows.get(self._number) or self._opened_window(own)
-        results = self._executed(batch, self._number)
+        window = group.windows.get(self.number) or self._opened_window(own)
+        results = self._executed(batch, self.number)
         if self._accumulated.is_waiting():
             window.batches.append(batch)
         else:
-            group.windows.close(self._number)
+            group.windows.close(self.number)
         return results
 
     def begin_anew(self) -> None:
@@ -156,20 +165,16 @@ class TrainFunction(StepsFunction):
 
         Each rank has then an equal part of them.
         """
-        self.close()
+        self._group.windows.close(self.number)
         if self._accumulated.is_waiting():
             own, size = self._accumulated.own(), self._group.size
             self._opened_window(own, [size * variable.numpy() for variable in own])
-
-    def close(self) -> None:
-        """Called when another function takes the place of this one."""
-        self._group.windows.close(self._number)
 
     def _opened_window(self, own: list[tf.Variable], totals: Sequence[np.ndarray] = ()) -> Window:
         window = Window(self.step, self._group.made, own, totals, self._opened)
         self._opened += 1
         window.begin(is_first=self._group.rank == 0)
-        self._group.windows.open(self._number, window)
+        self._group.windows.open(self.number, window)
         return window
 
 

@@ -45,6 +45,7 @@ class Group(Forming):
         residuals: what each rank keeps for itself.
         steps: how many train steps have been completed, of all models.
         belongings: what ranks that join get besides variables.
+        backup_dir: as above.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Group(Forming):
         self.residuals = Residuals(self.made)
         self.belongings = Belongings()
         self._backup = backup.Backup(self.made, self.windows, self.residuals, self.belongings)
-        self._backup_dir = backup_dir
+        self.backup_dir = backup_dir
         self._restored: backup.State | None = None  # what this rank gets when it has come to it
         self._following: Following | None = None
         self._busy, self.steps = False, 0
@@ -76,9 +77,9 @@ class Group(Forming):
         if formation.is_apart:
             assert self._journal is not None
             if formation.restores:
-                self._restored = backup.read(kept.read_state(self._backup_dir))
+                self._restored = backup.read(kept.read_state(self.backup_dir))
             point = None if self._restored is None else self._restored.completed
-            path = str(kept.path_in(self._backup_dir))
+            path = str(kept.path_in(self.backup_dir))
             self._following = Following(self._link, self._journal, point, path)
             self._stand_at(1, 1)  # it is no rank of the group, and not the first one
         elif formation.leaving:
@@ -117,7 +118,7 @@ class Group(Forming):
         """
         if self._busy:
             return operation.run()
-        with self._operating():
+        with self.operating():
             if self._following is not None:
                 entry = self._following.next(operation)
                 if entry is not None:
@@ -156,8 +157,8 @@ class Group(Forming):
         """Gets past `operation` with what it has come to in the others."""
         self.steps += operation.takes_in
         if operation.makes_variables:
-            self._stand_at(1, 1)
-            operation.make_variables()
+            with self.alone():
+                operation.make_variables()
         self._stand_at(entry.size, entry.size)
         variables = self.made.alive()
         for number, value in entry.values.items():
@@ -190,7 +191,8 @@ class Group(Forming):
         return self._busy
 
     @contextlib.contextmanager
-    def _operating(self) -> Iterator[None]:
+    def operating(self) -> Iterator[None]:
+        """In this context this rank does what Keras asks for, and no loop of the user's own."""
         self._busy = True
         try:
             yield
@@ -201,8 +203,7 @@ class Group(Forming):
         self._completed += 1
         self.steps += operation.takes_in
         self.residuals.complete()
-        self._last = (result, state)
-        self._entry = None
+        self._last, self._entry = (result, state), None
         if self._journal is not None:
             sent = transfer.without_tensors(result)
             self._entry = Entry(operation.kind, sent, operation.kept(), self.size)
@@ -244,14 +245,14 @@ class Group(Forming):
 
     def _save(self, operation: Operation) -> None:
         """Keeps the state of this rank, which waits before `operation`."""
-        if not self._backup_dir:
+        if not self.backup_dir:
             raise ValueError("the launcher of this rank was given no --backup-dir")
         assert self._journal is not None
         why = self._journal.why_ended()
         if why or not self._journal.has(self._completed):
             raise LookupError(why or "this rank has not written down all results")
         state = self._backup.state(self._completed, operation)
-        kept.write(self._backup_dir, state, self._journal.path)
+        kept.write(self.backup_dir, state, self._journal.path)
 
     def _take_in(self, settlement: Settlement) -> None:
         """Gives ranks that join the state of the others."""
@@ -286,8 +287,7 @@ class Group(Forming):
             self._link.say("joined")
         if settlement.some_are_behind:
             result, state = self._last
-            # What callbacks have changed since then, the ranks that are behind will change
-            # themselves.
+            # What callbacks have changed since then, those that are behind change themselves.
             settlement.send_state(state, to_this_rank=settlement.is_behind)
             result = settlement.result(result)
             if settlement.is_behind:

@@ -15,6 +15,8 @@ from tfdist.step import exchange
 from tfdist.step.logs import with_results
 from tfdist.structures import Structure
 
+_NO_SUMS = ("mean", "only_first_replica")
+
 
 def counted_everywhere(
     fn: Callable, model: keras.Model, name: str, is_summed: Callable[[tf.Variable], bool]
@@ -26,12 +28,15 @@ def counted_everywhere(
         model: the model.
         name: the name of the step.
         is_summed: whether a variable counts a replica's own samples.
+
+    Raises:
+        ValueError: when the step is traced; see `own`.
     """
 
     def step(*args: Structure, **kwargs: Structure) -> Structure:
-        before = {id(v): v.read_value() for v in _own(model, is_summed)}
+        before = {id(v): v.read_value() for v in own(model, is_summed)}
         logs = fn(*args, **kwargs)
-        variables = [v for v in _own(model, is_summed) if v.dtype.is_floating or v.dtype.is_integer]
+        variables = [v for v in own(model, is_summed) if v.dtype.is_floating or v.dtype.is_integer]
         _sum([before.get(id(v), tf.zeros_like(v)) for v in variables], variables)
         if not isinstance(logs, dict):
             return logs
@@ -40,10 +45,26 @@ def counted_everywhere(
     return step
 
 
-def _own(model: keras.Model, is_summed: Callable[[tf.Variable], bool]) -> list[tf.Variable]:
-    """The variables of the model's metrics that are summed, in one order in all ranks."""
-    of_metrics = [v.value for metric in model.metrics for v in metric.variables]
-    return [v for v in of_metrics if is_summed(v)]
+def own(model: keras.Model, is_summed: Callable[[tf.Variable], bool]) -> list[tf.Variable]:
+    """The variables of the model's metrics that are summed, in one order in all ranks.
+
+    Args:
+        model: the model.
+        is_summed: as for `counted_everywhere`.
+
+    Raises:
+        ValueError: for a variable of which the ranks' values are not to be added up.
+    """
+    of_metrics = [v for metric in model.metrics for v in metric.variables if is_summed(v.value)]
+    for variable in of_metrics:
+        if variable.aggregation in _NO_SUMS:
+            raise ValueError(
+                "In an elastic job (`tfdist run --min`) what each rank counts in a metric is added "
+                "up, so that it is not lost with a rank. Let the metric count something that can "
+                'be added up, in variables with `aggregation="sum"`, or start the job without '
+                f"--min. Received: {variable.path} with aggregation={variable.aggregation!r}"
+            )
+    return [variable.value for variable in of_metrics]
 
 
 def _sum(before: list[tf.Tensor], variables: list[tf.Variable]) -> None:

@@ -38,6 +38,9 @@ class Operation(Protocol):
     def make_variables(self) -> None:
         """Makes the variables that `run` would make; in this process alone."""
 
+    def handed_over(self) -> Snapshot:
+        """What ranks get that join before it, from this one; it has not run yet."""
+
     def undo(self) -> None:
         """Takes back what `run` may have changed in this process before it failed."""
 
@@ -77,6 +80,10 @@ class Sum(Operation):
 
     def make_variables(self) -> None:
         """Nothing."""
+
+    def handed_over(self) -> Snapshot:
+        """Nothing: no rank joins before a sum."""
+        return Snapshot({})
 
     def undo(self) -> None:
         """Nothing."""
@@ -140,6 +147,10 @@ class Step(Operation):
     def make_variables(self) -> None:
         """Makes the variables of the model that the step makes."""
         self._trace(self.batch)
+
+    def handed_over(self) -> Snapshot:
+        """The values of the variables, which are those of all ranks between two steps."""
+        return Snapshot(self._made.alive())
 
     def undo(self) -> None:
         """Gives the variables their values back.

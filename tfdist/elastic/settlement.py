@@ -91,7 +91,7 @@ class Settlement:
             self._residuals.start_anew()
         for number in range(self._count):
             self._hand_over_window(number)
-        self.send_state(Snapshot(self._made.alive()), to_this_rank=self.is_new)
+        self.send_state(self._operation.handed_over(), to_this_rank=self.is_new, joins=True)
         given = belongings.given() if self.is_root else None
         found = transfer.object_of(self._carry, given, is_root=self.is_root)
         if self.is_new:
@@ -131,16 +131,21 @@ class Settlement:
         if self.is_new and window is not None:
             window.begin_from_now(totals)
 
-    def send_state(self, state: Snapshot | None, *, to_this_rank: bool) -> None:
+    def send_state(
+        self, state: Snapshot | None, *, to_this_rank: bool, joins: bool = False
+    ) -> None:
         """Gives ranks the state of the one that has completed the most operations.
 
         Args:
             state: that state; used in that rank only.
             to_this_rank: whether this rank takes it.
+            joins: whether ranks that join take it, which have nothing of their own.
         """
         own = self._windows.own() if self.is_root else []
         known = {id(v): n for n, v in self._made.alive().items()}
         leave_out = {known[id(variable)] for variable in own} | self._residuals.variables().keys()
+        if not joins:
+            leave_out |= self._made.kept_apart().keys()
         variables = self._made.alive() if to_this_rank else {}
         transfer.state_of(self._carry, state, variables, leave_out, is_root=self.is_root)
 

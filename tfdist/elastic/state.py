@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -20,6 +20,20 @@ class Made:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, tf.Variable] = weakref.WeakValueDictionary()
         self.count = 0
+        self._apart: list[Callable[[], Iterable[tf.Variable]]] = []
+
+    def keep_apart(self, variables: Callable[[], Iterable[tf.Variable]]) -> None:
+        """Says which of the variables each rank has for itself, though one that joins needs them.
+
+        Args:
+            variables: returns them.
+        """
+        self._apart.append(variables)
+
+    def kept_apart(self) -> dict[int, tf.Variable]:
+        """These variables, by number."""
+        ids = {id(variable) for variables in self._apart for variable in variables()}
+        return {n: v for n, v in self.alive().items() if id(v) in ids} if ids else {}
 
     def note(self, variable: tf.Variable) -> None:
         """Numbers a variable of this process, which belongs to no strategy itself."""
@@ -72,7 +86,8 @@ class _Handle(NamedTuple):
         return isinstance(other, _Handle) and self.tensor is other.tensor
 
 
-@functools.lru_cache(maxsize=4)  # all variables, those of a window, those of each rank itself
+# All variables, those of a window, those of each rank itself, those of a round, and its metrics.
+@functools.lru_cache(maxsize=6)
 def _reader(handles: tuple[_Handle, ...]) -> Callable[[], list[tf.Tensor]]:
     """A function that reads variables in one call, many times faster than one by one."""
     if not handles:

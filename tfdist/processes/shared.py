@@ -62,9 +62,17 @@ class Shared:
         self.in_batches: Agreement
 
     def show(self, callbacks: list[keras.callbacks.Callback]) -> None:
-        """Lets Keras run `callbacks` between the first and the last one."""
+        """Lets Keras run `callbacks` between the first and the last one.
+
+        What the strategy has put around these two stays where it is.
+        """
         first, last = self.ends
-        self._running[:] = [first, *callbacks, last]
+        shown = [first, *callbacks, last]
+        if first in self._running:
+            place = slice(self._running.index(first), self._running.index(last) + 1)
+            self._running[place] = shown
+        else:
+            self._running[:] = shown
 
     def succeed(self, params: dict, model: keras.Model, epoch: int | None) -> None:
         """Takes over the files and the progress of rank 0, if this process has become rank 0."""
@@ -75,7 +83,7 @@ class Shared:
         self.files, callbacks = succession.happen(params, model, epoch)
         self.strategy.callback_files.append(self.files)
         self.show(callbacks)
-        if not any(state.has_rows() for state in replica_states(model)):
+        if all(state.can_be_saved_alone for state in replica_states(model)):
             self.saved.save_again()
 
     def recover(self) -> None:

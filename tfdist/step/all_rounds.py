@@ -23,6 +23,7 @@ class AllRounds:
 
     Attributes:
         exchanging: what is exchanged beside the steps.
+        meets_in_steps: whether rounds end in steps; else somebody ends them between two steps.
         pace: as above.
     """
 
@@ -31,6 +32,7 @@ class AllRounds:
         self._made: list[weakref.ref[LocalRounds]] = []
         self._held: list[LocalRounds] = []
         self.exchanging = Exchanging()
+        self.meets_in_steps = True
 
     def add(self, rounds: LocalRounds) -> None:
         """Called for each optimizer, in the same order in all processes."""
@@ -64,6 +66,10 @@ class AllRounds:
         for rounds in self.under_way():
             self.exchanging.wait(rounds)
             rounds.finish()
+        self.release()
+
+    def release(self) -> None:
+        """Called when all rounds have ended: nobody needs them any more."""
         self._held.clear()
 
     def _existing(self) -> list[LocalRounds]:

@@ -17,6 +17,7 @@ from tfdist.step import end_of_data, replica
 from tfdist.step.all_rounds import AllRounds
 from tfdist.step.local_context import after
 from tfdist.step.local_rounds import LocalRounds
+from tfdist.step.sums import is_sum
 from tfdist.structures import Structure
 
 
@@ -118,6 +119,8 @@ class StepEnd:
             for own in rounds:
                 own.count_step()
             run(self._end_of_replica, args=(rounds, samples, nonempty, before, begun))
+            if not self._all_rounds.meets_in_steps:
+                return
             due = [own.end_step(strategy) for own in rounds]
         tf.cond(tf.reduce_any(due), lambda: rounds[0].settle(strategy, rounds), lambda: None)
 
@@ -210,7 +213,7 @@ class StepEnd:
         foreign = [
             v.name
             for v in self._made()
-            if id(v) not in known and is_float(v) and not _is_sum(v) and is_written(v)
+            if id(v) not in known and is_float(v) and not is_sum(v) and is_written(v)
         ]
         if foreign:
             raise ValueError(
@@ -251,11 +254,6 @@ def is_float(variable: tf.Variable) -> bool:
     return variable.dtype.is_floating
 
 
-def _is_sum(variable: tf.Variable) -> bool:
-    """Whether a variable is a part of a sum on each replica, such as a metric's state."""
-    return variable.synchronization == tf.VariableSynchronization.ON_READ
-
-
 def _is_joint(variable: tf.Variable) -> bool:
     return variable.aggregation != tf.VariableAggregation.NONE
 
@@ -263,7 +261,7 @@ def _is_joint(variable: tf.Variable) -> bool:
 def may_differ(variable: keras.Variable) -> bool:
     """Whether replicas may set a variable each for itself; seeds move on alike everywhere."""
     value = variable.value
-    if _is_sum(value):
+    if is_sum(value):
         return False
     if not (is_float(value) or value.dtype.is_integer or value.dtype.is_bool):
         return False

@@ -49,6 +49,7 @@ class LocalRounds:
         variables: the trainable variables.
         trained: ids of those that have had a gradient in a step; noted at tracing.
         is_applied: whether a step applies the optimizer; noted at tracing.
+        changed: what steps set besides these; noted at tracing, None before.
         most_updates: how many updates a step makes at most; noted at tracing.
         sends_differences: whether differences travel at the end of a round, not weights.
     """
@@ -77,7 +78,7 @@ class LocalRounds:
         self.is_applied = False
         self.most_updates = 1
         self._updates_of_step = 0  # of the step that is traced
-        self._changed: list[keras.Variable] | None = None
+        self.changed: list[keras.Variable] | None = None
         self._least = tf.float32
         self._touches = [0] * len(self.variables)  # of the step that is traced
         rates = {id(rate) for rate in learning_rates(optimizer)}
@@ -106,7 +107,7 @@ class LocalRounds:
             # Without a graph there may be variables among these that no step sets. In float64 the
             # mean of equal numbers is this number, to the bit.
             self._least = tf.float64
-        before = variables if self._changed is None else self._changed
+        before = variables if self.changed is None else self.changed
         if {id(variable) for variable in before} != {id(variable) for variable in variables}:
             raise ValueError(
                 "With `local`, all steps of an optimizer must set the same variables besides the "
@@ -114,7 +115,7 @@ class LocalRounds:
                 "or use an optimizer for each kind of step. Received: steps that set "
                 f"{[v.path for v in before]} and {[v.path for v in variables]}"
             )
-        self._changed = list(variables)
+        self.changed = list(variables)
 
     def handled(self) -> list[tf.Variable]:
         """All variables that meet, or that each replica has for itself."""
@@ -205,7 +206,7 @@ class LocalRounds:
         """
 
         def settle() -> None:
-            equalize(self.state, self._changed or (), self._least, self._bucket_bytes)
+            equalize(self.state, self.changed or (), self._least, self._bucket_bytes)
             for own in together:
                 own.state.seen.assign(tf.zeros([]))
 
@@ -219,17 +220,23 @@ class LocalRounds:
     def under_way(self) -> tuple[int, int, int]:
         """Updates and steps of the round under way, and steps after which something differs."""
         state = self.state
-        unsettled = int(state.unsettled.numpy()) if self._changed else 0
+        unsettled = int(state.unsettled.numpy()) if self.changed else 0
         return int(state.updates.numpy()), int(state.steps.numpy()), unsettled
 
     def finish(self) -> None:
         """Ends the round that is under way, if there is one; outside of functions, in all ranks."""
+        key = self.begun_and_unsettled
+        if any(key):
+            self._cached(key, lambda: self._finish(*key))()
+
+    @property
+    def begun_and_unsettled(self) -> tuple[bool, bool]:
+        """Whether the replicas have trained apart, and whether something else differs.
+
+        Without an update too: a step may set weights itself while gradients wait for an update.
+        """
         updates, steps, unsettled = self.under_way
-        # Without an update too: a step may set weights itself while gradients wait for an update.
-        has_begun, is_unsettled = updates + steps > 0, unsettled > 0
-        if has_begun or is_unsettled:
-            key = has_begun, is_unsettled
-            self._cached(key, lambda: self._finish(has_begun, is_unsettled))()
+        return updates + steps > 0, unsettled > 0
 
     @property
     def overlapping(self) -> Beside | None:
@@ -271,28 +278,22 @@ class LocalRounds:
             warn_of_dropping(int(accumulator.micro_step.numpy()))
             accumulator.start_anew()
 
-    def take_drift(self) -> float:
-        """The mean drift of the rounds since the last call; NaN if there were none.
-
-        The drift of a round is the root of the mean square of the replicas' distances to the mean
-        weights that all take, for the norm of the difference between these and the weights before
-        the round. With compression these weights are what the coded differences come to.
-        """
-        number = float(self.state.drifts_measured.numpy())
-        drift = float(self.state.drifts.numpy()) / number if number else float("nan")
-        for variable in (self.state.drifts, self.state.drifts_measured):
-            variable.assign(0.0)
-        return drift
-
     def _finish(self, has_begun: bool, is_unsettled: bool) -> Callable[[], None]:
-        strategy = self._strategy
-
         @tf.function(autograph=False)
         def finish_round() -> None:
-            with strategy.scope():
-                if has_begun:
-                    self.meet(strategy)
-                if is_unsettled:
-                    self.settle(strategy, [self])
+            with self._strategy.scope():
+                self.bring_together(has_begun, is_unsettled)
 
         return finish_round
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether replicas keep nothing but the optimizer's state: no gradients, no residuals."""
+        return self._accumulator is None and self._averaging.compressed is None
+
+    def bring_together(self, has_begun: bool, is_unsettled: bool) -> None:
+        """Gives all replicas the same of what `begun_and_unsettled` has told; in the scope."""
+        if has_begun:
+            self.meet(self._strategy)
+        if is_unsettled:
+            self.settle(self._strategy, [self])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ class LocalState(ReplicaState):
     been interrupted. If the model is read with another number of replicas, all replicas take the
     mean of the saved states, and the counters of the first one. If a file has no such states, all
     replicas take the state in the layout of Keras. (A `tf.train.Checkpoint` has the first replica's
-    state only.)
+    state only, and so has a file of an elastic job.)
 
     Made in the strategy's scope.
 
@@ -97,6 +97,29 @@ class LocalState(ReplicaState):
         """Counts the samples that a replica has used for an update; in replica context."""
         self.samples.assign_add(tf.fill(self.samples.shape, samples))
         self.made.assign_add(tf.cast(samples > 0, tf.float32))
+
+    def begin_without_samples(self) -> None:
+        """Drops what this process has counted in the round: a rank that joins has no part in it."""
+        for variable in (self.samples, self.present, self.seen, self.last, self.made):
+            for local in self._local(variable):
+                local.assign(tf.zeros_like(local))
+
+    def samples_present(self) -> int:
+        """How many samples the replicas of this process had in the round."""
+        return int(sum(local.numpy()[0] for local in self._local(self.present)))
+
+    def take_drift(self) -> float:
+        """The mean drift of the rounds since the last call; NaN if there were none.
+
+        The drift of a round is the root of the mean square of the replicas' distances to the mean
+        weights that all take, for the norm of the difference between these and the weights before
+        the round. With compression these weights are what the coded differences come to.
+        """
+        number = float(self.drifts_measured.numpy())
+        drift = float(self.drifts.numpy()) / number if number else float("nan")
+        for variable in (self.drifts, self.drifts_measured):
+            variable.assign(0.0)
+        return drift
 
     def note_file(self, has_optimizer: bool) -> None:
         """Called before `load_own_variables`: whether the file has the optimizer's own state."""
@@ -195,7 +218,7 @@ class LocalState(ReplicaState):
                 return first
             return np.mean([row(key, r) for r in range(replicas)], axis=0, dtype=first.dtype)
 
-        if replicas == self._strategy.num_replicas_in_sync:
+        if replicas == self._strategy.num_replicas_in_sync and not self._processes.may_change:
             self.adopt(PER_REPLICA, row)
             return
         tf.get_logger().warning(
@@ -213,6 +236,21 @@ class LocalState(ReplicaState):
             found[f"own_{number}"] = self._local(variable)[0].numpy()
         empty = {key: np.zeros(shape) for e in self.entries() for key, _, shape in e.places}
         return lambda key, _: found.get(key, empty[key])
+
+    @property
+    def can_be_saved_alone(self) -> bool:
+        """As in `ReplicaState`."""
+        return self._processes.may_change or super().can_be_saved_alone
+
+    def _rows_to_save(self) -> tuple[str, Iterator[np.ndarray]]:
+        if not self._processes.may_change:
+            return super()._rows_to_save()
+        return PER_REPLICA, (self._local(entry.variable)[0].numpy() for entry in self.entries())
+
+    def _order(self, kind: str) -> list[tuple[Entry, int]]:
+        """The order of the rows. Where ranks may be lost, only the first one's are saved."""
+        only_first = kind == PER_REPLICA and self._processes.may_change
+        return [(e, n) for e, n in super()._order(kind) if n == 0 or not only_first]
 
     def _give(self, entry: Entry, kind: str, replica: int, row: np.ndarray) -> None:
         """Sets an entry; here all replicas take the whole of what is not one replica's."""

@@ -56,7 +56,7 @@ class StepPath:
         self._loss_scale = loss_scale
         self._specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
         self._variables = list(variables)
-        local = options.local_steps(tf.distribute.get_strategy().num_replicas_in_sync)
+        local = getattr(tf.distribute.get_strategy(), "local", None)
         places = fragments_of(local, self._specs)
         self.averaging = averaging_of(
             options,

@@ -79,6 +79,11 @@ class ReplicaState(ReplicaValues):
         during_callbacks = getattr(self._strategy, "callbacks_run", False)
         return self._held and (during_callbacks or self._held_at == self.position())
 
+    @property
+    def can_be_saved_alone(self) -> bool:
+        """Whether a process can save all that is saved of this state without the others."""
+        return not self.has_rows()
+
     def hold(self, ask: Callable[[], Any] | None = None) -> None:
         """Lets the first process save alone until `release`; called by all between steps.
 

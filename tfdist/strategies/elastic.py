@@ -33,25 +33,19 @@ from tfdist.step.replica import ReplicaStep
 from tfdist.strategies import wrapping
 from tfdist.strategies.accumulated import AccumulatedGradients, AtOnce
 from tfdist.strategies.elastic_extended import ElasticExtended
+from tfdist.strategies.elastic_local import ElasticLocalStrategy
 from tfdist.strategies.elastic_refusals import own_loop
-from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.structures import Structure
 
 
-class ElasticStrategy(MultiProcessStrategy):
-    """Mixed in before a `tf.distribute.Strategy` whose processes are an elastic group.
-
-    Attributes:
-        group: the group.
-    """
-
-    group: Group
+class ElasticStrategy(ElasticLocalStrategy):
+    """Mixed in before a `tf.distribute.Strategy` whose processes are an elastic group."""
 
     def _init_elastic(
         self, options: Options, group: Group, engine: Engine, device: str, log_all_ranks: bool
     ) -> None:
         self.group = group
-        self._train_functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._windows: weakref.WeakKeyDictionary[keras.Model, int] = weakref.WeakKeyDictionary()
         self._equal = 0  # so many of the variables were made equal in all ranks
         compat.install_collectives()
         compat.separate_collectives(self)
@@ -154,7 +148,7 @@ class ElasticStrategy(MultiProcessStrategy):
             return step_logs.averaged(logs, running) if own else logs
 
         step = keras_steps.complete(fn, model, name, finish_logs)
-        if name != "predict_step":
+        if name != "predict_step" and not self._trains_apart:
             step = metrics.counted_everywhere(step, model, name, self.extended.is_summed)
         return self._run_with_shares(step, args, kwargs, options, name)
 
@@ -163,7 +157,7 @@ class ElasticStrategy(MultiProcessStrategy):
         if isinstance(model.train_function, TrainFunction):
             return
         wrapping.wrap_optimizers(model)
-        before = self._train_functions.get(model)
+        before = self._windows.get(model)
 
         def step_of(name: str, reduction: str) -> Callable[[Structure], Structure]:
             def one_step_on_data(batch: Structure) -> Structure:
@@ -176,17 +170,17 @@ class ElasticStrategy(MultiProcessStrategy):
             accumulated = AccumulatedGradients(model, self)
             return kind(self.group, model, step_of(name, reduction), accumulated, read)
 
-        def read() -> list[tf.Variable]:
-            of_metrics = [v.value for metric in model.metrics for v in metric.variables]
-            local = [self.experimental_local_results(value)[0] for value in of_metrics]
-            return [*local, *self.group.made.scalars()]
+        def read() -> Sequence[tf.Variable]:
+            return self.read_between_steps(model)
 
-        model.train_function = function(TrainFunction, "train_step", "auto")
+        kind = self._kind_of_train_function(model)
+        model.train_function = function(kind, "train_step", "auto")
+        model.train_function.rounds = self.group_rounds
         model.test_function = function(StepsFunction, "test_step", "auto")
         model.predict_function = function(PredictFunction, "predict_step", "concat")
-        self._train_functions[model] = model.train_function
+        self._windows[model] = model.train_function.number
         if before is not None:
-            before.close()
+            self.group.windows.close(before)
             model.train_function.begin_anew()
 
     def trace_anew(self, model: keras.Model) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.elastic.state import Made
 from tfdist.engines.contract import Engine
+from tfdist.step import sums
 from tfdist.strategies.engine_extended import EngineExtended
 
 
@@ -24,8 +24,6 @@ class ElasticExtended(EngineExtended):
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, device: str, engine: Engine, made: Made):
-        self._summed: weakref.WeakValueDictionary[int, tf.Variable]
-        self._summed = weakref.WeakValueDictionary()
         self._made = made
         super().__init__(strategy, device, engine)
 
@@ -41,9 +39,9 @@ class ElasticExtended(EngineExtended):
         variable = super()._create_variable(next_creator, **kwargs)
         self._made.note(variable.values[0])
         if counts:
-            self._summed[id(variable)] = variable
+            sums.note(variable)
         return variable
 
     def is_summed(self, variable: tf.Variable) -> bool:
         """Whether a variable counts a replica's own samples."""
-        return self._summed.get(id(variable)) is variable
+        return sums.is_sum(variable)

@@ -16,12 +16,24 @@ def own_loop(what: str) -> ValueError:
 
 def check_options(options: Options) -> None:
     """Raises ValueError for options that do not survive the loss of a rank."""
-    if options.local is not None:
-        raise ValueError(
-            "With `local` each rank has weights and an optimizer state of its own within a round, "
-            "which would be lost with the rank. Start the job without --min, or leave `local` out. "
-            f"Received: local={options.local} in an elastic job"
-        )
+    local = options.local
+    if local is not None and not local.is_synchronous:
+        given = {
+            "accumulation_steps": options.accumulation_steps > 1,
+            "compression": options.compression is not None,
+            "`after`": local.after > 0,
+            "`fragments`": local.fragments > 1,
+            "`overlap`": local.overlap > 0,
+            'rounds by time (`steps="2s"`)': local.seconds is not None,
+        }
+        refused = [name for name, is_given in given.items() if is_given]
+        if refused:
+            raise ValueError(
+                "In an elastic job (`tfdist run --min`) `local` takes a number of `steps`, and "
+                "what else belongs to a round must not be lost with a rank. Start the job without "
+                f"--min, or leave out: {', '.join(refused)}. "
+                f"Received: {refused} with local={local} in an elastic job"
+            )
     if options.exchange == "hierarchical":
         raise ValueError(
             "In an elastic job (`tfdist run --min`) a host may lose some of its replicas, so they "

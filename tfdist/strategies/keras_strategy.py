@@ -83,7 +83,7 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
                 "anew for each size. Compile with `jit_compile=False`, or leave out `balance`. "
                 "Received: jit_compile=True, balance=True with several replicas"
             )
-        local = self.options.local_steps(self.num_replicas_in_sync)
+        local = getattr(self, "local", None)
         if model.jit_compile and self.compiles_replicas and local is not None:
             raise ValueError(
                 "Replicas that train apart (`local`) cannot be compiled yet. Compile with "
