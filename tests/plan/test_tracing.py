@@ -84,7 +84,7 @@ def test_activations_are_at_least_what_the_backward_pass_reads():
     stack = keras.Input((8,)), layers.Dense(32, "relu"), layers.Dense(16), layers.Dense(2)
     # The outputs of the first two layers; after "relu", not before.
     kept = 4 * 4096 * (32 + 16)
-    assert kept < traced(*stack, batch=4096).activation_bytes < 2 * kept
+    assert kept < traced(*stack, batch=4096).activation_bytes < 3 * kept
 
 
 def test_a_model_that_trains_nothing_is_refused():
