@@ -50,7 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
-.PHONY: benchmark-elastic fault-table soak
+.PHONY: benchmark-elastic fault-table soak selfcheck wheel
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
@@ -206,6 +206,14 @@ scaling-chart: $(INSTALLED) ## predict how far training scales: table and chart 
 
 decisions: $(INSTALLED) ## write the table of strategies and situations into docs/planning.md
 	$(BIN)/python -m benchmarks.decisions --update
+
+selfcheck: $(INSTALLED) ## train eight small models on two devices and on one, and compare
+	$(BIN)/python -m tfdist.testing.selfcheck
+
+wheel: $(INSTALLED) ## build the wheel, and check what it installs; in dist
+	$(PIP_INSTALL) build
+	$(BIN)/python -m build --wheel --outdir dist
+	$(PYTEST) -q tests/test_release.py $(ALL)
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -31,7 +31,7 @@ LAYERS = (
 LAYER = {package: number for number, names in enumerate(LAYERS) for package in names.split()}
 
 # What nobody imports: it names all others for the user.
-_FRONT = ("tfdist", "tfdist.__main__")
+_FRONT = ("tfdist", "tfdist.__main__", "tfdist.testing.selfcheck")
 
 MAX_LINES = 300
 # A third of what there were at first. Lower the limit whenever there are fewer.

@@ -113,6 +113,7 @@ _OF_PATH = {
     "test_layers.py": "pure",
     "test_loss_scale_optimizer.py": "graph",
     "test_optimizer.py": "graph",
+    "test_release.py": "job",
     "test_running_again.py": "job",
     "test_saving.py": "graph",
     "test_testing.py": "job",
