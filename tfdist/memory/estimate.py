@@ -73,7 +73,7 @@ def estimate(
         replicas: how many replicas there are.
         accumulation_steps: as for `tfdist.Strategy`.
         inputs: for a model that does not state the shapes of its inputs: what it is called with,
-            as tensors, arrays or `tf.TensorSpec`s. The first axis may have any size.
+            as tensors, arrays or `tf.TensorSpec`. The first axis may have any size.
 
     Raises:
         TypeError: for what is no model, and for inputs without shapes.
