@@ -17,6 +17,7 @@ def main() -> None:
     import keras
     import numpy as np
     import pytest
+    import tensorflow as tf
 
     import tfdist
 
@@ -51,6 +52,36 @@ def main() -> None:
         error = (model.predict(x, verbose=0) - y)[5 * BATCH :]
         expected = {"loss": np.square(error).mean(), "mae": np.abs(error).mean()}
         assert numbers_of(history) == pytest.approx(expected)
+
+    def metrics_with_a_nan_in_one_rank() -> None:
+        class Both(keras.metrics.Metric):
+            """Counts steps, and adds up something that no number is in one of the ranks."""
+
+            def __init__(self):
+                super().__init__(name="both")
+                self.both = self.add_variable((2,), initializer="zeros", name="both")
+
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                sizes = tf.cast(tf.shape(y_true)[0], tf.float32)
+                first = tf.reduce_any(y_true > 5.0)
+                self.both.assign_add([sizes, tf.where(first, np.nan, 1.0)])
+
+            def result(self):
+                return self.both[0]
+
+        marked = y.copy()
+        marked[0] = 10.0  # the first rank has this sample
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.Adam(0.0), "mse", metrics=[Both()])
+        history = model.fit(x, marked, **options)
+        assert history.history["both"] == [ROWS]
+
+    def frozen_models() -> None:
+        model = made()
+        model.layers[0].trainable = False
+        model.compile("sgd", "mse")
+        model.fit(x, y, **options)
 
     def models_that_are_freed() -> None:
         known = []
@@ -102,6 +133,8 @@ def main() -> None:
 
     checks = [
         metrics_that_are_reset_within_a_round,
+        metrics_with_a_nan_in_one_rank,
+        frozen_models,
         models_that_are_freed,
         steps_that_are_not_traced,
         metrics_that_are_no_sums,

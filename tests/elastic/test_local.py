@@ -202,6 +202,8 @@ def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_
     "check",
     [
         "metrics_that_are_reset_within_a_round",
+        "metrics_with_a_nan_in_one_rank",
+        "frozen_models",
         "models_that_are_freed",
         "steps_that_are_not_traced",
         "metrics_that_are_no_sums",
@@ -213,3 +215,4 @@ def test_what_local_steps_do_where_nobody_is_lost(check, engine, tmp_path):
     done = launch(tmp_path, *job)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"passed: {check}") == 2, "in both ranks"
+    assert "are lost" not in done.stderr + done.stdout

@@ -43,7 +43,8 @@ class Group(Forming):
         windows: the accumulated gradients that wait for an update.
         made: the variables of all models.
         residuals: what each rank keeps for itself.
-        steps: how many train steps have been completed, of all models.
+        steps: how many train steps have been completed, of all models; with local steps, how many
+            meetings.
         belongings: what ranks that join get besides variables.
         backup_dir: as above.
     """

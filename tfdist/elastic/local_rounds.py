@@ -125,9 +125,10 @@ class GroupRounds:
             # What a rank has that has joined in this round is whole, whatever it had before.
             lambda: self._whole if self._own else None,
         )
+        trains = bool(strategy.all_rounds.under_way())
         members, samples = group.execute(operation)
         self.last = Met(tuple(members), tuple(samples))
-        if not any(samples) and group.rank == 0:
+        if trains and not any(samples) and group.rank == 0:
             tf.get_logger().warning(
                 "tfdist: all ranks that have trained since the last meeting of local steps are "
                 "lost, so the others go on from what that meeting has left."

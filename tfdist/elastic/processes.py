@@ -61,7 +61,7 @@ class GroupProcesses(Processes):
 
     @property
     def steps(self) -> int:
-        """How many train steps all have completed."""
+        """How many train steps all have completed, or meetings of local steps."""
         return self._group.steps
 
     def note_own(self, variable: tf.Variable, first: Callable[[], tf.Tensor]) -> None:

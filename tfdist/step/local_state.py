@@ -221,12 +221,13 @@ class LocalState(ReplicaState):
         if replicas == self._strategy.num_replicas_in_sync and not self._processes.may_change:
             self.adopt(PER_REPLICA, row)
             return
-        tf.get_logger().warning(
-            "tfdist: the model was saved by %s replicas, each with an optimizer state of its own; "
-            "%s replicas begin with the mean of these.",
-            replicas,
-            self._strategy.num_replicas_in_sync,
-        )
+        if replicas > 1:
+            tf.get_logger().warning(
+                "tfdist: the model was saved by %s replicas, each with an optimizer state of its "
+                "own; %s replicas begin with the mean of these.",
+                replicas,
+                self._strategy.num_replicas_in_sync,
+            )
         self.adopt(SUM, of_all)
 
     def _first_of(self) -> Callable[[str, int], np.ndarray]:
