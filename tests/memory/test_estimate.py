@@ -1,5 +1,8 @@
 """`tfdist.memory.estimate`: what is exact, what is divided, and what is refused."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import tfdist
 from benchmarks.memory_cell import MODELS
 from tests.devices import DEVICES
 from tfdist import memory
+from tfdist.memory import tracing
 
 WIDTH = 64
 
@@ -109,6 +113,50 @@ def test_a_model_in_a_scope_is_estimated_as_one_outside():
     options = {"sharding": "optimizer", "replicas": 2}
     assert memory.estimate(inside, 32, **options) == memory.estimate(dense(), 32, **options)
     np.testing.assert_array_equal(before, inside.get_weights())
+
+
+class Cached(keras.layers.Layer):
+    """Keeps a tensor from its first call, as layers with tables do."""
+
+    table = None
+
+    def call(self, inputs):
+        if self.table is None:
+            with tf.init_scope():
+                self.table = tf.ones((3, 4))
+        return inputs * self.table[0]
+
+
+def test_layers_with_tensors_and_tables_of_their_own_train_afterwards():
+    normalization = keras.layers.Normalization()
+    normalization.adapt(np.arange(8.0).reshape(2, 4))
+    model = keras.Sequential([keras.Input((4,)), normalization, Cached(), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    model.layers[1].table = None
+    assert memory.estimate(model, 16).activations > 0
+    model.fit(np.ones((8, 4)), np.ones((8, 2)), verbose=0)
+
+
+def test_no_graph_stays():
+    model = dense()
+    graphs = []
+    for _ in range(3):
+        step = tracing.trace(model, tf.TensorSpec((8, WIDTH)))
+        graphs.append(weakref.ref(step.makers[0].graph))
+        memory.estimate(model, 8)
+        del step
+    gc.collect()
+    assert [graph() for graph in graphs] == [None] * 3
+
+
+def test_in_a_scope_no_variable_is_made_for_the_strategy(monkeypatch):
+    strategy = tfdist.MirroredStrategy(DEVICES[:2])
+    made = []
+    with strategy.scope(), tf.variable_creator_scope(lambda f, **k: made.append(1) or f(**k)):
+        model = dense()
+        before = len(made)
+        memory.estimate(model, 16)
+    assert before and len(made) == before
 
 
 def test_nothing_of_the_model_changes():

@@ -43,8 +43,7 @@ class Group(Forming):
         windows: the accumulated gradients that wait for an update.
         made: the variables of all models.
         residuals: what each rank keeps for itself.
-        steps: how many train steps have been completed, of all models; with local steps, how many
-            meetings.
+        steps: how many train steps have been completed, of all models, or meetings of local steps.
         belongings: what ranks that join get besides variables.
         backup_dir: as above.
     """

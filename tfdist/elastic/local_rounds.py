@@ -125,10 +125,9 @@ class GroupRounds:
             # What a rank has that has joined in this round is whole, whatever it had before.
             lambda: self._whole if self._own else None,
         )
-        trains = bool(strategy.all_rounds.under_way())
-        members, samples = group.execute(operation)
+        members, samples, steps = group.execute(operation)
         self.last = Met(tuple(members), tuple(samples))
-        if trains and not any(samples) and group.rank == 0:
+        if not any(steps) and group.rank == 0:
             tf.get_logger().warning(
                 "tfdist: all ranks that have trained since the last meeting of local steps are "
                 "lost, so the others go on from what that meeting has left."
@@ -169,23 +168,24 @@ class GroupRounds:
 
     # --- the meeting --------------------------------------------------------------------------
 
-    def _meet(self, batch: Structure) -> tuple[list[int], list[int]]:
+    def _meet(self, batch: Structure) -> tuple[list[int], list[int], list[int]]:
         """Gives all ranks the same weights and metrics; a part of an operation.
 
         Returns:
-            The numbers of the ranks, and their samples.
+            The numbers of the ranks, their samples, and the steps that they have made.
         """
         group = self._strategy.group
         rounds = self._strategy.all_rounds.under_way()
         if not self._own:
             for each in rounds:
                 each.state.begin_without_samples()
-        samples = np.zeros(group.size, np.int64)
-        samples[group.rank] = max((each.state.samples_present() for each in rounds), default=0)
-        found = self._total(tf.constant(samples)).numpy().tolist()
+        samples = max((each.state.samples_present() for each in rounds), default=0)
+        counts = np.zeros((2, group.size), np.int64)
+        counts[:, group.rank] = samples, self._own
+        found = self._total(tf.constant(counts.ravel())).numpy().reshape(counts.shape).tolist()
         self._metrics.set_totals()
         self._function()()
-        return list(group.members), found
+        return list(group.members), *found
 
     def _function(self) -> Callable[[], None]:
         """A function in which all rounds end that are under way, for the group of now."""

@@ -6,11 +6,10 @@ import dataclasses
 import math
 
 import keras
-import tensorflow as tf
 
 from tfdist.arguments import check_instance
 from tfdist.memory.inputs import inputs_of
-from tfdist.memory.tracing import TracedStep, maker_of_optimizer, trace
+from tfdist.memory.tracing import TracedStep, nbytes, slot_bytes, trace
 from tfdist.options import SHARDINGS
 from tfdist.structures import Structure
 from tfdist.validation import check_choice, check_integer
@@ -100,18 +99,20 @@ def estimate(
     check_choice("sharding", sharding, (None, *SHARDINGS))
     _check(model)
     step = trace(model, inputs_of(model, math.ceil(batch_size / replicas), inputs))
-    return of_step(step, model, sharding, replicas, accumulation_steps)
+    slots = slot_bytes(model)
+    return of_step(step, model, slots, sharding, replicas, accumulation_steps)
 
 
 def of_step(
     step: TracedStep,
     model: keras.Model,
+    slots: int,
     sharding: str | None,
     replicas: int,
     accumulation_steps: int,
 ) -> Estimate:
-    """The estimate for a traced step; the other arguments are those of `estimate`."""
-    slots, accumulated = slot_bytes(model), step.gradients if accumulation_steps > 1 else 0
+    """The estimate for a step; `slots` are the bytes of all, the rest is as for `estimate`."""
+    accumulated = step.gradients if accumulation_steps > 1 else 0
     if sharding is not None:
         slots = _part(slots, replicas)
     if sharding == "gradients":
@@ -125,19 +126,6 @@ def of_step(
         exchange=round(sums * step.gradients),
         activations=step.activations(sums, 1.0 if sharding is None else 1.0 / replicas),
     )
-
-
-def slot_bytes(model: keras.Model) -> int:
-    """What the optimizer of `model` keeps for each variable, whole, in bytes."""
-    make = maker_of_optimizer(model)
-    with tf.Graph().as_default():
-        optimizer, _ = make()
-        return sum(nbytes(variable) for variable in optimizer.variables if len(variable.shape))
-
-
-def nbytes(variable: keras.Variable) -> int:
-    """The bytes of a variable, whole."""
-    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
 
 
 def _part(size: int, replicas: int) -> int:

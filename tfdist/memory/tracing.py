@@ -1,11 +1,14 @@
-"""Traces a training step of one replica: its passes, and the update of the variables."""
+"""Traces the passes of one replica, and makes copies of optimizers."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import keras
 import tensorflow as tf
@@ -17,6 +20,8 @@ from tfdist.structures import Structure
 # Any learning rate that changes nothing much: a copy of an optimizer may make some updates.
 _RATE = 1e-6
 
+_T = TypeVar("_T")
+
 
 @dataclasses.dataclass(frozen=True)
 class TracedStep:
@@ -24,18 +29,19 @@ class TracedStep:
 
     Attributes:
         gradients: of all gradients; of a sparse one, of its rows.
-        walk: of the step; None if it was not traced.
+        walk: of the two passes; None if they were not traced.
         makers: the operations that make gradients.
-        update: the operations of the update.
     """
 
     gradients: int
     walk: Walk | None = None
     makers: Sequence[tf.Operation] = ()
-    update: Sequence[tf.Operation] = ()
 
     def activations(self, sums: float = 0.0, part: float = 1.0) -> int:
         """The most bytes beside the gradients and their sums.
+
+        In the passes, or in the update, in which TensorFlow computes a new tensor for each variable
+        before it adds them to the variables.
 
         Args:
             sums: the bytes of the sums over the replicas, as a part of those of the gradients.
@@ -43,63 +49,72 @@ class TracedStep:
         """
         if self.walk is None:
             return 0
-        scales = dict.fromkeys(self.update, part) | dict.fromkeys(self.makers, 1.0 + sums)
-        return max(0, self.walk.peak_bytes(scales) - round((1.0 + sums) * self.gradients))
+        most = self.walk.peak_bytes(dict.fromkeys(self.makers, 1.0 + sums))
+        return max(most - round((1.0 + sums) * self.gradients), round(part * self.gradients))
+
+
+def out_of_scopes(function: Callable[[], _T]) -> _T:
+    """What `function` returns, in a thread of its own: no strategy's scope is entered there.
+
+    In a scope of several processes, to make a variable is an operation of all of them.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(function).result()
 
 
 def trace(model: keras.Model, inputs: Structure) -> TracedStep:
-    """A step of `model` with one batch; nothing is computed, and nothing of the model changes.
+    """The passes of `model` for one batch; nothing is computed, and nothing of the model changes.
 
     The loss is the mean of the logarithms of each output's softmax. It needs about as many bytes as
     a cross entropy does. Other losses need fewer.
 
     Args:
-        model: a built and compiled model.
+        model: a built model.
         inputs: what the model is called with: `tf.TensorSpec`s without unknown sizes.
     """
+    given = [model.trainable_variables, model.non_trainable_variables]
+    specs = [[tf.TensorSpec(v.shape, v.dtype) for v in variables] for variables in given]
     mode = {"training": True} if takes_training(model) else {}
-    make = maker_of_optimizer(model)
-    with tf.Graph().as_default() as graph:
-        optimizer, variables = make()
-        trained, others = _placeholders(variables), _placeholders(model.non_trainable_variables)
+    found: list[tf.Tensor] = []
+
+    @tf.function(autograph=False)
+    def passes(trained: list[tf.Tensor], others: list[tf.Tensor], batch: Structure) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(trained)
-            batch = tf.nest.map_structure(_placeholder, inputs)
             outputs, _ = model.stateless_call(trained, others, batch, **mode)
             loss = tf.add_n([_loss(output) for output in tf.nest.flatten(outputs)])
         gradients = tape.gradient(loss, trained)
-        made = len(graph.get_operations())
-        optimizer.apply(gradients, variables)
-    found = [_tensor(gradient) for gradient in gradients if gradient is not None]
+        found.extend(_tensor(gradient) for gradient in gradients if gradient is not None)
+        return loss
+
+    graph = out_of_scopes(lambda: passes.get_concrete_function(*specs, inputs)).graph
+    weights = {tuple(variable.shape) for variable in model.variables}
     size = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in found)
-    update = graph.get_operations()[made:]
-    wanted = [*(tensor.op for tensor in found), *(o for o in update if not o.outputs)]
-    walk = Walk(graph, wanted, {tuple(variable.shape) for variable in model.variables})
-    return TracedStep(size, walk, [origin(tensor).op for tensor in found], update)
+    walk = Walk(graph, [tensor.op for tensor in found], weights)
+    return TracedStep(size, walk, [origin(tensor).op for tensor in found])
 
 
-def maker_of_optimizer(
-    model: keras.Model,
-) -> Callable[[], tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-    """A function that makes an optimizer like that of `model`, and variables like its weights.
-
-    In a `tf.Graph` the function takes no memory.
+def slot_bytes(model: keras.Model) -> int:
+    """What the optimizer of `model` keeps for each variable, whole, in bytes.
 
     Raises:
-        ValueError: when Keras cannot make it.
+        ValueError: when Keras cannot make a copy of the optimizer.
     """
-    make_copy = maker_of_copies(_innermost(model.optimizer))
+    make = maker_of_copies(_innermost(model.optimizer))
 
-    def make() -> tuple[keras.optimizers.Optimizer, list[keras.Variable]]:
-        copy = make_copy()
-        variables = [
-            keras.Variable(tf.zeros(v.shape, v.dtype), name=v.name)
-            for v in model.trainable_variables
-        ]
-        copy.build(variables)
-        return copy, variables
+    def count() -> int:
+        with tf.Graph().as_default():  # in which a variable takes no memory
+            copy = make()
+            trained = model.trainable_variables
+            copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in trained])
+            return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))
 
-    return make
+    return out_of_scopes(count)
+
+
+def nbytes(variable: keras.Variable) -> int:
+    """The bytes of a variable, whole."""
+    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
 
 
 def maker_of_copies(
@@ -119,7 +134,6 @@ def maker_of_copies(
         with _explained(optimizer):
             return type(optimizer).from_config(config)
 
-    make()
     return make
 
 
@@ -141,14 +155,6 @@ def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimi
         return _innermost(optimizer.unwrap())
     inner = getattr(optimizer, "inner_optimizer", None)  # with a loss scale around it
     return optimizer if inner is None else _innermost(inner)
-
-
-def _placeholders(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
-    return [_placeholder(variable) for variable in variables]
-
-
-def _placeholder(like: keras.Variable | tf.TensorSpec) -> tf.Tensor:
-    return tf.compat.v1.placeholder(like.dtype, like.shape)
 
 
 def takes_training(model: keras.Model) -> bool:

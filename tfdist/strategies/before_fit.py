@@ -17,7 +17,7 @@ def speak(model: keras.Model, name: str, arguments: Mapping[str, object]) -> Ite
     if name == "fit":
         warn_of_distribution()
         if getattr(model.distribute_strategy, "replicas_hold_model", False):
-            warn_of_memory(model, arguments)
+            warn_of_memory(model)
     yield
 
 
@@ -34,23 +34,19 @@ def warn_of_distribution() -> None:
         )
 
 
-def warn_of_memory(model: keras.Model, arguments: Mapping[str, object]) -> None:
-    """Warns if the tensors of a step will not fit the memory of this host.
+def warn_of_memory(model: keras.Model) -> None:
+    """Warns if gradients and the optimizer's state will not fit the memory of this host.
 
     Args:
         model: of a strategy whose replicas hold all of it. Nothing is said of one that is not
             built or not compiled.
-        arguments: of `fit`, by their names.
     """
-    if not (model.built and model.compiled and model.trainable_variables):
+    if not (model.built and model.compiled and model.trainable_variables and model.optimizer):
         return
+    place = at_start.place_of(model.distribute_strategy)
     try:
-        place = at_start.place_of(model.distribute_strategy)
-        found = place and at_start.what_does_not_fit(model, at_start.batch_of(arguments), place)
-    except Exception as error:  # of a layer or an optimizer of the user; training may go well
-        found = (
-            "Whether the tensors of a training step fit the memory could not be found out. "
-            f"Received: {type(error).__name__}: {error}"
-        )
+        found = place and at_start.what_does_not_fit(model, place)
+    except ValueError as error:  # of an optimizer of the user's; training may go well
+        found = f"Whether the optimizer's state fits the memory is not known: {error}"
     if found:
         warnings.warn(found, stacklevel=2)
