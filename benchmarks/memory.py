@@ -55,8 +55,9 @@ def table(found: dict[Cell, list[dict[str, int]]], rounds: int) -> str:
         what = (MODELS[name].__doc__ or "").rstrip(".")
         sizes = [f"{size / 1e6:.0f}" for size in (estimated, graphs, measured)]
         rows.append([what, str(samples), *sizes, f"{100 * errors[-1]:+.0f} %"])
+    runs = "one run each" if rounds == 1 else f"medians of {rounds} runs"
     text = (
-        f"One device, Adam; medians of {rounds} runs. Measured is the peak of a process while it "
+        f"One device, Adam; {runs}. Measured is the peak of a process while it "
         "trains, above what it has after it has trained a very small model. Graphs: what is more "
         "than estimated with a batch of one sample. Error: of the estimate with the graphs. Mean "
         f"error {100 * statistics.mean(map(abs, errors)):.0f} %, from {100 * min(errors):+.0f} to "

@@ -28,7 +28,8 @@ class Estimate:
         exchange: of the sums over the replicas, beside the gradients.
         activations: of what the forward pass leaves for the backward pass, and of what both have
             under way, at the moment when all together is the most. This one is an estimate. On CPUs
-            the measured total is within 25 % of `total` for models of which the docs have a table.
+            `total` and the graphs of the step are within 25 % of what was measured, for the models
+            in the table of the docs.
     """
 
     parameters: int
