@@ -47,6 +47,7 @@ _PUBLIC = {
     "Processes.all_gather_texts": Processes.all_gather_texts,
     "Processes.broadcast": Processes.broadcast,
     "virtual_devices": tfdist.testing.virtual_devices,
+    "estimate": tfdist.memory.estimate,
     **{f"compression.{name}": getattr(compression, name) for name in sorted(_COMPRESSION)},
     "compression.sent_bytes": traffic.sent_bytes,
     "compression.gather_pays_until": traffic.gather_pays_until,
@@ -84,7 +85,7 @@ def test_examples_with_a_cluster_run():
 
 def test_every_public_name_has_a_docstring_and_an_example():
     documented = {*_PUBLIC, *_WITH_A_CLUSTER}
-    modules = {"callbacks", "cluster", "compression", "staleness", "testing"}
+    modules = {"callbacks", "cluster", "compression", "memory", "staleness", "testing"}
     names = set(tfdist.__all__) - modules - {"Options"}
     assert names | set(tfdist.callbacks.__all__) <= documented
 
