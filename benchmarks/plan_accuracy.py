@@ -145,9 +145,9 @@ def _device(alone: dict[tuple[str, int], float], work: str, batch: int) -> Devic
 @functools.cache
 def _workload(work: str, batch: int) -> Workload:
     model = models_keras.build(work, keras)
-    inputs = tracing.random_inputs(tracing.inputs_of(model, batch))
+    inputs = tracing.random_inputs(model, batch)
     optimizer = models_keras.optimizer(work, keras)
-    return tracing.trace(model, tracing.given_to(model, inputs), batch, optimizer)
+    return tracing.trace(model, inputs, batch, optimizer)
 
 
 def predicted(row: Measured, constants: Constants) -> float:

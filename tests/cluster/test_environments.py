@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster import workers
 from tfdist.cluster import Cluster, choose_strategy, describe
+from tfdist.cluster.environments import ranks_of_this_host
 
 
 def horovodrun(rank, size):
@@ -232,3 +233,33 @@ def test_a_cluster_survives_its_text():
     for environ in (srun(3), kubeflow("worker", 1, chief=1, worker=2)):
         cluster = describe(environ).cluster
         assert Cluster.from_environment({"TF_CONFIG": cluster.to_tf_config()}) == cluster
+
+
+@pytest.mark.parametrize(
+    ("environ", "ranks"),
+    [
+        ({}, 1),
+        (horovodrun(1, 2), 2),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}, 1),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "0",
+                "OMPI_COMM_WORLD_SIZE": "8",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+            },
+            4,
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "6", "MPI_LOCALNRANKS": "3"}, 3),
+    ],
+)
+def test_launchers_of_ranks_tell_how_many_share_a_host(environ, ranks):
+    assert ranks_of_this_host(environ) == ranks
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "ranks"), [("chief", 0, 2), ("worker", 0, 2), ("worker", 1, 1)]
+)
+def test_the_addresses_of_a_cluster_tell_how_many_share_a_host(kind, index, ranks):
+    jobs = {"chief": ("a:1",), "worker": ("a:2", "b:1"), "ps": ("a:3",)}
+    environ = {"TF_CONFIG": Cluster(jobs, kind, index).to_tf_config()}
+    assert ranks_of_this_host(environ) == ranks

@@ -9,7 +9,7 @@ _ELSEWHERE = {"HOROVOD_WITH_MPI"}
 
 
 def variables_of_the_code():
-    prefixes = "TFDIST|TF|HOROVOD|SLURM|OMPI|PMI|PMIX|MALLOC|OMP|CUDA|KERAS|PYTHON"
+    prefixes = "TFDIST|TF|HOROVOD|SLURM|OMPI|MPI|PMI|PMIX|MALLOC|OMP|CUDA|KERAS|PYTHON"
     found = sources.names(rf"(?:{prefixes})_[A-Z_]*[A-Z]|MALLOC_[A-Z_]+_|PYTHONUNBUFFERED")
     return found | sources.names("no_grpc_proxy|(?:grpc|https?|no)_proxy")
 

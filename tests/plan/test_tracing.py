@@ -11,7 +11,7 @@ layers = keras.layers
 
 def traced(*stack, batch=4, optimizer=None):
     model = keras.Sequential(list(stack))
-    inputs = tracing.given_to(model, tracing.random_inputs(tracing.inputs_of(model, batch)))
+    inputs = tracing.random_inputs(model, batch)
     return tracing.trace(model, inputs, batch, optimizer)
 
 
@@ -96,14 +96,14 @@ def test_a_model_with_several_inputs_is_given_all_of_them():
     a, b = keras.Input((3,), name="a"), keras.Input((5,), name="b")
     joined = layers.Dense(2)(layers.Concatenate()([a, b]))
     model = keras.Model({"a": a, "b": b}, joined)
-    inputs = tracing.given_to(model, tracing.random_inputs(tracing.inputs_of(model, 4)))
+    inputs = tracing.random_inputs(model, 4)
     assert {name: tensor.shape[1] for name, tensor in inputs.items()} == {"a": 3, "b": 5}
     assert len(tracing.trace(model, inputs, 4, None).variables) == 2
 
 
 def test_inputs_of_any_size_are_refused():
     model = keras.Sequential([keras.Input((None, 3)), layers.Dense(2)])
-    with pytest.raises(ValueError, match=r"any size.*Received: inputs of the shapes \[\(4, None"):
-        tracing.inputs_of(model, 4)
-    with pytest.raises(ValueError, match="does not say what its inputs are"):
-        tracing.inputs_of(keras.Model(name="own"), 4)
+    with pytest.raises(ValueError, match=r"size. Give a script.*Received: .* shapes \[\(4, None"):
+        tracing.random_inputs(model, 4)
+    with pytest.raises(ValueError, match="does not state the shapes of its inputs. Give a script"):
+        tracing.random_inputs(keras.Model(name="own"), 4)

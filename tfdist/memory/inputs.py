@@ -9,8 +9,12 @@ import tensorflow as tf
 from tfdist.arguments import shown
 from tfdist.structures import Structure
 
+INSTEAD = "Give `inputs=`, with what the model is called with."
 
-def inputs_of(model: keras.Model, batch: int, given: Structure = None) -> Structure:
+
+def inputs_of(
+    model: keras.Model, batch: int, given: Structure = None, instead: str = INSTEAD
+) -> Structure:
     """Shapes and dtypes of a batch: `tf.TensorSpec`s in the structure that the model takes.
 
     Args:
@@ -18,13 +22,14 @@ def inputs_of(model: keras.Model, batch: int, given: Structure = None) -> Struct
         batch: the number of samples.
         given: tensors, arrays or `tf.TensorSpec`s with the shapes of all axes but the first; None
             for what the model states.
+        instead: what people can do where the model does not state it.
 
     Raises:
         TypeError: for what has no axes.
         ValueError: for a model that does not state its inputs, and for axes of any size.
     """
     if given is None:
-        given = _stated(model)
+        given = _stated(model, instead)
     leaves = tf.nest.flatten(given)
     if not leaves or not all(tf.TensorShape(getattr(leaf, "shape", ())).rank for leaf in leaves):
         raise TypeError(
@@ -36,8 +41,8 @@ def inputs_of(model: keras.Model, batch: int, given: Structure = None) -> Struct
     if not all(spec.shape.is_fully_defined() for spec in leaves):
         shapes = [tuple(spec.shape) for spec in leaves]
         raise ValueError(
-            "Each axis of the inputs but the first must have a known size. Give `inputs=`, with "
-            f"what the model is called with. Received: inputs of the shapes {shapes}"
+            "Each axis of the inputs but the first must have a known size. "
+            f"{instead} Received: inputs of the shapes {shapes}"
         )
     return specs
 
@@ -47,10 +52,10 @@ def spec_of(tensor: tf.Tensor | tf.TensorSpec | np.ndarray, samples: int) -> tf.
     return tf.TensorSpec((samples, *tensor.shape[1:]), tensor.dtype)
 
 
-def _stated(model: keras.Model) -> Structure:
+def _stated(model: keras.Model, instead: str) -> Structure:
     if not getattr(model, "inputs", None):
         raise ValueError(
-            "The model does not state the shapes of its inputs. Give `inputs=`, with what the "
-            f"model is called with. Received: model={model.name!r}"
+            f"The model does not state the shapes of its inputs. {instead} "
+            f"Received: model={model.name!r}"
         )
     return model.inputs[0] if isinstance(model, keras.Sequential) else model.input

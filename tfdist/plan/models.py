@@ -119,9 +119,7 @@ def _loaded(
             f"Keras cannot read the model: {text}. Give a script that makes it, or a model.keras. "
             f"Received: {path!r}"
         ) from None
-    return model, tracing.given_to(
-        model, tracing.random_inputs(tracing.inputs_of(model, batch_size))
-    )
+    return model, tracing.random_inputs(model, batch_size)
 
 
 def _resized(inputs: Structure, batch: int | None) -> Structure:

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.memory.inputs import inputs_of
 from tfdist.memory.liveness import Walk
 from tfdist.memory.tracing import maker_of_copies, takes_training
 from tfdist.plan.workload import TracedVariable, Workload
@@ -26,8 +27,8 @@ _OF_AN_ELEMENT = 16
 _TRANSPOSED = {"MatMul": "transpose_a", "BatchMatMulV2": "adj_x", "BatchMatMulV3": "adj_x"}
 
 
-def inputs_of(model: keras.Model, batch: int) -> list[tf.TensorSpec]:
-    """Shapes and dtypes of a batch.
+def random_inputs(model: keras.Model, batch: int) -> Structure:
+    """What the model is called with: random numbers; zeros where numbers choose, such as rows.
 
     Args:
         model: a model whose inputs are known.
@@ -36,30 +37,16 @@ def inputs_of(model: keras.Model, batch: int) -> list[tf.TensorSpec]:
     Raises:
         ValueError: for a model without known inputs, and for dimensions that are not known.
     """
-    inputs = getattr(model, "inputs", None)
-    if not inputs:
-        raise ValueError(
-            "The model does not say what its inputs are. Give a script instead, whose first batch "
-            f"in `fit` has their shapes. Received: model={model.name!r}"
-        )
-    specs = [tf.TensorSpec((batch, *tensor.shape[1:]), tensor.dtype) for tensor in inputs]
-    if not all(spec.shape.is_fully_defined() for spec in specs):
-        shapes = [tuple(spec.shape) for spec in specs]
-        raise ValueError(
-            "Inputs of the model have dimensions of any size. Give a script instead, whose first "
-            f"batch in `fit` has their sizes. Received: inputs of the shapes {shapes}"
-        )
-    return specs
-
-
-def random_inputs(specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-    """A batch of random numbers; of zeros where numbers choose something, such as rows."""
-    return [
-        tf.random.normal(spec.shape, dtype=spec.dtype)
-        if spec.dtype.is_floating
-        else tf.zeros(spec.shape, spec.dtype)
-        for spec in specs
-    ]
+    instead = "Give a script instead, whose first batch in `fit` has their shapes."
+    specs = inputs_of(model, batch, instead=instead)
+    return tf.nest.map_structure(
+        lambda spec: (
+            tf.random.normal(spec.shape, dtype=spec.dtype)
+            if spec.dtype.is_floating
+            else tf.zeros(spec.shape, spec.dtype)
+        ),
+        specs,
+    )
 
 
 def loss_and_gradients(model: keras.Model, inputs: Structure) -> tuple[tf.Tensor, list[Any]]:
@@ -70,13 +57,6 @@ def loss_and_gradients(model: keras.Model, inputs: Structure) -> tuple[tf.Tensor
         outputs = tf.nest.flatten(model(inputs, **mode))
         loss = tf.add_n([tf.reduce_mean(tf.cast(output, tf.float32)) for output in outputs])
     return loss, tape.gradient(loss, values)
-
-
-def given_to(model: keras.Model, tensors: Sequence[Structure]) -> Structure:
-    """What the model is called with, for the flat list of its inputs."""
-    if isinstance(model, keras.Sequential):
-        return tensors[0]
-    return tf.nest.pack_sequence_as(model.input, list(tensors))
 
 
 def trace(
