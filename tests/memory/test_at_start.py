@@ -62,6 +62,21 @@ def test_the_first_sharding_that_fits_is_named():
     assert '`sharding="gradients"`' in said(9 * WEIGHTS, **options)
 
 
+def test_the_gradient_of_an_embedding_has_few_rows():
+    table = keras.layers.Embedding(WIDTH, WIDTH)
+    model = keras.Sequential([keras.Input((1,), dtype="int32"), table, keras.layers.Flatten()])
+    model.compile("sgd", "mse")
+    assert at_start.what_does_not_fit(model, place(0.5 * WEIGHTS)) is None
+    model.compile("adam", "mse")  # whose slots are whole
+    assert "do not fit" in at_start.what_does_not_fit(model, place(1.5 * WEIGHTS))
+
+
+def test_what_a_launcher_says_is_not_asked_of_one_process():
+    wrong = {"HOROVOD_RANK": "nonsense", "HOROVOD_SIZE": "2"}
+    found = at_start.place_of(tfdist.MirroredStrategy(DEVICES[:2]), wrong)
+    assert (found.replicas, found.on_host) == (2, 2)
+
+
 def warnings_of_fit(strategy, free, monkeypatch, optimizer=keras.optimizers.Adam):
     monkeypatch.setattr(at_start, "free_memory", lambda: free)
     model = model_in(strategy, optimizer)

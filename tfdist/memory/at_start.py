@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.cluster.environments import ranks_of_this_host
+from tfdist.compat import flatten_layers
 from tfdist.control_groups import free_memory
 from tfdist.memory.estimate import Estimate, of_step, text_of
 from tfdist.memory.tracing import TracedStep, nbytes, slot_bytes
@@ -47,8 +48,9 @@ def place_of(
     devices, free = strategy.extended.worker_devices, free_memory()
     if free is None or any("GPU" in device for device in devices):
         return None
-    on_host = min(strategy.num_replicas_in_sync, len(devices) * ranks_of_this_host(environ))
-    return Place(Options.of(strategy), strategy.num_replicas_in_sync, on_host, free)
+    replicas = strategy.num_replicas_in_sync
+    ranks = ranks_of_this_host(environ) if strategy.is_multi_process else 1
+    return Place(Options.of(strategy), replicas, min(replicas, len(devices) * ranks), free)
 
 
 def what_does_not_fit(model: keras.Model, place: Place) -> str | None:
@@ -66,10 +68,10 @@ def what_does_not_fit(model: keras.Model, place: Place) -> str | None:
     Raises:
         ValueError: when Keras cannot make a copy of the optimizer.
     """
-    gradients = sum(map(nbytes, model.trainable_variables))
-    if _COPIES_AT_MOST * gradients * place.on_host < place.free:
+    weights = sum(map(nbytes, model.trainable_variables))
+    if _COPIES_AT_MOST * weights * place.on_host < place.free:
         return None
-    step, slots = TracedStep(gradients), slot_bytes(model)
+    step, slots = TracedStep(weights - _bytes_of_tables(model)), slot_bytes(model)
 
     def estimated(sharding: str | None) -> Estimate:
         steps = place.options.accumulation_steps
@@ -94,3 +96,14 @@ def what_does_not_fit(model: keras.Model, place: Place) -> str | None:
         f"{text_of(more)} more, and {text_of(place.free)} are free. A replica needs {estimate}; "
         f"activations come on top. Try {advice[0]}. Received: model={model.name!r}"
     )
+
+
+def _bytes_of_tables(model: keras.Model) -> int:
+    """The bytes of embeddings, whose gradients are those of the rows that a batch names."""
+    tables = {
+        id(variable): nbytes(variable)
+        for layer in flatten_layers(model)
+        if isinstance(layer, keras.layers.Embedding)
+        for variable in layer.trainable_variables
+    }
+    return sum(tables.values())

@@ -100,13 +100,15 @@ def slot_bytes(model: keras.Model) -> int:
     Raises:
         ValueError: when Keras cannot make a copy of the optimizer.
     """
-    make = maker_of_copies(_innermost(model.optimizer))
+    optimizer = _innermost(model.optimizer)
+    make = maker_of_copies(optimizer)
 
     def count() -> int:
         with tf.Graph().as_default():  # in which a variable takes no memory
             copy = make()
             trained = model.trainable_variables
-            copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in trained])
+            with _explained(optimizer):
+                copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in trained])
             return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))
 
     return out_of_scopes(count)

@@ -43,8 +43,8 @@ def warn_of_memory(model: keras.Model) -> None:
     """
     if not (model.built and model.compiled and model.trainable_variables and model.optimizer):
         return
-    place = at_start.place_of(model.distribute_strategy)
     try:
+        place = at_start.place_of(model.distribute_strategy)
         found = place and at_start.what_does_not_fit(model, place)
     except ValueError as error:  # of an optimizer of the user's; training may go well
         found = f"Whether the optimizer's state fits the memory is not known: {error}"
