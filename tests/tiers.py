@@ -78,6 +78,7 @@ _OF_PATH = {
     "parameter_server/test_pipelines.py": "graph",
     "parameter_server/test_snapshot_options.py": "graph",
     "parameter_server/test_sources.py": "graph",
+    "parameter_server/test_together.py": "graph",
     "parameter_server/test_turns.py": "graph",
     "parameter_server/test_scheduler.py": "graph",
     "partitioned": "job",

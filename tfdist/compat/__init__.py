@@ -22,6 +22,7 @@ from tfdist.compat import (
     random_numbers,
     servers,
     stored_rows,
+    together,
     variables,
 )
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
@@ -119,6 +120,7 @@ from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, 
 from tfdist.compat.servers import servers_see_each_other
 from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
+from tfdist.compat.together import OneOfMany, updating_first
 from tfdist.compat.traces import custom_gradients, forget_custom_gradients, hook_traces
 from tfdist.compat.trainer import (
     hook_callbacks,
@@ -140,6 +142,7 @@ __all__ = [
     "IndexedOptimizer",
     "MultiWorkerExtended",
     "OPERATIONS_UNDER_WAY",
+    "OneOfMany",
     "OneReplicaExtended",
     "ParameterServerExtended",
     "PartVariable",
@@ -239,6 +242,7 @@ __all__ = [
     "traced_function",
     "unbuilt_parts",
     "unrecorded",
+    "updating_first",
     "updating_own_copy",
     "variables_to_build",
     "writes_rows",
@@ -251,5 +255,5 @@ def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
     topics = (data, gradients, initial_rows, operations, optimizers, own_copies, parts)
-    for topic in (*topics, random_numbers, servers, stored_rows, variables):
+    for topic in (*topics, random_numbers, servers, stored_rows, together, variables):
         topic.install()

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.parameter_server.chief.arrived import mean_of_arrived
 from tfdist.parameter_server.chief.finite_gradients import finite_by_path
 from tfdist.parameter_server.chief.partition_updates import constrain
@@ -28,6 +27,7 @@ from tfdist.parameter_server.devices import CHIEF, on_its_device
 from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
 from tfdist.parameter_server.packing import joined, on_device, places_of, unpack_there
 from tfdist.parameter_server.reading import Reading
+from tfdist.parameter_server.together import applying
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step.loss_scale import LossScale
@@ -207,7 +207,7 @@ class Updates:
                         else None
                         for i, variable in enumerate(parts)
                     ]
-                    with compat.scaled_learning_rate(factor):
+                    with applying(factor):
                         finite.append(optimizer.apply_collected(ordered, parts))
                     constrain(optimizer.built_for)
                 self._change(changes, assigned)

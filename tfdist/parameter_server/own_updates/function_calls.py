@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -23,6 +24,8 @@ class FunctionCalls:
 
     def __init__(self) -> None:
         self._one_by_one = True
+        # To look through a large graph takes longer than an update, and each epoch would do so.
+        self._fitting: weakref.WeakSet[tf.types.experimental.ConcreteFunction] = weakref.WeakSet()
 
     def one_by_one(self) -> contextlib.AbstractContextManager[None]:
         """The context in which functions are called whose operations run one by one.
@@ -45,10 +48,13 @@ class FunctionCalls:
 
     def fit(self, traced: tf.types.experimental.ConcreteFunction) -> bool:
         """Whether what was traced can run. If not, it must be traced anew, and can run then."""
-        if not self._one_by_one or not _branches(traced.graph.as_graph_def()):
+        if not self._one_by_one or traced in self._fitting:
             return True
-        self._one_by_one = False
-        return False
+        if _branches(traced.graph.as_graph_def()):
+            self._one_by_one = False
+            return False
+        self._fitting.add(traced)
+        return True
 
 
 def _branches(graph: tf.compat.v1.GraphDef) -> bool:

@@ -16,6 +16,7 @@ from tfdist.parameter_server.own_updates.lock import Lock
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.own_updates.server_scope import ServerScope
 from tfdist.parameter_server.packing import Sent, unpack_there
+from tfdist.parameter_server.together import applying
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 
 # The numbers of an update.
@@ -163,7 +164,7 @@ class PartOfUpdate:
             here = [parts[int(place)] for place in by_variable]
             steps.append((self._step.optimizers[int(key)], [*by_variable.values()], here))
         scope = ServerScope(self._device, values)
-        with self._calls.one_by_one(), scope, compat.scaled_learning_rate(factor):
+        with self._calls.one_by_one(), scope, applying(factor):
             for optimizer, of_variables, here in steps:
                 if here:
                     optimizer.apply_collected(of_variables, here)

@@ -1,0 +1,129 @@
+"""Several variables that a Keras optimizer updates as if they were one."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat.registry import BOTH, KERAS, READ, REPLACED, touch
+from tfdist.structures import Gradient
+
+_TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
+
+_updating = threading.local()
+
+_UPDATE = touch(
+    *(_TENSORFLOW, "_backend_update_step", REPLACED),
+    *("self", "grads", "trainable_variables", "learning_rate"),
+    why="here Keras has clipped the gradients and decayed the weights, and has not yet begun with "
+    "the variables, each of which takes an optimizer some 40 small operations",
+    versions=KERAS,
+    instead="a public method that updates several variables",
+)
+_KEY = touch(
+    *(_TENSORFLOW, "_var_key", READ, "self", "variable"),
+    why="an optimizer finds the state of a variable by this key",
+    versions=BOTH,
+    instead="an optimizer that can be asked for the state of a variable",
+)
+
+Left = tuple[list[Gradient], list[keras.Variable]]
+UpdateFirst = Callable[
+    [keras.optimizers.Optimizer, list[Gradient], list[keras.Variable], Any], Left
+]
+"""Updates some of the variables, with their gradients and the learning rate. Returns the others."""
+
+
+class OneOfMany:
+    """Takes the place of a variable in an optimizer's `update_step`: several ones, in a vector.
+
+    What is assigned reaches the variables with `write`.
+
+    Args:
+        optimizer: the optimizer.
+        variables: variables of one dtype and device.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]):
+        self._unique_id = _KEY.of(optimizer)(variables[0])
+        # In a stateless scope, a Keras variable's value may be this very object.
+        self._variables = [variable.value for variable in variables]
+        self._value: tf.Tensor | None = None
+        self._is_new = False
+        self.dtype = tf.as_dtype(variables[0].dtype)
+        self._sizes = [value.shape.num_elements() for value in self._variables]
+        self.shape = tf.TensorShape([sum(self._sizes)])
+
+    def read(self) -> tf.Tensor:
+        """The values, one after the other."""
+        if self._value is None:
+            flat = [tf.reshape(value.read_value(), [-1]) for value in self._variables]
+            self._value = tf.concat(flat, axis=0)
+        return self._value
+
+    def assign(self, value: tf.Tensor) -> None:
+        """Replaces the values."""
+        self._value, self._is_new = value, True
+
+    def assign_add(self, value: tf.Tensor) -> None:
+        """Adds to the values."""
+        self.assign(self.read() + value)
+
+    def assign_sub(self, value: tf.Tensor) -> None:
+        """Subtracts from the values."""
+        self.assign(self.read() - value)
+
+    def write(self) -> None:
+        """Assigns the variables what was assigned here."""
+        if not self._is_new:
+            return
+        for value, part in zip(self._variables, tf.split(self._value, self._sizes)):
+            value.assign(tf.reshape(part, value.shape), read_value=False)
+
+
+def _as_tensor(
+    value: OneOfMany, dtype: tf.DType | None = None, name: str | None = None, as_ref: bool = False
+) -> tf.Tensor:
+    del name, as_ref
+    tensor = value.read()
+    return tensor if dtype is None else tf.cast(tensor, dtype)
+
+
+@contextlib.contextmanager
+def updating_first(update: UpdateFirst) -> Iterator[None]:
+    """In this thread, Keras optimizers leave variables to `update` before they begin."""
+    _updating.first = update
+    try:
+        yield
+    finally:
+        _updating.first = None
+
+
+def _with_first(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def _backend_update_step(
+        self: keras.optimizers.Optimizer,
+        grads: list[Gradient],
+        trainable_variables: list[keras.Variable],
+        learning_rate: Any,
+    ) -> None:
+        first: UpdateFirst | None = getattr(_updating, "first", None)
+        if first is not None:
+            variables = list(trainable_variables)
+            grads, trainable_variables = first(self, list(grads), variables, learning_rate)
+        if trainable_variables:
+            original(self, grads, trainable_variables, learning_rate)
+
+    return _backend_update_step
+
+
+def install() -> None:
+    """Lets `updating_first` come before Keras' own update, and vectors stand for variables."""
+    _UPDATE.replace(_with_first)
+    tf.register_tensor_conversion_function(OneOfMany, _as_tensor)
