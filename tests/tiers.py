@@ -97,6 +97,7 @@ _OF_PATH = {
     "replay/test_log.py": "pure",
     "replay/test_replay.py": "job",
     "replay/test_sums.py": "graph",
+    "slurm": "job",
     "side_by_side": "bench",
     "sharding": "graph",
     "staleness": "graph",

@@ -1,0 +1,49 @@
+"""What the tests give to Slurm: trains scikit-learn's digits; each rank writes its weights.
+
+python train.py FOLDER [--backup]
+"""
+
+import pathlib
+import sys
+import time
+
+import keras
+import numpy as np
+from sklearn.datasets import load_digits
+
+import tfdist
+
+EPOCHS = 6
+
+
+class Slow(keras.callbacks.Callback):
+    """Leaves time for signals, and says which epoch has begun."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        (folder / f"epoch-{epoch}").touch()
+        time.sleep(1)
+
+
+folder = pathlib.Path(sys.argv[1])
+digits = load_digits()
+x, y = digits.data[:600].astype("float32") / 16, digits.target[:600]
+
+keras.utils.set_random_seed(1)
+strategy = tfdist.Strategy("auto")
+with strategy.scope():
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(32, activation="relu"),
+            keras.layers.Dense(10),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+callbacks = [Slow()]
+if "--backup" in sys.argv:
+    callbacks.append(keras.callbacks.BackupAndRestore(folder / "backup"))
+model.fit(x, y, batch_size=64, epochs=EPOCHS, shuffle=False, callbacks=callbacks, verbose=0)
+
+place = f"{strategy.processes.rank} of {strategy.num_replicas_in_sync}"
+np.savez(folder / f"{place}.npz", *model.get_weights())
