@@ -114,6 +114,7 @@ REFUSED = {
     "(Dice)": "cannot sum what this loss is divided by",
     "two optimizers (GAN)": "Compute all gradients before the first update",
     "diffusion": "Compute all gradients before the first update",
+    "table of distances": "may look up a row twice",
     "train_on_batch": "a call of train_on_batch",
     "run_eagerly": "run_eagerly=False",
 }

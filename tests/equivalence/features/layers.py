@@ -57,6 +57,42 @@ def _dense_embedding(optimizer):
     return build
 
 
+class _Positions(keras.layers.Layer):
+    """Adds rows of a table of positions, which are the same for each sample."""
+
+    def __init__(self, rows: int):
+        super().__init__()
+        self.table = keras.layers.Embedding(rows, 4)
+
+    def call(self, x):
+        """Adds to tokens [samples, length, 4]."""
+        return x + self.table(keras.ops.arange(keras.ops.shape(x)[1]))
+
+
+class _Distances(keras.layers.Layer):
+    """Adds rows of a table of distances, some of them several times."""
+
+    def build(self, shape):
+        """Makes the table."""
+        self.table = self.add_weight(shape=(3, 4), name="distances")
+
+    def call(self, x):
+        """Adds to tokens [samples, 5, 4]."""
+        return x + keras.ops.take(self.table, np.array([0, 1, 2, 1, 0]), axis=0)
+
+
+def _positions(length, optimizer, layer):
+    def make() -> keras.Model:
+        layers = [keras.layers.Embedding(12, 4), layer(), keras.layers.Dense(8, activation="tanh")]
+        pooled = [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((length,), dtype="int32"), *layers, *pooled])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer(), loss)
+        return model
+
+    return make
+
+
 def _fit_tokens(model: keras.Model, samples: int = 67, batch_size: int = 16) -> Outcome:
     tokens = np.random.default_rng(4).integers(0, 12, (samples, 5))
     history = model.fit(
@@ -117,6 +153,13 @@ FEATURES = [
     Feature("Embedding (IndexedSlices), SGD", _embedding(lambda: optimizers.SGD(0.1)), _fit_tokens),
     Feature("Embedding (IndexedSlices), Adam", _embedding(_ADAM), _fit_tokens),
     Feature("Embedding (IndexedSlices), global_clipnorm", _embedding(_CLIPPED), _fit_tokens),
+    Feature("table of positions, Adam", _positions(5, _ADAM, lambda: _Positions(5)), _fit_tokens),
+    Feature(
+        "table of positions, texts of any length, clipping",
+        _positions(None, _CLIPPED, lambda: _Positions(9)),
+        _fit_tokens,
+    ),
+    Feature("table of distances, Adam", _positions(5, _ADAM, _Distances), _fit_tokens),
     Feature(
         "Embedding, accumulation",
         _embedding(_ADAM),

@@ -13,6 +13,7 @@ from tfdist.parameter_server.packing import pack, unpack
 from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
 from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
+from tfdist.step.fixed_rows import summed_apart
 from tfdist.step.logs import contributions
 from tfdist.step.weighting import Share, weigh
 from tfdist.structures import Structure
@@ -119,6 +120,10 @@ class StepOnWorker:
         if self._micro_batches > 1:
             gradients = self._dense(gradients)
         if part is not None:
+            gradients = {
+                key: {place: summed_apart(g) for place, g in of.items()}
+                for key, of in gradients.items()
+            }
             changes = {key: self._of_part(key, c, part) for key, c in changes.items()}
             logs = contributions(logs, part.fraction)
         if before is not None:

@@ -1,0 +1,108 @@
+"""Sparse gradients whose rows do not depend on the samples, as those of a table of positions.
+
+One device looks up a table of positions once for the whole batch, so each row occurs once in its
+gradient. N replicas look it up once each. Their rows joined would hold each row N times, and Keras'
+Adam squares each of them. So the values are summed place by place, as dense gradients are.
+
+A table of words is another matter: one device has as many rows as all replicas together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.structures import Gradient
+
+# They hand on the values of their first input, each as often as it was there.
+_SAME_VALUES = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}
+
+
+def are_fixed(gradient: Gradient) -> bool:
+    """Whether a gradient is sparse, with the same rows whatever the samples.
+
+    This is read from the graph in which the rows were looked up: do their numbers come from
+    constants, variables and the length of texts only? Outside of graphs there is no telling.
+
+    Args:
+        gradient: a tensor or `tf.IndexedSlices`.
+    """
+    if not isinstance(gradient, tf.IndexedSlices) or not tf.is_symbolic_tensor(gradient.indices):
+        return False
+    left, seen = [gradient.indices], set()
+    while left:
+        tensor = left.pop()
+        if not tf.is_symbolic_tensor(tensor):
+            continue
+        operation = tensor.op
+        if operation in seen or _is_fixed(operation):
+            continue
+        seen.add(operation)
+        if operation.type == "Placeholder":
+            outside = compat.captured_tensor(tensor)
+            if outside is None:
+                return False
+            left.append(outside)
+        elif not operation.inputs or _depends(operation):
+            return False
+        left += operation.inputs
+    return True
+
+
+def _is_fixed(operation: tf.Operation) -> bool:
+    """Whether what an operation gives is fixed, whatever its inputs are."""
+    return operation.type in ("Const", "ReadVariableOp") or _is_length(operation)
+
+
+def _is_length(operation: tf.Operation) -> bool:
+    """Whether an operation takes a dimension of a shape other than the first one, the samples."""
+    if operation.type != "StridedSlice" or operation.inputs[0].op.type != "Shape":
+        return False
+    begin = tf.get_static_value(operation.inputs[1])
+    rank = operation.inputs[0].op.inputs[0].shape.rank
+    return begin is not None and (begin[0] > 0 or (rank is not None and -rank < begin[0] < 0))
+
+
+def _depends(operation: tf.Operation) -> bool:
+    """Whether an operation may give other values on each replica, or with each batch."""
+    return operation.type == "Shape" or "Random" in operation.type or _has_state(operation)
+
+
+def _has_state(operation: tf.Operation) -> bool:
+    return operation.op_def is None or operation.op_def.is_stateful
+
+
+def summed_apart(gradient: Gradient) -> Gradient:
+    """The gradient in a form that can be added to that of another part of the batch.
+
+    Args:
+        gradient: a tensor or `tf.IndexedSlices`, of a part of a global batch.
+
+    Raises:
+        ValueError: for fixed rows of which one occurs twice. Added to another part's, there would
+            be more of them than on one device.
+    """
+    if not are_fixed(gradient):
+        return gradient
+    if not _are_distinct(gradient.indices):
+        raise ValueError(
+            "The step looks up rows of a table by numbers that are the same for all samples, and "
+            "may look up a row twice. `Synchronous` cannot add the gradients of several parts of "
+            "a batch then: multiply the table by a one-hot matrix instead, or use another "
+            f"strategy. Received: indices from {gradient.indices.op.name}"
+        )
+    return tf.convert_to_tensor(gradient)
+
+
+def _are_distinct(indices: tf.Tensor) -> bool:
+    """Whether no number occurs twice, as far as the graph tells."""
+    operation = indices.op
+    if operation.type == "Range":
+        return True
+    if operation.type in _SAME_VALUES:
+        return _are_distinct(operation.inputs[0])
+    if operation.type == "SelectV2":  # Keras counts negative numbers from the end of the table
+        return _are_distinct(operation.inputs[2])
+    value = tf.get_static_value(indices)
+    return value is not None and len(np.unique(value)) == np.size(value)
