@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 
 from tfdist.compat.creation import BeforeCreating, create_alone
-from tfdist.compat.registry import READ, TENSORFLOW, overrides, touch
+from tfdist.compat.registry import ADDED, READ, TENSORFLOW, overrides, touch
 from tfdist.structures import Structure
 from tfdist.validation import check_exchangeable
 
@@ -24,6 +24,12 @@ _REGROUP = touch(
     **_STRATEGY,
 )
 _MIRRORED = touch("tensorflow.python.distribute.values", "Mirrored", READ, **_STRATEGY)
+_TASK = touch(
+    *("tensorflow.python.distribute.mirrored_strategy:MirroredExtended", "_task_id", ADDED),
+    why="KerasTuner asks a strategy of several processes for it, as that of several workers has it",
+    versions=TENSORFLOW,
+    instead="a public attribute of strategies",
+)
 
 
 @overrides(
@@ -47,6 +53,7 @@ class OneReplicaExtended(MirroredExtended):
 
     def __init__(self, strategy: tf.distribute.Strategy, device: str, rank: int, size: int):
         self._rank, self._size = rank, size
+        setattr(self, _TASK.name, rank)
         self.before_creating: BeforeCreating = create_alone
         super().__init__(strategy, [device], tf.distribute.ReductionToOneDevice())
 
