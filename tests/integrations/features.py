@@ -125,7 +125,8 @@ def tuner(strategy, folder):
             model.compile(keras.optimizers.Adam(rate), loss)
         return model
 
-    rank = 0 if strategy is None else strategy.processes.rank
+    processes = getattr(strategy, "processes", None)
+    rank = 0 if processes is None else processes.rank
     search = keras_tuner.RandomSearch(
         build, "val_loss", max_trials=3, seed=1, directory=folder / f"trials-{rank}"
     )
@@ -140,10 +141,11 @@ def mlflow(strategy, folder):
     """MLflow: its callback, and what it has noted."""
     import mlflow
 
-    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
     if not _is_chief(strategy):
         return _trained(strategy, _dense, *_numbers())
-    with mlflow.start_run() as run:
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    experiment = mlflow.create_experiment("digits", artifact_location=str(folder / "artifacts"))
+    with mlflow.start_run(experiment_id=experiment) as run:
         found = _trained(strategy, _dense, *_numbers(), [mlflow.keras.MlflowCallback(run)])
     noted = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
     assert len(noted) == EPOCHS

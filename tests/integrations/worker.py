@@ -27,7 +27,8 @@ def strategy_of(system):
 def main(folder, system):
     """Trains all features; what fails is written down."""
     strategy = strategy_of(system)
-    rank = 0 if strategy is None or system in ("mirrored", "parameter_server") else strategy.processes.rank
+    processes = getattr(strategy, "processes", None)
+    rank = 0 if processes is None else processes.rank
     for name, train in FEATURES.items():
         own = folder / name
         own.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,11 @@
-"""What the tests give to Slurm: trains scikit-learn's digits; each rank writes its weights.
+"""What the tests give to Slurm and Ray: trains digits; each rank writes its weights.
 
-python train.py FOLDER [--backup]
+python train.py FOLDER [--backup] [--dies]
 """
 
+import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -21,6 +23,11 @@ class Slow(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         (folder / f"epoch-{epoch}").touch()
+        if "--dies" in sys.argv and epoch == 3 and strategy.processes.rank == 1:
+            died = folder / "died"
+            if not died.exists():
+                died.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(1)
 
 
