@@ -50,7 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
-.PHONY: benchmark-elastic fault-table soak selfcheck wheel
+.PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations
 .PHONY: benchmark-backup-workers bench bench-full docs
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
@@ -210,6 +210,15 @@ decisions: $(INSTALLED) ## write the table of strategies and situations into doc
 selfcheck: $(INSTALLED) ## train eight small models on two devices and on one, and compare
 	$(BIN)/python -m tfdist.testing.selfcheck
 
+# The environment of the tests, and packages beside it that tfdist does not need.
+integrations: horovod ## train with KerasHub, KerasTuner, MLflow, W&B, Ray and Slurm; 15 minutes
+	@$(PYTHON) -m venv .venv-integrations
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  $$(.venv-integrations/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check \
+	  keras-hub keras-tuner mlflow wandb ray
+	$(PYTEST) -v -rs tests/integrations $(ALL)
+
 wheel: $(INSTALLED) ## build the wheel, and check what it installs; in dist
 	$(PIP_INSTALL) build
 	$(BIN)/python -m build --wheel --outdir dist
@@ -247,7 +256,7 @@ test-on-python310:
 	.venv-3.10/bin/python -m pytest -q -n 2 --dist loadgroup $(FAST)
 
 clean: ## remove the environments, caches and all output
-	rm -rf .venv .venv-oldest .venv-next .venv-3.10 .venv-peers-tf .venv-peers-torch out build *.egg-info docs/_build
+	rm -rf .venv .venv-oldest .venv-next .venv-3.10 .venv-peers-tf .venv-peers-torch .venv-integrations out build *.egg-info docs/_build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

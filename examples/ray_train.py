@@ -3,8 +3,8 @@
     python ray_train.py --workers 2 --restarts 3 train.py --epochs 10
 
 With docs/other_packages.md. Needs `pip install ray`. The script makes `tfdist.Strategy("auto")`, as
-Ray sets TF_CONFIG. Where Ray starts the workers again, a `BackupAndRestore` callback in the script goes
-on from its last backup; all machines must see the folder of the backup.
+Ray sets TF_CONFIG. Where Ray starts the workers again, a `BackupAndRestore` callback of the script
+goes on from its last backup; all machines must see the folder of the backup.
 """
 
 from __future__ import annotations

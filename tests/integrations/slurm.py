@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tfdist.cluster.addresses import reserved_ports
@@ -82,11 +82,10 @@ class Slurm:
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def submit(self, folder: Path, script: Path, *options: str, **variables: str) -> str:
-        """Submits a script; returns the number of the job."""
-        log = f"--output={folder}/%j.log"
-        command = ("sbatch", "--parsable", f"--chdir={folder}", log, *options)
-        return self.run(*command, str(script), **variables)
+    def submit(self, folder: Path, command: Sequence[str], *options: str, **variables: str) -> str:
+        """Submits a script with its arguments; returns the number of the job."""
+        given = ("sbatch", "--parsable", f"--chdir={folder}", f"--output={folder}/%j.log")
+        return self.run(*given, *options, *command, **variables)
 
     def state(self, job: str) -> dict[str, str]:
         """What `scontrol` says of a job."""
