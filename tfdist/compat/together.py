@@ -6,7 +6,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -33,9 +32,10 @@ _KEY = touch(
     instead="an optimizer that can be asked for the state of a variable",
 )
 
+Rate = tf.Tensor | float
 Left = tuple[list[Gradient], list[keras.Variable]]
 UpdateFirst = Callable[
-    [keras.optimizers.Optimizer, list[Gradient], list[keras.Variable], Any], Left
+    [keras.optimizers.Optimizer, list[Gradient], list[keras.Variable], Rate], Left
 ]
 """Updates some of the variables, with their gradients and the learning rate. Returns the others."""
 
@@ -111,7 +111,7 @@ def _with_first(original: Callable) -> Callable:
         self: keras.optimizers.Optimizer,
         grads: list[Gradient],
         trainable_variables: list[keras.Variable],
-        learning_rate: Any,
+        learning_rate: Rate,
     ) -> None:
         first: UpdateFirst | None = getattr(_updating, "first", None)
         if first is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -34,6 +33,7 @@ ELEMENTWISE = frozenset(
 """Keras' optimizers whose `update_step` treats each element for itself. A subclass may not."""
 
 Slots = list[list[keras.Variable]]
+Found = compat.OneOfMany | tf.Tensor
 
 
 class _Scope(keras.StatelessScope):
@@ -43,11 +43,11 @@ class _Scope(keras.StatelessScope):
         values: what it finds, by the ids of Keras variables.
     """
 
-    def __init__(self, values: dict[int, Any]):
+    def __init__(self, values: dict[int, Found]):
         super().__init__(initialize_variables=False)
         self._values = values
 
-    def get_current_value(self, variable: keras.Variable) -> Any:
+    def get_current_value(self, variable: keras.Variable) -> Found | None:
         """The vector or number in the place of a variable; None for any other variable."""
         return self._values.get(id(variable))
 
@@ -71,7 +71,7 @@ def update_together(
     optimizer: keras.optimizers.Optimizer,
     gradients: list[Gradient],
     variables: list[keras.Variable],
-    rate: Any,
+    rate: tf.Tensor | float,
 ) -> tuple[list[Gradient], list[keras.Variable]]:
     """Updates the small variables of each device together. Returns what is left to update.
 
@@ -118,11 +118,11 @@ def _update(
     gradients: Sequence[tf.Tensor],
     variables: Sequence[keras.Variable],
     slots: Slots,
-    rate: Any,
+    rate: tf.Tensor | float,
 ) -> None:
     together = compat.OneOfMany(optimizer, variables)
     vectors = [compat.OneOfMany(optimizer, slot) for slot in slots]
-    found: dict[int, Any] = {id(slot[0]): vector for slot, vector in zip(slots, vectors)}
+    found: dict[int, Found] = {id(slot[0]): vector for slot, vector in zip(slots, vectors)}
     found[id(optimizer.iterations)] = tf.convert_to_tensor(optimizer.iterations.value)
     gradient = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], axis=0)
     with _Scope(found):
