@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -32,8 +33,8 @@ _KEY = touch(
     instead="an optimizer that can be asked for the state of a variable",
 )
 
-Rate = tf.Tensor | float
-Left = tuple[list[Gradient], list[keras.Variable]]
+Rate: TypeAlias = "tf.Tensor | float"
+Left: TypeAlias = tuple[list[Gradient], list[keras.Variable]]
 UpdateFirst = Callable[
     [keras.optimizers.Optimizer, list[Gradient], list[keras.Variable], Rate], Left
 ]

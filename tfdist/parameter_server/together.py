@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -33,7 +34,7 @@ ELEMENTWISE = frozenset(
 """Keras' optimizers whose `update_step` treats each element for itself. A subclass may not."""
 
 Slots = list[list[keras.Variable]]
-Found = compat.OneOfMany | tf.Tensor
+Found: TypeAlias = "compat.OneOfMany | tf.Tensor"
 
 
 class _Scope(keras.StatelessScope):
