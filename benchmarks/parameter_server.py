@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)
     help_of_updates = "in a round, for one variable; with n variables 1/n of them, but at least 100"
-    parser.add_argument("--updates", type=int, default=6000, help=help_of_updates)
+    parser.add_argument("--updates", type=int, default=60000, help=help_of_updates)
     parser.add_argument("--rounds", type=int, default=3, help="in each job")
     parser.add_argument("--jobs", type=int, default=3, help="of each system")
     pages.add_output_options(parser, pages.PERFORMANCE_PAGE)
