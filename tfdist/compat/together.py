@@ -99,11 +99,12 @@ def _as_tensor(
 @contextlib.contextmanager
 def updating_first(update: UpdateFirst) -> Iterator[None]:
     """In this thread, Keras optimizers leave variables to `update` before they begin."""
+    outer = getattr(_updating, "first", None)
     _updating.first = update
     try:
         yield
     finally:
-        _updating.first = None
+        _updating.first = outer
 
 
 def _with_first(original: Callable) -> Callable:

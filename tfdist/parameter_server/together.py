@@ -82,13 +82,14 @@ def update_together(
         variables: some of those for which the optimizer was built.
         rate: the learning rate.
     """
-    slots = _slots(optimizer) if type(optimizer) in ELEMENTWISE else []
+    is_own = type(optimizer) in ELEMENTWISE and "update_step" not in vars(optimizer)
+    slots = _slots(optimizer) if is_own else []
     if not slots:
         return gradients, variables
     places = {id(v): place for place, v in enumerate(compat.variables_to_build(optimizer))}
     groups: dict[tuple[str, str], list[int]] = {}
     for at, (gradient, variable) in enumerate(zip(gradients, variables)):
-        if id(variable) in places and isinstance(gradient, tf.Tensor) and is_small(variable):
+        if id(variable) in places and _is_like(gradient, variable) and is_small(variable):
             groups.setdefault((variable.value.device, variable.dtype), []).append(at)
     groups = {key: group for key, group in groups.items() if len(group) > 1}
     for (device, _), group in groups.items():
@@ -99,6 +100,11 @@ def update_together(
     done = {at for group in groups.values() for at in group}
     left = [at for at in range(len(variables)) if at not in done]
     return [gradients[at] for at in left], [variables[at] for at in left]
+
+
+def _is_like(gradient: Gradient, variable: keras.Variable) -> bool:
+    is_dense = isinstance(gradient, tf.Tensor)
+    return is_dense and (gradient.shape, gradient.dtype) == (variable.shape, variable.dtype)
 
 
 def _slots(optimizer: keras.optimizers.Optimizer) -> Slots:

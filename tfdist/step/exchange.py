@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.engines.current import current
-from tfdist.step.fixed_rows import are_fixed
-from tfdist.step.rows import sums_of_rows
+from tfdist.step.fixed_rows import may_be_fixed
+from tfdist.step.rows import sums_of_fixed_rows, sums_of_rows
 from tfdist.step.spans import timed
 from tfdist.structures import Structure
 
@@ -185,17 +185,14 @@ def timed_rows(rows: Sequence[Any], tables: Sequence[tf.TensorSpec] | None = Non
         return []
 
     def run() -> list[Any]:
+        if tables is not None:
+            return sums_of_rows(list(rows), tables, all_reduce)
         found = list(rows)
-        fixed = [place for place, row in enumerate(rows) if are_fixed(row)]
-        for place, values in zip(fixed, all_reduce([rows[place].values for place in fixed])):
-            found[place] = tf.IndexedSlices(values, rows[place].indices, rows[place].dense_shape)
+        fixed = [place for place, row in enumerate(rows) if may_be_fixed(row)]
         others = [place for place in range(len(rows)) if place not in fixed]
-        given = [rows[place] for place in others]
-        if tables is None:
-            sums = all_reduce(given)
-        else:
-            sums = sums_of_rows(given, [tables[place] for place in others], all_reduce)
-        for place, total in zip(others, sums):
+        sums = sums_of_fixed_rows([rows[place] for place in fixed], all_reduce)
+        sums += all_reduce([rows[place] for place in others])
+        for place, total in zip([*fixed, *others], sums):
             found[place] = total
         return found
 

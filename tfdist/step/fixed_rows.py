@@ -16,14 +16,16 @@ from tfdist import compat
 from tfdist.structures import Gradient
 
 # They hand on the values of their first input, each as often as it was there.
-_SAME_VALUES = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}
+_SAME_VALUES = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}
 
 
-def are_fixed(gradient: Gradient) -> bool:
-    """Whether a gradient is sparse, with the same rows whatever the samples.
+def may_be_fixed(gradient: Gradient) -> bool:
+    """Whether a gradient is sparse, with rows that seem to be the same whatever the samples.
 
     This is read from the graph in which the rows were looked up: do their numbers come from
-    constants, variables and the length of texts only? Outside of graphs there is no telling.
+    constants, variables and the length of texts only? Outside of graphs there is no telling. The
+    graph does not tell everything: a constant may be the number of the replica. So the replicas
+    compare their rows before they rely on it.
 
     Args:
         gradient: a tensor or `tf.IndexedSlices`.
@@ -33,32 +35,32 @@ def are_fixed(gradient: Gradient) -> bool:
     left, seen = [gradient.indices], set()
     while left:
         tensor = left.pop()
-        if not tf.is_symbolic_tensor(tensor):
+        if not tf.is_symbolic_tensor(tensor) or tensor.ref() in seen or _is_fixed(tensor):
             continue
-        operation = tensor.op
-        if operation in seen or _is_fixed(operation):
-            continue
-        seen.add(operation)
-        if operation.type == "Placeholder":
+        seen.add(tensor.ref())
+        if tensor.op.type == "Placeholder":
             outside = compat.captured_tensor(tensor)
             if outside is None:
                 return False
             left.append(outside)
-        elif not operation.inputs or _depends(operation):
+        elif not tensor.op.inputs or _depends(tensor.op):
             return False
-        left += operation.inputs
+        left += tensor.op.inputs
     return True
 
 
-def _is_fixed(operation: tf.Operation) -> bool:
-    """Whether what an operation gives is fixed, whatever its inputs are."""
-    return operation.type in ("Const", "ReadVariableOp") or _is_length(operation)
+def _is_fixed(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is fixed, whatever the inputs of its operation are."""
+    return tensor.op.type in ("Const", "ReadVariableOp") or _is_length(tensor)
 
 
-def _is_length(operation: tf.Operation) -> bool:
-    """Whether an operation takes a dimension of a shape other than the first one, the samples."""
-    if operation.type != "StridedSlice" or operation.inputs[0].op.type != "Shape":
+def _is_length(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is a dimension of a shape other than the first one, the samples."""
+    operation = tensor.op
+    if operation.type not in ("StridedSlice", "Unpack") or operation.inputs[0].op.type != "Shape":
         return False
+    if operation.type == "Unpack":
+        return tensor.value_index > 0
     begin = tf.get_static_value(operation.inputs[1])
     rank = operation.inputs[0].op.inputs[0].shape.rank
     return begin is not None and (begin[0] > 0 or (rank is not None and -rank < begin[0] < 0))
@@ -77,13 +79,14 @@ def summed_apart(gradient: Gradient) -> Gradient:
     """The gradient in a form that can be added to that of another part of the batch.
 
     Args:
-        gradient: a tensor or `tf.IndexedSlices`, of a part of a global batch.
+        gradient: a tensor or `tf.IndexedSlices`, of a part of a global batch, for an optimizer
+            to which it matters how often a row occurs.
 
     Raises:
-        ValueError: for fixed rows of which one occurs twice. Added to another part's, there would
-            be more of them than on one device.
+        ValueError: for fixed rows of which one may occur twice. Added to another part's, there
+            would be more of them than on one device.
     """
-    if not are_fixed(gradient):
+    if not may_be_fixed(gradient):
         return gradient
     if not _are_distinct(gradient.indices):
         raise ValueError(
@@ -96,13 +99,19 @@ def summed_apart(gradient: Gradient) -> Gradient:
 
 
 def _are_distinct(indices: tf.Tensor) -> bool:
-    """Whether no number occurs twice, as far as the graph tells."""
+    """Whether no number occurs twice and none is negative, as far as the graph tells."""
     operation = indices.op
     if operation.type == "Range":
-        return True
+        start, _, delta = map(tf.get_static_value, operation.inputs)
+        return start is not None and start >= 0 and delta is not None and delta > 0
     if operation.type in _SAME_VALUES:
         return _are_distinct(operation.inputs[0])
-    if operation.type == "SelectV2":  # Keras counts negative numbers from the end of the table
-        return _are_distinct(operation.inputs[2])
+    if operation.type == "Cast" and operation.inputs[0].dtype.is_integer:
+        return _are_distinct(operation.inputs[0])
+    if operation.type == "SelectV2" and operation.inputs[0].op.type == "Less":
+        # Keras counts negative numbers from the end of the table; where none is, this is nothing.
+        compared = operation.inputs[0].op.inputs
+        is_own = compared[0] is operation.inputs[2] and tf.get_static_value(compared[1]) == 0
+        return is_own and _are_distinct(operation.inputs[2])
     value = tf.get_static_value(indices)
-    return value is not None and len(np.unique(value)) == np.size(value)
+    return value is not None and len(np.unique(value)) == np.size(value) and np.min(value) >= 0

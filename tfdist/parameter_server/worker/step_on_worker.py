@@ -15,6 +15,7 @@ from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
 from tfdist.step.fixed_rows import summed_apart
 from tfdist.step.logs import contributions
+from tfdist.step.rows import are_summed
 from tfdist.step.weighting import Share, weigh
 from tfdist.structures import Structure
 
@@ -120,10 +121,7 @@ class StepOnWorker:
         if self._micro_batches > 1:
             gradients = self._dense(gradients)
         if part is not None:
-            gradients = {
-                key: {place: summed_apart(g) for place, g in of.items()}
-                for key, of in gradients.items()
-            }
+            gradients = self._summed_apart(gradients)
             changes = {key: self._of_part(key, c, part) for key, c in changes.items()}
             logs = contributions(logs, part.fraction)
         if before is not None:
@@ -154,6 +152,15 @@ class StepOnWorker:
                 for place, v in enumerate(self._step.parts_for(key))
             }
             for key, by_variable in gradients.items()
+        }
+
+    def _summed_apart(self, gradients: Gradients) -> Gradients:
+        """Gradients of a part of a batch that can be added to those of others."""
+        return {
+            key: of
+            if are_summed(self._step.optimizers[int(key)].unwrap())
+            else {place: summed_apart(gradient) for place, gradient in of.items()}
+            for key, of in gradients.items()
         }
 
     def _of_part(self, key: str, change: tf.Tensor, part: BatchPart) -> tf.Tensor:
