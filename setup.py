@@ -24,6 +24,7 @@ _TEST = [
     "pytest-xdist",
     "hypothesis",
     "tensorboard",
+    "pyte",
     # The schemas of JobSet and Kubeflow Trainer, as classes, for the manifests in the examples.
     "kubeflow-trainer-api>=2.3,<3",
     "pyyaml",
@@ -42,7 +43,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    package_data={"tfdist": ["py.typed"]},
+    package_data={"tfdist": ["py.typed", "watch/page.html"]},
     packages=find_packages(include=["tfdist", "tfdist.*"]),
     python_requires=">=3.10,<3.14",
     install_requires=[
@@ -50,6 +51,7 @@ setup(
         f"keras{_KERAS}",
         "numpy",
         "click>=8.2",
+        "rich",
         "typing_extensions",
     ],
     entry_points={"console_scripts": ["tfdist = tfdist.cli.main:main"]},

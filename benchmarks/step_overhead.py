@@ -10,6 +10,7 @@ strategy, plain first. A ratio is tfdist / plain: below 1, tfdist is better.
     python -m benchmarks.step_overhead                             # everything, under ten minutes
     python -m benchmarks.step_overhead --replicas 2 --variables 10 --rounds 10
     python -m benchmarks.step_overhead --timeline    # what tfdist.callbacks.Timeline costs instead
+    python -m benchmarks.step_overhead --watch       # what a report and `tfdist run --watch` cost
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--round-seconds", type=float, default=0.05, help="least length of a round")
     parser.add_argument(
         "--timeline", action="store_true", help="prints steps with and without a Timeline instead"
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="prints steps with and without a report instead"
     )
     pages.add_output_options(parser, pages.PERFORMANCE_PAGE)
     arguments = parser.parse_args()
@@ -121,18 +125,26 @@ def _value(result: dict[str, Any], quantity: str, factor: float) -> str:
     return "crashes" if "error" in result else f"{float(f'{result[quantity] * factor:.3g}'):g}"
 
 
-def measure_timeline(replicas: int, variables: int, arguments: argparse.Namespace) -> str:
-    """What a Timeline adds to a step, in a line: the two kinds of steps take turns."""
-    names = ("tfdist", "timeline")
+def measure_more(
+    names: tuple[str, str],
+    called: str,
+    replicas: int,
+    variables: int,
+    arguments: argparse.Namespace,
+) -> str:
+    """What the second of `names`, a step with what is `called`, adds to the first, in a line."""
     given = ["--replicas", replicas, "--variables", variables, "--steps-per-execution", 1]
     given += ["--optimizer", arguments.optimizer] + ["--dynamic"] * arguments.dynamic
     given += ["--rounds", arguments.rounds, "--round-seconds", arguments.round_seconds]
     without, noted = map(runner.printed("step_overhead_cell", *names, *given).get, names)
     more = statistics.median(b - a for a, b in zip(without, noted))
+    least = min(noted) - min(without)  # of rounds that nothing else has disturbed
+    ratio = _ratio_text([b / a for a, b in zip(without, noted)])
     return (
         f"{replicas} replicas, {variables} variables: a step of "
-        f"{1e3 * statistics.median(without):.3g} ms takes {1e6 * more:.0f} us more with a "
-        f"Timeline, ratio {_ratio_text([b / a for a, b in zip(without, noted)])}"
+        f"{1e3 * statistics.median(without):.3g} ms takes {1e6 * more:.0f} us more with "
+        f"{called}, ratio {ratio}; the fastest rounds {1e6 * least:.0f} us more, which is "
+        f"{least / 0.02:.2%} of a step of 20 ms"
     )
 
 
@@ -142,7 +154,13 @@ def main() -> None:
     if arguments.timeline:
         for replicas, variables in itertools.product(arguments.replicas, arguments.variables):
             if replicas > 1:  # one replica has no timeline
-                print(measure_timeline(replicas, variables, arguments), flush=True)
+                given = ("tfdist", "timeline"), "a Timeline", replicas, variables, arguments
+                print(measure_more(*given), flush=True)
+        return
+    if arguments.watch:
+        for replicas, variables in itertools.product(arguments.replicas, arguments.variables):
+            given = ("fit", "watched"), "a report", replicas, variables, arguments
+            print(measure_more(*given), flush=True)
         return
     grid = itertools.product(arguments.replicas, arguments.variables, arguments.steps_per_execution)
     cells = []

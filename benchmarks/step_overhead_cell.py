@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import math
 import resource
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +25,7 @@ import tensorflow as tf
 
 from benchmarks.common.runner import in_turn
 
+CHOICES = ("plain", "tfdist", "timeline", "fit", "watched")
 WIDTH = 16
 SAMPLES_PER_REPLICA = 8
 WARM_UP_SECONDS = 0.5
@@ -34,7 +38,8 @@ TrainCall = Callable[[], Any]
 def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
     """The strategy called "plain" (TensorFlow's) or "tfdist", on virtual CPU devices.
 
-    "timeline" is tfdist's, whose steps note what `tfdist.callbacks.Timeline` wants to know.
+    "timeline" is tfdist's, whose steps note what `tfdist.callbacks.Timeline` wants to know. "fit"
+    and "watched" are tfdist's too; see `in_fit`.
     """
     devices = [f"CPU:{index}" for index in range(replicas)]
     if name == "plain":
@@ -51,10 +56,12 @@ def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
 
 
 def make_train_call(strategy: tf.distribute.Strategy, cell: argparse.Namespace) -> TrainCall:
-    """A function that calls the train function of `model.fit` once, on the next batches.
+    """A function that calls the train function of `model.fit` once, on the next batches."""
+    return train_call(strategy, make_model(strategy, cell), cell)
 
-    The model is a chain of small dense layers, so a step is mostly overhead and little arithmetic.
-    """
+
+def make_model(strategy: tf.distribute.Strategy, cell: argparse.Namespace) -> keras.Model:
+    """A chain of small dense layers, so that a step is mostly overhead and little arithmetic."""
     keras.utils.set_random_seed(0)
     with strategy.scope():
         layers = [keras.layers.Dense(WIDTH) for _ in range(cell.variables // 2)]
@@ -62,6 +69,42 @@ def make_train_call(strategy: tf.distribute.Strategy, cell: argparse.Namespace) 
         optimizer = keras.optimizers.get(cell.optimizer)
         model.compile(optimizer, loss="mse", steps_per_execution=cell.steps_per_execution)
         model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def in_fit(name: str, cell: argparse.Namespace, folder: str) -> TrainCall:
+    """A function that calls the train function with callbacks around it, as `fit` does.
+
+    Args:
+        name: "fit" for Keras' own callbacks only; "watched" with a report, and with what `tfdist
+            run --watch` shows.
+        cell: the cell.
+        folder: a temporary folder.
+    """
+    from tfdist.callbacks.live import Live
+    from tfdist.callbacks.run_report import RunReport
+
+    strategy = make_strategy(name, cell.replicas)
+    model = make_model(strategy, cell)
+    own = [RunReport(f"{folder}/report.html", folder), Live(folder)] if name == "watched" else []
+    callbacks = keras.callbacks.CallbackList(own, add_history=True, model=model, epochs=1)
+    model.make_train_function()
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(0)
+    step, call = itertools.count(), train_call(strategy, model, cell)
+
+    def call_with_callbacks() -> None:
+        number = next(step)
+        callbacks.on_train_batch_begin(number)
+        callbacks.on_train_batch_end(number, call())
+
+    return call_with_callbacks
+
+
+def train_call(
+    strategy: tf.distribute.Strategy, model: keras.Model, cell: argparse.Namespace
+) -> TrainCall:
+    """A function that calls the train function of `model` once, on the next batches."""
     batch = SAMPLES_PER_REPLICA * strategy.num_replicas_in_sync
     x = np.random.default_rng(0).normal(size=(batch, WIDTH)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, x)).repeat()
@@ -91,8 +134,12 @@ def calls_per_round(call: TrainCall, seconds: float) -> int:
 def compare_step_times(cell: argparse.Namespace) -> dict[str, list[float]]:
     """The seconds per step of each strategy in each round; strategies alternate as in ABBA."""
     calls = {}
+    folder = tempfile.mkdtemp() if "watched" in cell.strategies else ""
     for name in cell.strategies:
-        calls[name] = make_train_call(make_strategy(name, cell.replicas), cell)
+        if folder:
+            calls[name] = in_fit(name, cell, folder)
+        else:
+            calls[name] = make_train_call(make_strategy(name, cell.replicas), cell)
         calls[name]()
     count = max(calls_per_round(call, cell.round_seconds) for call in calls.values())
     rounds: dict[str, list[float]] = {name: [] for name in calls}
@@ -100,6 +147,7 @@ def compare_step_times(cell: argparse.Namespace) -> dict[str, list[float]]:
     gc.disable()
     for _, name in in_turn(list(calls), cell.rounds):
         rounds[name].append(time_calls(calls[name], count) / cell.steps_per_execution)
+    shutil.rmtree(folder, ignore_errors=True)
     return rounds
 
 
@@ -121,7 +169,7 @@ def measure_alone(cell: argparse.Namespace) -> dict:
 def main() -> None:
     """Runs the cell that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("strategies", nargs="+", choices=("plain", "tfdist", "timeline"))
+    parser.add_argument("strategies", nargs="+", choices=CHOICES)
     parser.add_argument("--replicas", type=int, required=True)
     parser.add_argument("--variables", type=int, required=True)
     parser.add_argument("--steps-per-execution", type=int, required=True)

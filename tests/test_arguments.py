@@ -112,6 +112,8 @@ GIVEN = {
 NAMES = {"text", "empty text"}
 TAKES_HERE = {
     ("DistributedOptimizer", "name"): NAMES,
+    ("RunReport", "log_dir"): {"text"},
+    ("RunReport", "path"): {"text"},
     ("StalenessMonitor", "log_dir"): {"text"},
     ("Timeline", "path"): {"text"},
     ("estimate", "inputs"): {"array"},  # one number for each sample

@@ -48,10 +48,11 @@ def test_step_overhead_prints_a_table_with_the_versions(outputs):
 
 
 @pytest.mark.full
-def test_the_price_of_a_timeline_is_printed():
-    (line,) = run_step_overhead("--timeline").splitlines()
+@pytest.mark.parametrize(("option", "called"), [("--timeline", "Timeline"), ("--watch", "report")])
+def test_the_price_of_seeing_is_printed(option, called):
+    (line,) = run_step_overhead(option).splitlines()
     assert line.startswith("2 replicas, 2 variables: a step of ")
-    assert "us more with a Timeline, ratio " in line
+    assert f"us more with a {called}, ratio " in line
 
 
 @pytest.mark.full

@@ -39,6 +39,7 @@ _PUBLIC = {
     "LearningRateWarmup": tfdist.callbacks.LearningRateWarmup,
     "MetricAverage": tfdist.callbacks.MetricAverage,
     "SidecarEvaluator": tfdist.SidecarEvaluator,
+    "RunReport": tfdist.callbacks.RunReport,
     "StragglerMonitor": tfdist.callbacks.StragglerMonitor,
     "TerminateOnNaN": tfdist.callbacks.TerminateOnNaN,
     "Timeline": tfdist.callbacks.Timeline,

@@ -18,7 +18,7 @@ LAYERS = (
     "options",
     "data step",
     "optimizer balance elastic memory",
-    "processes callbacks",
+    "processes callbacks watch",
     "parameter_server",
     "replay",
     "strategies",

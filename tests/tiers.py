@@ -123,6 +123,10 @@ _OF_PATH = {
     "test_validation.py": "graph",
     "test_versions.py": "pure graph job",
     "traffic": "job",
+    "watch/test_browser.py": "job",
+    "watch/test_page.py": "pure",
+    "watch/test_ranks.py": "job",
+    "watch/test_run_report.py": "graph",
 }
 
 

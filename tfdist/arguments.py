@@ -38,6 +38,16 @@ def why_unwritable(path: str | os.PathLike) -> str:
     return ""
 
 
+def problem_with_file(called: str, name: str, path: str | os.PathLike) -> ValueError | None:
+    """Why what is `called` so, the argument `name`, cannot be written at `path`; None if it can."""
+    if why := why_unwritable(path):
+        return ValueError(
+            f"The {called} must be a file that can be written, in a folder that exists: "
+            f"{why}. Received: {name}={os.fspath(path)!r}"
+        )
+    return None
+
+
 def check_callable(name: str, value: object) -> None:
     """Raises TypeError unless the argument `name` can be called."""
     if not callable(value):

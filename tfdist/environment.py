@@ -29,3 +29,6 @@ SECRET_FILE = "TFDIST_SECRET_FILE"
 
 STRICT_VERSIONS = "TFDIST_STRICT_VERSIONS"
 """With "1", releases of TensorFlow and Keras that tfdist was not tested with are refused."""
+
+WATCH = "TFDIST_WATCH"
+"""In a process of a job that is watched, the folder in which it says what it does."""

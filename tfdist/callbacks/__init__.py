@@ -5,6 +5,7 @@ from tfdist.callbacks.compression_monitor import CompressionMonitor
 from tfdist.callbacks.drift import Drift
 from tfdist.callbacks.learning_rate_warmup import LearningRateWarmup
 from tfdist.callbacks.metric_average import MetricAverage
+from tfdist.callbacks.run_report import RunReport
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.callbacks.straggler_monitor import StragglerMonitor
 from tfdist.callbacks.terminate_on_nan import TerminateOnNaN
@@ -16,6 +17,7 @@ __all__ = [
     "Drift",
     "LearningRateWarmup",
     "MetricAverage",
+    "RunReport",
     "StalenessMonitor",
     "StragglerMonitor",
     "TerminateOnNaN",

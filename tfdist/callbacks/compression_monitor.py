@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.validation import check_number
+from tfdist.watch.numbers import Traffic
 
 _NAMES = ("compression_ratio", "compression_residual", "compression_cosine")
 
@@ -115,7 +115,8 @@ class CompressionMonitor(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Adds the epoch's values to `logs`, and warns if need be."""
         residual, cosine = self._take()
-        values = (self._ratio(), residual, cosine)
+        traffic = traffic_of(self.model.optimizer)
+        values = (traffic.dense / max(1, traffic.sent), residual, cosine)
         if logs is not None:
             logs.update(zip(_NAMES, values))
         too_little = residual > self.max_residual or 0 <= cosine < self.min_cosine
@@ -142,18 +143,19 @@ class CompressionMonitor(keras.callbacks.Callback):
         count, residual, cosine = _sum_over_processes(strategy, np.asarray(own))
         return (residual / count, cosine / count) if count else (float("nan"), float("nan"))
 
-    def _ratio(self) -> float:
-        optimizer: Any = self.model.optimizer
-        units = optimizer.compressed.in_use
-        compressed = {index for unit in units for index in unit.bucket.indices}
-        sizes = [v.value.dtype.size * int(np.prod(v.shape)) for v in optimizer.built_for]
-        rest = sum(size for index, size in enumerate(sizes) if index not in compressed)
-        return sum(sizes) / max(1, rest + sum(unit.wire_bytes for unit in units))
-
     def on_train_end(self, logs: dict | None = None) -> None:
         """Stops measuring."""
         self.model.optimizer.compressed.monitor = None
         self.model.train_function = None
+
+
+def traffic_of(optimizer: DistributedOptimizer) -> Traffic:
+    """The bytes of an update with a `tfdist.DistributedOptimizer` that is built."""
+    units = [] if optimizer.compressed is None else optimizer.compressed.in_use
+    compressed = {index for unit in units for index in unit.bucket.indices}
+    sizes = [v.value.dtype.size * int(np.prod(v.shape)) for v in optimizer.built_for]
+    rest = sum(size for index, size in enumerate(sizes) if index not in compressed)
+    return Traffic(rest + sum(unit.wire_bytes for unit in units), sum(sizes))
 
 
 def _sum_over_processes(strategy: tf.distribute.Strategy, values: np.ndarray) -> np.ndarray:

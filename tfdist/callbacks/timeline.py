@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.arguments import check_path, shown, why_unwritable
+from tfdist.arguments import check_path, problem_with_file, shown
 from tfdist.callbacks.trace import events_of
 from tfdist.engines.clocks import clocks_of
 from tfdist.processes.runs import raise_everywhere
@@ -100,7 +100,7 @@ class Timeline(keras.callbacks.Callback):
         """
         strategy = self.model.distribute_strategy
         _check(strategy, self.model)
-        error = _problem_with(self._path) if strategy.is_chief else None
+        error = problem_with_file("timeline", "path", self._path) if strategy.is_chief else None
         raise_everywhere(strategy.processes, error, "begin the timeline")
         self._calls, self._ended = [], 0
         self._spans = strategy.spans = Spans(*self._steps)
@@ -153,16 +153,6 @@ class Timeline(keras.callbacks.Callback):
         }
         content = {"traceEvents": list(events), "displayTimeUnit": "ms", "metadata": metadata}
         self._path.write_text(json.dumps(content))
-
-
-def _problem_with(path: pathlib.Path) -> ValueError | None:
-    """Why no file can be written at `path`; None if one can."""
-    if why := why_unwritable(path):
-        return ValueError(
-            "The timeline must be a file that can be written, in a folder that exists: "
-            f"{why}. Received: path={str(path)!r}"
-        )
-    return None
 
 
 def _check(strategy: tf.distribute.Strategy, model: keras.Model) -> None:

@@ -36,6 +36,7 @@ Example:
   tfdist run -n 3 --ps 1 train.py
   tfdist run -n 4 --min 2 train.py
   tfdist run -n 2 --isolate train.py
+  tfdist run -n 2 --watch train.py
   tfdist run -n 2 --rendezvous 10.0.0.1:2222 --machines 2 train.py
   tfdist run -n 2 --rendezvous 10.0.0.1:2222 --min 2 train.py
   tfdist run -n 2 --timeout 600 -m package.train --epochs 3
@@ -152,6 +153,12 @@ Example:
     help="Gives the job a network of its own, which nothing outside of the job reaches, and from "
     "which the job reaches nothing. Linux only; needs no root where users may make namespaces.",
 )
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Shows what each rank does: step, samples per second, waiting, memory. In a terminal "
+    "live, below the output; else in a line now and then. On one machine only.",
+)
 @click.option("--verbose", is_flag=True, help="Tells what is started, and where the logs are.")
 @click.argument(
     "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]..."
@@ -175,6 +182,7 @@ def run(
     grace_period: float,
     log_dir: str | None,
     isolate: bool,
+    watch: bool,
     verbose: bool,
     command: tuple[str, ...],
     **given: Any,
@@ -212,6 +220,11 @@ def run(
     )
     if across is not None and isolate:
         context.fail("A job with --isolate reaches no other machine: leave out --rendezvous.")
+    if across is not None and watch:
+        context.fail(
+            "--watch sees the ranks of one machine only: leave out --rendezvous, or let the script "
+            "write a page about all of them: strategy.callbacks(report=...)."
+        )
     directory, logs = None, []
     try:
         if isolate:
@@ -244,6 +257,7 @@ def run(
                 limits,
                 remote=start.remote,
                 group=start.group,
+                watched=watch,
             )
             outcome = job.run()
     except OverError as error:

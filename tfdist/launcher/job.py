@@ -38,6 +38,7 @@ class Job(Processes):
         limits: how long things may take.
         remote: tells how ranks on other machines have failed; None without other machines.
         group: as for `Processes`.
+        watched: whether it is shown what the ranks do.
     """
 
     def __init__(
@@ -49,9 +50,14 @@ class Job(Processes):
         limits: Limits | None = None,
         remote: Remote | None = None,
         group: JobGroup | None = None,
+        watched: bool = False,
     ) -> None:
         self._selector = selectors.DefaultSelector()
-        super().__init__(command, members, environments, logs, Streams(self._selector), group)
+        streams = Streams(self._selector)
+        self._watching = streams.watching() if watched else None
+        if self._watching is not None:
+            environments = [{**own, **self._watching.environment} for own in environments]
+        super().__init__(command, members, environments, logs, streams, group)
         self._limits = limits or Limits()
         self._remote = remote
         # The outcome, if it does not follow from how the ranks end.
@@ -127,6 +133,9 @@ class Job(Processes):
             self._group.look(now)
             if self._group.lacks_spare:
                 self._start_spare()
+        if self._watching is not None:
+            running = [rank.process.pid for rank in self._ranks if rank.code is None]
+            self._watching.look(now, running)
         if self._streams.broken:
             # Nobody reads the output any more. A single program would end in the same way.
             self._end(outcome.ended_by(signal.SIGPIPE), now, signal.SIGTERM)
@@ -170,6 +179,8 @@ class Job(Processes):
             times.append(self._started + self._limits.total)
         if self._group is not None:
             times.append(now + self._group.pause)
+        if self._watching is not None:
+            times.append(now + self._watching.pause)
         return max(0.0, min(times) - now)
 
     def _look_for_deaths(self, now: float) -> None:
@@ -266,4 +277,6 @@ class Job(Processes):
             self._selector.unregister(self._remote)
         if self._group is not None:
             self._group.unwatch()
+        if self._watching is not None:
+            self._watching.close()
         self._streams.drain()

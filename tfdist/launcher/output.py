@@ -20,6 +20,9 @@ SAYS = "tfdist run: "
 _LONGEST_LINE = 65536
 _LAST_LINES = 15
 
+# Clears all rows below the cursor. There is a row below it while lines are shown there.
+_HIDE_BELOW = b"\x1b7\x1b[1B\r\x1b[J\x1b8"
+
 
 class Screen:
     """One of the launcher's own streams, on which several ranks write.
@@ -35,6 +38,7 @@ class Screen:
         self.fd = fd
         self.broken = False
         self._inside_line = False
+        self._below: list[bytes] = []
 
     def write(self, data: bytes) -> None:
         """Writes `data` as it is."""
@@ -51,7 +55,25 @@ class Screen:
         if self._inside_line:
             self.write(b"\n")
 
+    def show_below(self, lines: list[bytes]) -> None:
+        """Shows lines below all that is written, in place of those that were shown there.
+
+        The stream must be a terminal that understands ANSI's sequences. What is written goes on
+        where it was, also in the middle of a line.
+
+        Args:
+            lines: none of them longer than the terminal is wide.
+        """
+        hidden = _HIDE_BELOW * bool(self._below)
+        self._below = lines
+        self._send(hidden + _drawn(lines))
+
     def _write(self, data: bytes) -> None:
+        if self._below:
+            data = _HIDE_BELOW + data + _drawn(self._below)
+        self._send(data)
+
+    def _send(self, data: bytes) -> None:
         while data and not self.broken:
             try:
                 data = data[os.write(self.fd, data) :]
@@ -59,6 +81,17 @@ class Screen:
                 select.select([], [self.fd], [])
             except OSError:
                 self.broken = True
+
+
+def _drawn(lines: list[bytes]) -> bytes:
+    """What shows `lines` below the cursor, which stays where it is.
+
+    IND (ESC D) scrolls where the cursor is in the last row, so there is room below it then.
+    """
+    if not lines:
+        return b""
+    room = b"\x1bD" * len(lines) + b"\x1b[%dA" % len(lines)
+    return room + b"\x1b7" + b"".join(b"\x1b[1B\r\x1b[2K" + line for line in lines) + b"\x1b8"
 
 
 class Log:

@@ -110,6 +110,7 @@ def _common(
 ) -> dict[str, str]:
     """What the environments of all ranks have in common; the arguments are those above."""
     not_passed_on = (*RANK_VARIABLES, environment.SECRET, environment.SECRET_FILE)
+    not_passed_on += (environment.WATCH,)
     common = {name: value for name, value in environ.items() if name not in not_passed_on}
     if devices_per_worker is not None:
         common[environment.DEVICES_PER_WORKER] = str(devices_per_worker)

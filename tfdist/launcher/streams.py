@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from tfdist.launcher import output
 from tfdist.launcher.members import Member
+from tfdist.launcher.watching import Watching
 
 # After all ranks have ended, their output is read for this long at most.
 _DRAIN = 2.0
@@ -34,6 +35,10 @@ class Streams:
     def together(self) -> bool:
         """Whether output and errors are shown in the same place."""
         return self._screens[1] is self._screens[2]
+
+    def watching(self) -> Watching:
+        """What shows the ranks below their output."""
+        return Watching(self._screens[1], self.say)
 
     @property
     def broken(self) -> bool:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.options import Options
-from tfdist.step import backward, exchange, replica, rows, spans
+from tfdist.step import backward, exchange, parts, replica, rows, spans
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import averaging_of
 from tfdist.step.exchange import Packing
@@ -148,6 +148,7 @@ class StepPath:
         running = replica.current()
         apart = running is not None and running.apart is not None
         packing, packed = self._pack(gradients, weight, apart)
+        parts.computed(packed)
         if running is not None and not running.notes.computed:
             running.notes.computed += tf.nest.flatten(packed, expand_composites=True)
             for act in running.notes.when_computed:
@@ -178,7 +179,11 @@ class StepPath:
             totals = self.averaging.sum(packing, packed, self._update.number())
             totals = [None if gradients[i] is None else totals[i] for i in places]
             own = [self._variables[i] for i in places]
-            spans.timed("update", totals, lambda: self._update.apply(totals, own, after))
+
+            def update() -> None:
+                spans.timed("update", totals, lambda: self._update.apply(totals, own, after))
+
+            parts.updating(totals, update)
 
         finite = self._loss_scale.all_finite(packed)
         if self.accumulator is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, own_loops, replica, weighting
 from tfdist.step.clock import StepClock
+from tfdist.step.parts import StepParts
 from tfdist.step.spans import Spans
 from tfdist.strategies.keras_strategy import KerasStrategy
 from tfdist.structures import Structure
@@ -32,12 +33,14 @@ class BalancedStrategy(KerasStrategy):
         balancer: has the replicas' shares of global batches; None if all parts are even.
         clock: measures how long replicas compute in train steps; None if nobody wants to know.
         spans: notes when replicas reach points of their steps; None if nobody wants to know.
+        parts: sums up where the time of steps goes; None if nobody wants to know.
         skips_replicas: whether a replica with the share 0 of a batch gets no sample of it.
     """
 
     balancer: Balancer | None
     clock: StepClock | None = None
     spans: Spans | None = None
+    parts: StepParts | None = None
     skips_replicas = False
     _trains_apart = False
     _measured_model: keras.Model | None = None
@@ -67,28 +70,60 @@ class BalancedStrategy(KerasStrategy):
         )
 
     def measure_steps(self, model: keras.Model) -> None:
-        """Makes the next train step of `model` contain what `clock` and `spans` want to know."""
-        wanted = self.clock is not None or self.spans is not None
+        """Makes the next train step of `model` contain what those want to know who measure it."""
+        wanted = (self.clock, self.spans, self.parts) != (None, None, None)
         self._measured_model = model if wanted else None
         self.trace_anew(model)
+
+    def measure_parts(self, model: keras.Model) -> StepParts | None:
+        """Makes train steps of `model` sum up where their time goes; None if they cannot."""
+        if model.jit_compile and not self.compiles_replicas:
+            return None  # XLA compiles the whole step, and has no clock
+        if self.parts is None:
+            self.parts = StepParts()
+            self.measure_steps(model)
+        return self.parts
+
+    def stop_parts(self, model: keras.Model) -> None:
+        """Makes the train steps of `model` be what they were."""
+        if self.parts is not None:
+            self.parts = None
+            self.measure_steps(model)
 
     def stop_watching(self) -> None:
         """Called where an exception may have stopped callbacks in a run: ends what they began."""
         super().stop_watching()
         if self._measured_model is not None:
-            self.clock = self.spans = None
+            self.clock = self.spans = self.parts = None
             self.measure_steps(self._measured_model)
 
+    @contextlib.contextmanager
     def _measured(
-        self, step: replica.ReplicaStep, args: Structure
-    ) -> contextlib.AbstractContextManager:
+        self, step: replica.ReplicaStep, args: Structure, keras_step: str | None
+    ) -> Iterator[None]:
         """In this context a step runs that is measured, if somebody wants to know."""
         if self.clock is not None:
             self.clock.start(step)
-        if self.spans is None:
-            return contextlib.nullcontext()
-        begun = self.spans.start(step.notes.when_computed, step.notes.computed, args)
-        return end_of_data.nothing_without(begun)
+        with contextlib.ExitStack() as measured:
+            if self.parts is not None and keras_step == "train_step":
+                is_first = static_id() % len(self.extended.worker_devices) == 0
+                measured.enter_context(self.parts.of_step(args, is_first))
+            if self.spans is not None:
+                begun = self.spans.start(step.notes.when_computed, step.notes.computed, args)
+                measured.enter_context(end_of_data.nothing_without(begun))
+            yield
+
+    def _measured_alone(self, fn: Callable, keras_step: str | None) -> Callable:
+        """The step `fn` of the only replica, measured if somebody wants to know."""
+        parts = self.parts
+        if parts is None or keras_step != "train_step" or compat.is_in_xla():
+            return fn
+
+        def step(*args: Structure, **kwargs: Structure) -> Structure:
+            with parts.of_step(args, is_first=True):
+                return fn(*args, **kwargs)
+
+        return step
 
     def _ends(self) -> tf.Tensor:
         """Where the replicas' parts of a global batch end; see `tfdist.balance.parts.bounds`."""
@@ -118,7 +153,7 @@ class BalancedStrategy(KerasStrategy):
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without((batch, begun)),
-                self._measured(step, batch),
+                self._measured(step, batch, keras_step),
             ):
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
             if balancer is None or part.sizes is None or not step.notes.computed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,6 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.balance import whole_batches
 from tfdist.balance.callback import Balance
-from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.drift import Drift
 from tfdist.data import batches, shards
 from tfdist.engines.contract import Engine
@@ -66,12 +66,9 @@ class SynchronousStrategy(ApartStrategy):
         """Whether this process writes files and progress: the only process, or rank 0 of many."""
         return self.processes.is_chief and not self.is_evaluator
 
-    def callbacks(self) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check that the model is in this scope and has data.
-
-        With `local` there is also `tfdist.callbacks.Drift`.
-        """
-        return [TrainingChecks(self), *([Drift()] if self.local is not None else [])]
+    def monitors(self, log_dir: str | os.PathLike | None) -> list[keras.callbacks.Callback]:
+        """`tfdist.callbacks.Drift`, if there are rounds of local steps."""
+        return [Drift()] if self.local is not None else []
 
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """The callback that moves the shares of the replicas, if they are balanced."""
@@ -162,7 +159,7 @@ class SynchronousStrategy(ApartStrategy):
             self._note_speeds(speeds)
             return results
         if self.num_replicas_in_sync == 1:
-            return super().run(fn, args, kwargs, options)
+            return super().run(self._measured_alone(fn, keras_step), args, kwargs, options)
         global_size = None
         if keras_step and not batches.is_distributed(args):
             args = batches.as_tensors(args)
@@ -183,7 +180,7 @@ class SynchronousStrategy(ApartStrategy):
                 state_of_thread.adopted(),
                 replica.publish(step),
                 end_of_data.nothing_without(args),
-                self._measured(step, args),
+                self._measured(step, args, keras_step),
             ):
                 if has_empty_part:
                     args = batches.without_static_sizes(args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,16 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.callbacks.checks import TrainingChecks
+from tfdist.callbacks.live import live
+from tfdist.callbacks.run_report import RunReport
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.options import Options
 from tfdist.parameter_server.partitions import joined
 from tfdist.processes import hooks
 from tfdist.processes.files import CallbackFiles
 from tfdist.step import collection, end_of_data, inside_keras
+from tfdist.step.parts import StepParts
 from tfdist.strategies import before_fit, wrapping
 from tfdist.strategies.building import build_by_step
 from tfdist.structures import Structure
@@ -104,9 +109,32 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         """
         return None
 
+    def callbacks(
+        self, log_dir: str | os.PathLike | None = None, report: str | os.PathLike | None = None
+    ) -> list[keras.callbacks.Callback]:
+        """Callbacks for `model.fit`: they check that the model is in this scope and has data.
+
+        With `local` there is also `tfdist.callbacks.Drift`, and with parameter servers
+        `tfdist.callbacks.StalenessMonitor`, which logs how stale the gradients were.
+
+        Args:
+            log_dir: a folder for TensorBoard, for the histograms of staleness, and
+            report: the path of a page about the run: either adds `tfdist.callbacks.RunReport`.
+        """
+        found = [TrainingChecks(self), *self.monitors(log_dir)]
+        return found if log_dir is report is None else [*found, RunReport(report, log_dir)]
+
+    def monitors(self, log_dir: str | os.PathLike | None) -> list[keras.callbacks.Callback]:
+        """What shows how replicas train under this strategy; a part of `callbacks`.
+
+        Args:
+            log_dir: a folder for TensorBoard; None for none.
+        """
+        return []
+
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """Callbacks that are added to those of every `fit`, `evaluate` and `predict`."""
-        return []
+        return live()
 
     def callbacks_around_others(
         self, others: list[keras.callbacks.Callback]
@@ -116,6 +144,13 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
 
     def finish_rounds(self) -> None:
         """Called before anything looks at the weights of a model; by all processes."""
+
+    def measure_parts(self, model: keras.Model) -> StepParts | None:
+        """Makes train steps of `model` sum up where their time goes; None if they cannot."""
+        return None
+
+    def stop_parts(self, model: keras.Model) -> None:
+        """Makes the train steps of `model` be what they were."""
 
     def stop_watching(self) -> None:
         """Called where an exception may have stopped callbacks in a run."""

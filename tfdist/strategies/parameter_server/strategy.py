@@ -13,7 +13,6 @@ import tensorflow as tf
 from typing_extensions import Unpack
 
 from tfdist import compat
-from tfdist.callbacks.checks import TrainingChecks
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.compression.base import Compressor
 from tfdist.options import CommonOptions, Options, takes_options
@@ -171,15 +170,9 @@ class ParameterServerStrategy(
         """True: only the chief gets a strategy object, and it writes files and progress."""
         return True
 
-    def callbacks(self, log_dir: str | None = None) -> list[keras.callbacks.Callback]:
-        """Callbacks for `model.fit`: they check that the model is in this scope and has data.
-
-        A `tfdist.callbacks.StalenessMonitor` among them logs how stale the gradients were.
-
-        Args:
-            log_dir: a folder for TensorBoard, to which histograms of staleness are written.
-        """
-        return [TrainingChecks(self), StalenessMonitor(self, log_dir)]
+    def monitors(self, log_dir: str | os.PathLike | None) -> list[keras.callbacks.Callback]:
+        """`tfdist.callbacks.StalenessMonitor`, with its histograms in `log_dir`."""
+        return [StalenessMonitor(self, log_dir)]
 
     def staleness_report(self) -> StalenessReport:
         """How stale the gradients of the last `fit` were, and what was done about it."""
