@@ -140,7 +140,9 @@ def test_a_model_that_one_bucket_could_hold_travels_in_several(
         summed = totals.Totals(Options(bucket_bytes=bucket_bytes), specs, ["path"] * 25)
 
     def of_replica():
-        sparse = tf.IndexedSlices(tf.ones((1, 1)), tf.constant([0]), tf.constant([1000, 1]))
+        # By chance, as the rows that samples look up: fixed ones would be compared.
+        row = tf.random.uniform([1], 0, 1000, tf.int32)
+        sparse = tf.IndexedSlices(tf.ones((1, 1)), row, tf.constant([1000, 1]))
         gradients = [sparse, *[tf.ones(spec.shape) for spec in specs[1:]]]
         packing = summed.packing(gradients, accumulates=False)
         return summed.sum(packing, packing.pack(gradients), tf.constant(0, tf.int64))
