@@ -27,7 +27,7 @@ DEFAULT_BUCKET_BYTES = 4 * 1024 * 1024
 _MOST_BYTES = 2**62
 
 EXCHANGES = ("auto", "ring", "hierarchical")
-SHARDINGS = ("optimizer", "gradients")
+SHARDINGS = ("optimizer", "gradients", "parameters")
 
 Compression = str | Compressor | Mapping[str, Any] | None
 
@@ -76,8 +76,9 @@ class Options:
             several replicas; "auto" chooses. See the guide, "Algorithms of the exchange". Only
             "auto" for a parameter server.
         sharding: "optimizer": each replica keeps the optimizer's state for its part of every
-            variable only. "gradients": of micro-batches that are accumulated too. See the guide,
-            "Sharded training". None to keep all on each replica. Not for a parameter server.
+            variable only. "gradients": of micro-batches that are accumulated too. "parameters": of
+            the weights too. See the guide, "Sharded training". None to keep all on each replica.
+            Not for a parameter server.
 
     Raises:
         ValueError: when a value is out of range or of another type, and for unknown compressors.
@@ -132,6 +133,12 @@ class Options:
                     f"Leave one of them out. Received: sharding={self.sharding!r}, "
                     f"{name}={getattr(self, name)}"
                 )
+        if self.sharding == "parameters" and self.balance:
+            raise ValueError(
+                "With `balance=True` it is measured how long each replica computes. With "
+                '`sharding="parameters"` replicas wait for each other in the middle of it. Leave '
+                "one of them out. Received: sharding='parameters', balance=True"
+            )
         if self.exchange == "hierarchical":
             raise ValueError(
                 "With `sharding` parts travel between all replicas at once. Leave `exchange` out. "

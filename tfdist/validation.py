@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -113,17 +113,17 @@ def check_optimizer_scope(
 
 
 def check_model_scope(
-    model: keras.Model, layers: list[keras.layers.Layer], strategy: tf.distribute.Strategy
+    model: keras.Model,
+    layers: list[keras.layers.Layer],
+    strategy: tf.distribute.Strategy,
+    stored: Callable[[keras.Variable], tf.Variable],
 ) -> None:
     """Raises ValueError unless the variables of `model` were made in the scope of `strategy`.
 
-    Args:
-        model: the model.
-        layers: all of its layers.
-        strategy: the strategy.
+    `layers` are all of its layers; `stored` returns the `tf.Variable` in a Keras variable.
     """
     for variable in model.variables:
-        if strategy.extended.variable_created_in_scope(variable.value):
+        if strategy.extended.variable_created_in_scope(stored(variable)):
             continue
         adapted = [
             layer.name

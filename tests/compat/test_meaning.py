@@ -91,10 +91,10 @@ def test_a_stateless_scope_is_left_and_entered_again():
     import keras
 
     with keras.StatelessScope() as scope:
-        assert compat.variables.stateless_scope() is scope
+        assert compat.stateless.stateless_scope() is scope
         with compat.outside_stateless_scope():
-            assert compat.variables.stateless_scope() is None
-        assert compat.variables.stateless_scope() is scope
+            assert compat.stateless.stateless_scope() is None
+        assert compat.stateless.stateless_scope() is scope
 
 
 def test_distributed_variables_are_read_as_numbers():
@@ -211,3 +211,19 @@ def test_a_part_stands_for_the_whole_variable():
     assert part.value.numpy().max() < 1
     part.clear(0)
     assert part.value.numpy().size == 0
+
+
+def test_results_of_softmax_and_sigmoid_know_their_logits():
+    import keras
+    import tensorflow as tf
+
+    from tfdist.compat import sharded_weights
+
+    @tf.function
+    def trace(x):
+        found = [keras.activations.softmax(x), keras.activations.sigmoid(x)]
+        assert all(getattr(one, sharded_weights._LOGITS) is x for one in found)
+        assert [tf.nn.softmax(x).op.type, tf.sigmoid(x).op.type] == [*sharded_weights._WITH_LOGITS]
+        return x
+
+    trace.get_concrete_function(tf.TensorSpec([2, 3]))

@@ -173,5 +173,14 @@ SHARDED = (
     Column("horovod-2-sharded", "horovod", 2, 1, complete=False, sharding="gradients"),
     Column("multi_worker-2x2-sharded", "multi_worker", 2, 2, complete=False, sharding="gradients"),
 )
-_ALL = (*COLUMNS, *COMPRESSED, *BALANCED, *COMPILED, *SHARDED)
+# Weights in parts, too.
+_PARAMETERS = "parameters"
+IN_PARTS = (
+    Column("mirrored-2-parameters", "mirrored", 1, 2, complete=False, sharding=_PARAMETERS),
+    Column("mirrored-3-parameters", "mirrored", 1, 3, complete=False, sharding=_PARAMETERS),
+    Column("multi_worker-2-parameters", "multi_worker", 2, 1, False, sharding=_PARAMETERS),
+    Column("horovod-2-parameters", "horovod", 2, 1, complete=False, sharding=_PARAMETERS),
+    Column("multi_worker-2x2-parameters", "multi_worker", 2, 2, False, sharding=_PARAMETERS),
+)
+_ALL = (*COLUMNS, *COMPRESSED, *BALANCED, *COMPILED, *SHARDED, *IN_PARTS)
 BY_NAME = {column.name: column for column in _ALL}

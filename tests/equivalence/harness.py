@@ -60,10 +60,13 @@ class Outcome:
 def optimizer_state(model: keras.Model) -> np.ndarray:
     """Slots, number of updates and learning rate; all processes call this together."""
     state = getattr(model.optimizer, "parts_of_state", None)
-    joined = state.joined(state.gather()) if state is not None else ()
-    whole = {id(slot.variable): array for slot, array in joined}
+    slots = state.joined(state.gather()) if state is not None else ()
+    whole = {id(slot.variable): array for slot, array in slots}
     values = [whole.get(id(v), v.numpy()) for v in model.optimizer.variables]
-    return np.concatenate([np.ravel(value).astype("float64") for value in values])
+    joined = np.concatenate([np.ravel(value).astype("float64") for value in values])
+    if state is not None:  # only the first process gets all parts
+        (joined,) = model.distribute_strategy.processes.broadcast([joined], 0)
+    return joined
 
 
 @dataclasses.dataclass(frozen=True)

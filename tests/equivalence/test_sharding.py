@@ -3,7 +3,7 @@
 import pytest
 
 from tests.equivalence import compare
-from tests.equivalence.columns import SHARDED
+from tests.equivalence.columns import IN_PARTS, SHARDED
 from tests.equivalence.parameters import cells
 
 _USUAL = {
@@ -13,6 +13,8 @@ _USUAL = {
         "ModelCheckpoint",
         "two optimizers (GAN)",
     ),
+    "mirrored-2-parameters": ("add_loss", "two optimizers (GAN)"),
+    "mirrored-3-parameters": ("accumulation_steps=3, steps_per_execution=4, remainders",),
     "mirrored-3-sharded": (
         "accumulation_steps=3, steps_per_execution=4, remainders",
         "last batch of 1 sample",
@@ -21,7 +23,7 @@ _USUAL = {
 }
 
 
-@pytest.mark.parametrize(("column", "feature"), list(cells(SHARDED, _USUAL)))
+@pytest.mark.parametrize(("column", "feature"), list(cells((*SHARDED, *IN_PARTS), _USUAL)))
 def test_sharded_training_equals_one_device(column, feature, results):
     ranks = results.of(column, feature)
     refusal = column.refusal(feature)

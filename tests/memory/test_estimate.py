@@ -59,6 +59,17 @@ def test_parts_and_sums_of_replicas():
     assert parts("optimizer", 1) == (1, 2, 0)
 
 
+def test_weights_in_parts_need_two_whole_layers_at_a_time():
+    layers = [keras.layers.Dense(WIDTH, use_bias=False) for _ in range(4)]
+    model = keras.Sequential([keras.Input((WIDTH,)), *layers])
+    model.compile("adam", "mse")
+    found = memory.estimate(model, 32, "parameters", 4, accumulation_steps=2)
+    layer = 4 * WIDTH * WIDTH
+    assert (found.parameters, found.gradients, found.slots) == (layer, 2 * layer, 2 * layer)
+    assert found.exchange == 2 * layer
+    assert memory.estimate(model, 32, "parameters", 1).parameters == 4 * layer
+
+
 def test_activations_grow_with_the_samples_of_a_replica():
     sizes = [memory.estimate(dense(), 1024, replicas=n).activations for n in (1, 4)]
     assert sizes[0] == pytest.approx(4 * sizes[1], rel=0.2)
@@ -184,7 +195,7 @@ def test_nothing_of_the_model_changes():
         ),
         (lambda: memory.estimate(dense(), 0), "batch_size=0"),
         (lambda: memory.estimate(dense(), 1, replicas=0), "replicas=0"),
-        (lambda: memory.estimate(dense(), 1, "parameters", 2), "sharding='parameters'"),
+        (lambda: memory.estimate(dense(), 1, "all", 2), "sharding='all'"),
         (lambda: memory.estimate(dense(), 1, accumulation_steps=0), "accumulation_steps=0"),
     ],
 )

@@ -19,7 +19,7 @@ def _assert_equal_bits(ranks):
 
 @scenario(sharding.resumed, ALL)
 def test_training_goes_on_from_every_file(found):
-    for name, steps in (("optimizer", 1), ("gradients", sharding.STEPS)):
+    for name, steps in sharding.KINDS.items():
         expected = sharding.reference(steps)
         for way in found[0][name]["weights"]:
             _assert_equal_bits([rank[name]["weights"][way] for rank in found])
@@ -30,13 +30,31 @@ def test_training_goes_on_from_every_file(found):
 
 @scenario(sharding.averaged, ALL)
 def test_averages_of_parts_become_the_weights(found):
-    _assert_equal_bits([rank["weights"] for rank in found])
-    _assert_equal(found[0]["weights"], sharding.reference_of_averages())
+    for kind in ("optimizer", "parameters"):
+        _assert_equal_bits([rank[kind] for rank in found])
+        _assert_equal(found[0][kind], sharding.reference_of_averages())
 
 
 @scenario(sharding.own_loop, ALL)
 def test_loops_of_ones_own_are_sharded(found):
+    for kind in ("optimizer", "parameters"):
+        _assert_equal_bits([rank[kind]["weights"] for rank in found])
+        _assert_equal(found[0][kind]["weights"], sharding.reference_of_loop())
+        assert len(found[0][kind]["parts"]) == 4
+        assert all(shape[0] < 5 for shape in found[0][kind]["parts"])
+
+
+@scenario(sharding.looked_at, ALL)
+def test_weights_in_parts_are_seen_whole(found):
     _assert_equal_bits([rank["weights"] for rank in found])
-    _assert_equal(found[0]["weights"], sharding.reference_of_loop())
-    assert len(found[0]["parts"]) == 4
-    assert all(shape[0] < 5 for shape in found[0]["parts"])
+    for rank in found:
+        assert rank["own"] < 0.7 * rank["all"]
+        assert rank["stopped"] == rank["best"]
+        assert rank["set"] == 0.0
+        assert "all of them must read the same weights" in rank["apart"]
+        assert "changed the optimizer's state, or weights, in some ranks only" in rank["one"]
+        for error in rank["reading"]:
+            assert "reads" in error and "has ended its callbacks" in error
+        assert all("have become different" in error for error in rank["mixed"])
+        assert "cannot be exported" in rank["export"]
+        assert rank["called"] < 1e-6

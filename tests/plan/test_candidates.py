@@ -85,7 +85,12 @@ def test_an_epoch_needs_some_updates():
 def test_memory_of_a_rank():
     kinds = (None, *SHARDINGS)
     sizes = [memory.bytes_per_rank(MODEL, 4, kind) / SIZE for kind in kinds]
-    assert sizes == [3.0, 2.25, 2.25]
+    # The weight has one dimension, so it stays whole.
+    assert sizes == [3.0, 2.25, 2.25, 2.25]
+    matrix = TracedVariable("w", (1000, 10_000), "float32", 4, 1.0)
+    model = dataclasses.replace(MODEL, variables=(matrix, matrix), slot_bytes=2 * SIZE)
+    # Parts of two weights, of two gradients and of the slots, and a whole weight twice.
+    assert memory.bytes_per_rank(model, 4, "parameters") / SIZE == 0.5 + 0.5 + 0.5 + 2
     with pytest.raises(ValueError, match="Received: sharding='all'"):
         memory.bytes_per_rank(MODEL, 4, "all")
 

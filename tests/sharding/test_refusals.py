@@ -16,6 +16,10 @@ def _strategy(**options):
     return tfdist.MirroredStrategy(DEVICES[:2], sharding="optimizer", **options)
 
 
+def _in_parts():
+    return tfdist.MirroredStrategy(DEVICES[:2], sharding="parameters")
+
+
 def _compiled(strategy, make):
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
@@ -31,6 +35,7 @@ def _compiled(strategy, make):
         ({"sharding": "optimizer", "compression": "topk"}, "sharding='optimizer', compression="),
         ({"sharding": "gradients", "local": tfdist.LocalSGD(2)}, "sharding='gradients', local="),
         ({"sharding": "gradients", "exchange": "hierarchical"}, "exchange='hierarchical'"),
+        ({"sharding": "parameters", "balance": True}, "sharding='parameters', balance=True"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, received):
@@ -38,7 +43,7 @@ def test_options_that_do_not_go_together_are_refused(options, received):
         tfdist.MirroredStrategy(DEVICES[:2], **options)
 
 
-@pytest.mark.parametrize("sharding", ["optimizer", "gradients"])
+@pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
 def test_elastic_jobs_are_refused(sharding):
     with pytest.raises(ValueError, match=f"Received: sharding='{sharding}' in an elastic job"):
         check_options(tfdist.Options(sharding=sharding))
@@ -134,3 +139,176 @@ def test_sparse_gradients_of_a_table_with_too_few_rows_are_refused():
 def test_parameter_servers_refuse_it():
     with pytest.raises(ValueError, match="Received: sharding='optimizer'"):
         tfdist.Strategy("parameter_server", sharding="optimizer")
+
+
+def test_weights_in_parts_cannot_be_compiled():
+    with _in_parts().scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+        with pytest.raises(ValueError, match="jit_compile=True, sharding='parameters'"):
+            model.compile("sgd", "mse", jit_compile=True)
+
+
+def test_gradients_of_one_replica_cannot_be_watched():
+    model = _compiled(_in_parts(), keras.optimizers.SGD)
+    with pytest.raises(ValueError, match="leave out `tfdist.callbacks.TerminateOnNaN`"):
+        model.fit(_X, _Y, verbose=0, callbacks=[tfdist.callbacks.TerminateOnNaN()])
+
+
+def test_weights_are_not_made_in_a_step():
+    strategy = _in_parts()
+    with strategy.scope():
+        dense = keras.layers.Dense(3)
+    with pytest.raises(ValueError, match="the weight dense.*/kernel, which a step makes"):
+        strategy.run(tf.function(lambda: dense(_X)))
+
+
+def test_gradients_are_not_taken_outside_of_replicas():
+    model = _compiled(_in_parts(), keras.optimizers.SGD)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(_X))
+    with pytest.raises(ValueError, match="Received: a gradient outside of replicas"):
+        tape.gradient(loss, model.trainable_variables)
+
+
+def test_gradients_by_inputs_are_taken_outside_of_replicas():
+    model = _compiled(_in_parts(), keras.optimizers.SGD)
+    x = tf.constant(_X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(model(x))
+    expected = np.broadcast_to(model.layers[-1].kernel.numpy().sum(axis=1), _X.shape)
+    np.testing.assert_allclose(tape.gradient(loss, x), expected, rtol=1e-6)
+
+
+def test_weights_in_parts_are_not_exported(tmp_path):
+    model = _compiled(_in_parts(), keras.optimizers.SGD)
+    with pytest.raises(ValueError, match="Received: an export with .*dense.*/kernel"):
+        model.export(tmp_path / "exported", verbose=False)
+    with pytest.raises(ValueError, match="Received: a checkpoint with .*dense.*/kernel"):
+        tf.train.Checkpoint(model.layers[-1]).save(str(tmp_path / "layer"))
+
+
+def test_a_plain_optimizer_does_not_apply_parts():
+    strategy = _in_parts()
+    with strategy.scope():
+        dense = keras.layers.Dense(3)
+        dense.build((None, 4))
+        optimizer = keras.optimizers.SGD()
+        optimizer.build(dense.trainable_variables)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(_Y, dense(_X))
+        variables = dense.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    with pytest.raises(ValueError, match="This optimizer is not wrapped"):
+        strategy.run(step)
+
+
+class WithFunction(keras.layers.Layer):
+    """Calls a function of TensorFlow of its own."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight((4, 3), name="kernel")
+
+    @tf.function
+    def call(self, inputs):
+        return inputs @ self.kernel
+
+
+def test_weights_are_not_read_in_inner_functions():
+    with _in_parts().scope():
+        model = keras.Sequential([keras.Input((4,)), WithFunction()])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="Received: a read of .*kernel in such a function"):
+        model.fit(_X, _Y, verbose=0)
+
+
+class Changes(keras.Model):
+    """Changes the gradients in its step."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+        self.dense = keras.layers.Dense(3, kernel_regularizer="l2")
+        self.dense.build((None, 4))
+        self.built = True
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        self.optimizer.apply(self.change(gradients), self.trainable_variables)
+        return {"loss": loss}
+
+
+def _fit_changed(change, eagerly=False):
+    with _in_parts().scope():
+        model = Changes(change)
+        model.compile("sgd", "mse", run_eagerly=eagerly)
+    return model.fit(_X, _Y, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda gradients: [tf.clip_by_norm(gradient, 1.0) for gradient in gradients],
+        lambda gradients: tf.clip_by_global_norm(gradients, 1.0)[0],
+        lambda gradients: [gradient - tf.reduce_mean(gradient) for gradient in gradients],
+    ],
+)
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_a_step_does_not_change_its_part_of_a_gradient(change, eagerly):
+    with pytest.raises(ValueError, match="it cannot clip or normalize a gradient itself"):
+        _fit_changed(change, eagerly)
+
+
+def test_an_eager_step_may_apply_gradients():
+    _fit_changed(lambda gradients: gradients, eagerly=True)
+
+
+def test_a_step_may_scale_gradients():
+    _fit_changed(lambda gradients: [gradient * 0.5 / 3.0 for gradient in gradients])
+
+
+class ScaledInPart(keras.Model):
+    """Scales one of its two losses."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+        self.build((None, 4))
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.built = True
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+            other = self.compute_loss(x, y, self(2.0 * x, training=True))
+        first = tape.gradient(loss, self.trainable_variables)
+        with tape:
+            scaled = self.optimizer.scale_loss(other)
+        tape.gradient(scaled, self.trainable_variables)
+        self.optimizer.apply(first, self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_losses_must_be_scaled_before_gradients_are_summed():
+    with _in_parts().scope():
+        model = ScaledInPart()
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="call it for each loss before any gradient is taken"):
+        model.fit(_X, _Y, verbose=0)

@@ -10,7 +10,14 @@ from tests.devices import DEVICES
 _X = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
 _Y = np.random.default_rng(1).normal(size=(24, 3)).astype("float32")
 # Kinds of training, by replicas and sharding.
-_KINDS = [(1, None), (2, None), (2, "optimizer"), (3, "gradients"), (4, "optimizer")]
+_KINDS = [
+    (1, None),
+    (2, None),
+    (2, "optimizer"),
+    (3, "gradients"),
+    (4, "optimizer"),
+    (3, "parameters"),
+]
 
 
 def _usual(*usual, of):
@@ -66,6 +73,8 @@ def reference():
     _usual(
         (3, "gradients", True),
         (2, "optimizer", False),
+        (3, "parameters", True),
+        (3, "parameters", False),
         of=[(*kind, whole) for kind in _KINDS[2:] for whole in (True, False)],
     ),
 )
@@ -79,7 +88,7 @@ def test_training_goes_on_in_every_other_kind(replicas, sharding, whole, tmp_pat
         alone.load_weights(path)
     _assert_equal(alone.get_weights(), reference[0][0])
     _assert_equal(_state(alone), reference[0][1])
-    for others in ((1, None), (2, None), (4, "optimizer"), (3, "gradients")):
+    for others in ((1, None), (2, None), (4, "optimizer"), (3, "gradients"), (4, "parameters")):
         strategy = _strategy(*others)
         if whole:
             with strategy.scope():
@@ -93,7 +102,9 @@ def test_training_goes_on_in_every_other_kind(replicas, sharding, whole, tmp_pat
         _assert_equal(_state(keras.models.load_model(tmp_path / "again.keras")), reference[1][1])
 
 
-@pytest.mark.parametrize(("replicas", "sharding"), _usual((3, "gradients"), of=_KINDS[2:]))
+@pytest.mark.parametrize(
+    ("replicas", "sharding"), _usual((3, "gradients"), (3, "parameters"), of=_KINDS[2:])
+)
 def test_files_of_other_kinds_are_read(replicas, sharding, tmp_path, reference):
     first = _model(_strategy(2, None))
     _fit(first)
@@ -112,9 +123,11 @@ def test_files_of_other_kinds_are_read(replicas, sharding, tmp_path, reference):
         ((3, "gradients"), (1, None)),
         ((3, "gradients"), (2, "optimizer")),
         ((2, None), (3, "gradients")),
+        ((2, None), (3, "parameters")),
+        ((3, "parameters"), (1, None)),
         of=[
             (writer, reader)
-            for writer in ((2, "optimizer"), (3, "gradients"), (2, None))
+            for writer in ((2, "optimizer"), (3, "gradients"), (3, "parameters"), (2, None))
             for reader in _KINDS
         ],
     ),

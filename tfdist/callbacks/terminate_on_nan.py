@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.step.gradient_weight import refuse_sums
 from tfdist.structures import Gradient
 
 
@@ -95,6 +96,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
         if self._has_workers:
             self.model.distribute_strategy.nonfinite = self.findings
             return
+        refuse_sums(self.model.trainable_variables)
         with self.model.distribute_strategy.scope():
             optimizer.build(self.model.trainable_variables)
             optimizer.gradient_monitor = _GradientMonitor(len(optimizer.built_for))

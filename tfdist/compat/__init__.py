@@ -62,6 +62,7 @@ from tfdist.compat.graphs import (
     captured_from,
     captured_tensor,
     function_graph,
+    is_in_function_of,
     operations_so_far,
     resource_of,
     run_after,
@@ -103,7 +104,7 @@ from tfdist.compat.partitions import (
     place_of_part,
     server,
 )
-from tfdist.compat.parts import PartVariable, clipping_by, recording_slots
+from tfdist.compat.parts import PartVariable, StoredPart, clipping_by, recording_slots
 from tfdist.compat.random_numbers import StateOfThread, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.recovery import (
@@ -114,11 +115,23 @@ from tfdist.compat.recovery import (
     plain_variable,
 )
 from tfdist.compat.registry import check_overrides
+from tfdist.compat.rewiring import repeated, replace_input
 from tfdist.compat.row_updates import RowsOfVariable
 from tfdist.compat.runs import hook_repeats, hook_runs
 from tfdist.compat.saving import SaveableState, hook_load_weights, hook_saving, not_restored
 from tfdist.compat.servers import servers_see_each_other
+from tfdist.compat.sharded_weights import (
+    ShardedVariable,
+    hook_layer_calls,
+    hook_weights,
+    is_sharded,
+    shard,
+    stand_in,
+    stored,
+    stored_dtype,
+)
 from tfdist.compat.single_batches import hook_single_batches
+from tfdist.compat.stateless import outside_stateless_scope
 from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
 from tfdist.compat.together import OneOfMany, updating_first
 from tfdist.compat.traces import custom_gradients, forget_custom_gradients, hook_traces
@@ -133,15 +146,15 @@ from tfdist.compat.trainer import (
     set_initial_epoch,
     step_of,
 )
-from tfdist.compat.variables import hook_additions, hook_variables, outside_stateless_scope
+from tfdist.compat.variables import hook_additions, hook_variables
 
 __all__ = [
     "CHIEF",
+    "OPERATIONS_UNDER_WAY",
     "CallVariable",
     "Coordinator",
     "IndexedOptimizer",
     "MultiWorkerExtended",
-    "OPERATIONS_UNDER_WAY",
     "OneOfMany",
     "OneReplicaExtended",
     "ParameterServerExtended",
@@ -149,7 +162,9 @@ __all__ = [
     "PartitionedVariable",
     "RowsOfVariable",
     "SaveableState",
+    "ShardedVariable",
     "StateOfThread",
+    "StoredPart",
     "abort_group",
     "all_to_all",
     "all_to_all_between_workers",
@@ -184,6 +199,7 @@ __all__ = [
     "hook_functions",
     "hook_gradients",
     "hook_keras_losses",
+    "hook_layer_calls",
     "hook_load_weights",
     "hook_loop_losses",
     "hook_mean_metric",
@@ -198,17 +214,20 @@ __all__ = [
     "hook_symbolic_build",
     "hook_traces",
     "hook_variables",
+    "hook_weights",
     "in_jacobian",
     "initial_epoch",
     "inner_variable",
     "install",
     "install_collectives",
+    "is_in_function_of",
     "is_in_xla",
     "is_large",
     "is_lost_ps",
     "is_lost_worker",
     "is_recorded",
     "is_refused_meeting",
+    "is_sharded",
     "keras_distributes",
     "keras_step",
     "leave_executors_at_once",
@@ -227,6 +246,8 @@ __all__ = [
     "rate_of",
     "reading_rows",
     "recording_slots",
+    "repeated",
+    "replace_input",
     "resource_of",
     "resources_of",
     "run_after",
@@ -237,7 +258,11 @@ __all__ = [
     "servers_see_each_other",
     "set_backup_epoch",
     "set_initial_epoch",
+    "shard",
+    "stand_in",
     "step_of",
+    "stored",
+    "stored_dtype",
     "sum_between_workers",
     "traced_function",
     "unbuilt_parts",

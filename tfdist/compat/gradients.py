@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfdist.compat.graphs import resource_of
 from tfdist.compat.partitions import PartitionedVariable
 from tfdist.compat.registry import BOTH, READ, REPLACED, TENSORFLOW, touch
+from tfdist.compat.sharded_weights import stored
 from tfdist.structures import Structure, Variable
 
 _TAPE = "tensorflow.python.eager.backprop:GradientTape"
@@ -123,7 +124,7 @@ def _by_value(
 
 def _by_part(source: Any) -> Any:
     """The parts of a partitioned variable in a list; any other source itself."""
-    value = source.value if isinstance(source, keras.Variable) else source
+    value = stored(source) if isinstance(source, keras.Variable) else source
     return list(value.variables) if isinstance(value, PartitionedVariable) else source
 
 

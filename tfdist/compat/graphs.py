@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.registry import BOTH, READ, TENSORFLOW, touch
+from tfdist.compat.sharded_weights import stored
 from tfdist.structures import Variable
 
 _FUNCTION = "tensorflow.python.framework.func_graph:FuncGraph"
@@ -82,7 +83,7 @@ def resource_of(variable: Variable) -> Any:
 
     Inside a `keras.StatelessScope` a variable's value is a tensor, and that tensor is returned.
     """
-    value = variable.value if isinstance(variable, keras.Variable) else variable
+    value = stored(variable) if isinstance(variable, keras.Variable) else variable
     return getattr(value, _HANDLE.name, value)
 
 
@@ -172,6 +173,19 @@ def _outer(graph: tf.Graph) -> Any:
 def run_after(operation: tf.Operation, first: tf.Operation) -> None:
     """Makes `operation` wait for `first`, which may be newer, in a graph that is being traced."""
     _ADD_INPUT.of(operation)(first)
+
+
+def is_in_function_of(outer: tf.Graph) -> bool:
+    """Whether a function is being traced that another one, with the graph `outer`, calls.
+
+    Loops and conditions of the other one do not count.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and graph is not outer:
+        if not getattr(graph, _IS_CONTROL_FLOW.name, False):
+            return True
+        graph = _outer(graph)
+    return False
 
 
 def in_function_in_loop() -> bool:

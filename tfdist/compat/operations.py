@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.registry import BOTH, KERAS, READ, REPLACED, touch
-from tfdist.compat.variables import stateless_scope
+from tfdist.compat.stateless import stateless_scope
 from tfdist.structures import Structure
 
 _NUMPY = "keras.src.backend.tensorflow.numpy"

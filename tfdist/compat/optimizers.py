@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdist.compat.partitions import whole_of
 from tfdist.compat.registry import BOTH, KERAS, READ, REPLACED, WRITTEN, touch
+from tfdist.compat.sharded_weights import stored
 from tfdist.structures import Structure, Variable
 
 _BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
@@ -152,7 +153,7 @@ def _key_of_whole(original: Callable) -> Callable:
     def _var_key(self: keras.optimizers.Optimizer, variable: Variable) -> Any:
         if isinstance(variable, keras.Variable):
             whole: keras.Variable = getattr(variable, "whole", variable)
-            return original(self, whole_of(whole.value))
+            return original(self, whole_of(stored(whole)))
         return original(self, whole_of(variable))
 
     return _var_key

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfdist.compat.graphs import operations_so_far
 from tfdist.compat.registry import BOTH, READ, REPLACED, touch
-from tfdist.structures import Structure
+from tfdist.structures import Gradient, Structure
 
 _BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
 _TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
@@ -47,17 +48,19 @@ _updating = threading.local()
 
 
 @contextlib.contextmanager
-def updating_own_copy(index: int) -> Iterator[None]:
+def updating_own_copy(index: int, one_by_one: bool = False) -> Iterator[None]:
     """In this thread, Keras optimizers update only the running replica's copies of variables.
 
     Args:
         index: the number of the running replica among those of this process.
+        one_by_one: whether the update of a variable waits for that of the variable before it, so
+            that the intermediate results of one are in memory. Only in functions.
     """
-    _updating.index = index
+    _updating.index, _updating.one_by_one = index, one_by_one
     try:
         yield
     finally:
-        _updating.index = None
+        _updating.index, _updating.one_by_one = None, False
 
 
 def moving_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
@@ -77,6 +80,18 @@ def _index() -> int | None:
     return getattr(_updating, "index", None)
 
 
+def _each_after_the_last(gradients: Iterable[Gradient]) -> Iterator[Gradient]:
+    """The gradients; each is there when what Keras has made with the one before it is done."""
+    graph = tf.compat.v1.get_default_graph()
+    done: list[tf.Operation] = []
+    for gradient in gradients:
+        with tf.control_dependencies(done):
+            gradient = tf.nest.map_structure(tf.identity, gradient, expand_composites=True)
+        before = operations_so_far()
+        yield gradient
+        done = [o for o in graph.get_operations()[before:] if o.type.startswith("Assign")]
+
+
 def _updated_here(original: Callable) -> Callable:
     @functools.wraps(original)
     def _backend_update_step(
@@ -86,6 +101,8 @@ def _updated_here(original: Callable) -> Callable:
         learning_rate: Structure,
     ) -> None:
         update = original if _index() is None else _UPDATE_HERE.get()
+        if getattr(_updating, "one_by_one", False) and not tf.executing_eagerly():
+            grads = _each_after_the_last(grads)
         update(self, grads, trainable_variables, learning_rate)
 
     return _backend_update_step

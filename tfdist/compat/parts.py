@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.registry import KERAS, REPLACED, WRITTEN, overrides, touch
+from tfdist.compat.sharded_weights import stored
 from tfdist.structures import Structure
 
 _BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
@@ -80,6 +81,20 @@ class PartVariable(keras.Variable):
         """
         copies = tf.distribute.get_strategy().experimental_local_results(self.value)
         copies[index].assign(tf.zeros([0, *self.shape[1:]], self.dtype))
+
+
+class StoredPart(PartVariable):
+    """The part that a weight in parts keeps, as a variable of the shape of the part."""
+
+    def _initialize(self, value: Structure) -> None:
+        del value
+
+    def __init__(self, shape: Sequence[int], whole: keras.Variable):
+        super().__init__(shape, whole)
+        _VALUE.write(self, stored(whole))
+
+    def clear(self, index: int) -> None:
+        """Keeps the part."""
 
 
 @dataclasses.dataclass(frozen=True)

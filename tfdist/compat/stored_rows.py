@@ -23,7 +23,8 @@ import tensorflow as tf
 
 from tfdist.compat.partitions import ParameterServerExtended, PartitionedVariable
 from tfdist.compat.registry import KERAS, READ, REPLACED, touch
-from tfdist.compat.variables import stateless_scope
+from tfdist.compat.sharded_weights import stored
+from tfdist.compat.stateless import stateless_scope
 from tfdist.structures import Structure
 
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -98,7 +99,7 @@ def writes_rows(store: object) -> bool:
 
 def _parts(variable: Structure) -> list[tf.Variable]:
     """The parts of a large variable, one after the other; empty for other values."""
-    value = variable.value if isinstance(variable, keras.Variable) else None
+    value = stored(variable) if isinstance(variable, keras.Variable) else None
     if isinstance(value, PartitionedVariable):
         parts = value.variables
     elif isinstance(value, tf.Variable) and "/job:ps/" in value.device and value.shape.rank:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.graphs import change_of
-from tfdist.compat.registry import ADDED, BOTH, KERAS, READ, REPLACED, TENSORFLOW, touch
+from tfdist.compat.registry import ADDED, BOTH, READ, REPLACED, TENSORFLOW, touch
 from tfdist.structures import Structure, Variable
 
 _INITIALIZE = touch(
@@ -93,37 +92,6 @@ def hook_additions(is_shared: Callable[[tf.distribute.Strategy], bool]) -> None:
         return _direct_assign
 
     _DIRECT_ASSIGN.replace(make)
-
-
-_SCOPE: dict[str, str] = {
-    "why": "a step runs in a `keras.StatelessScope` so that it changes nothing, but it may still "
-    "have to make variables",
-    "versions": KERAS,
-    "instead": "a public way to make variables inside of a `StatelessScope`",
-}
-_GET_SCOPE = touch(
-    *("keras.src.backend.common.stateless_scope", "get_stateless_scope", READ), **_SCOPE
-)
-_SET_ATTRIBUTE = touch(
-    *("keras.src.backend.common.global_state", "set_global_attribute", READ, "name", "value"),
-    **_SCOPE,
-)
-
-
-def stateless_scope() -> Any:
-    """The `keras.StatelessScope` that is active in this thread; None if there is none."""
-    return _GET_SCOPE.get()()
-
-
-@contextlib.contextmanager
-def outside_stateless_scope() -> Iterator[None]:
-    """Suspends Keras' `StatelessScope` in this context, so that variables can be created."""
-    scope = stateless_scope()
-    _SET_ATTRIBUTE.get()("stateless_scope", None)
-    try:
-        yield
-    finally:
-        _SET_ATTRIBUTE.get()("stateless_scope", scope)
 
 
 _DISTRIBUTED = "tensorflow.python.distribute.values:DistributedVariable"

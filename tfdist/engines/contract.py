@@ -80,11 +80,14 @@ class Engine(Protocol):
             A vector of k elements.
         """
 
-    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+    def all_gather_parts(self, part: tf.Tensor, in_turn: bool = False) -> tf.Tensor:
         """The parts of all replicas, one after the other: the way back from `reduce_scatter`.
 
         Args:
             part: a vector of k elements, equally many on every replica.
+            in_turn: whether the replicas of a process may be traced one after the other. Then a
+                layer that keeps something in Python while it is called sees one replica only. The
+                caller answers for no condition being around the operation.
 
         Returns:
             A vector of `replicas * k` elements.

@@ -110,7 +110,7 @@ class ReplicaContextEngine(Engine):
         rows = tf.reshape(vector, [self.replicas, -1])
         return tf.add_n(tf.unstack(self.all_to_all(rows), num=self.replicas))
 
-    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+    def all_gather_parts(self, part: tf.Tensor, in_turn: bool = False) -> tf.Tensor:
         """The parts of all replicas, read from the other replicas in this process."""
 
         def joined(strategy: tf.distribute.Strategy, part: tf.Tensor) -> list[tf.Tensor]:

@@ -11,6 +11,7 @@ from tfdist.arguments import check_instance
 from tfdist.memory.inputs import inputs_of
 from tfdist.memory.tracing import TracedStep, nbytes, slot_bytes, trace
 from tfdist.options import SHARDINGS
+from tfdist.step.sharding.weights import may_be_divided
 from tfdist.structures import Structure
 from tfdist.validation import check_choice, check_integer
 
@@ -116,8 +117,10 @@ def of_step(
     accumulated = step.gradients if accumulation_steps > 1 else 0
     if sharding is not None:
         slots = _part(slots, replicas)
-    if sharding == "gradients":
+    if sharding in ("gradients", "parameters"):
         accumulated = _part(accumulated, replicas)
+    if sharding == "parameters" and replicas > 1:
+        return _of_weights_in_parts(step, model, slots, replicas, accumulated)
     # While a bucket is summed there are its gradients and its sums.
     sums = 0.0 if replicas == 1 else 1.0 if sharding is None else 1.0 / replicas
     return Estimate(
@@ -126,6 +129,27 @@ def of_step(
         slots=slots,
         exchange=round(sums * step.gradients),
         activations=step.activations(sums, 1.0 if sharding is None else 1.0 / replicas),
+    )
+
+
+def _of_weights_in_parts(
+    step: TracedStep, model: keras.Model, slots: int, replicas: int, accumulated: int
+) -> Estimate:
+    """The estimate for parts of weights. There are whole weights of two layers at a time."""
+    whole = sum(nbytes(variable) for variable in model.variables)
+    by_layer: dict[str, int] = {}
+    for variable in filter(may_be_divided, model.trainable_variables):
+        layer = variable.path.rpartition("/")[0]
+        by_layer[layer] = by_layer.get(layer, 0) + nbytes(variable)
+    divided = sum(by_layer.values())
+    summed = min(divided, step.gradients)  # of an embedding there may be some rows only
+    others = step.gradients - summed
+    return Estimate(
+        parameters=whole - divided + _part(divided, replicas),
+        gradients=others + _part(summed, replicas) + accumulated,
+        slots=slots,
+        exchange=2 * max(by_layer.values(), default=0) + _part(others, replicas),
+        activations=step.activations(1.0 / replicas, 0.0),
     )
 
 

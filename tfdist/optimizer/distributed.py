@@ -16,7 +16,7 @@ from tfdist.options import OptimizerOptions, Options, takes_optimizer_options
 from tfdist.step import collection, end_of_data, loss_sums, replica
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
-from tfdist.step.gradient_weight import gradient_weight
+from tfdist.step.gradient_weight import gradient_weight, weighted
 from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.loss_tags import LOSS, refuse_unweighted, tag
@@ -199,12 +199,12 @@ class DistributedOptimizer(OptimizerWrapper):
         path = self._path
         assert path is not None
         path.check_applied_once(self)
-        path.order(grads)
+        path.order(grads, variables)
         gradients = self._in_build_order(list(grads), variables)
         if self.gradient_monitor is not None:
             self.gradient_monitor.record(gradients)
         places = [self._index_of(variable) for variable in variables]
-        path.run(gradients, gradient_weight(self, self._loss_scale), variables, places)
+        path.run(*weighted(self, self._loss_scale, gradients, self.built_for), variables, places)
         if path.updates_at_each_step:
             self._note_counted()
 

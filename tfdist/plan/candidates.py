@@ -53,7 +53,7 @@ def candidates(workers: int, machines: Machines) -> list[Candidate]:
     ]
     for strategy in strategies:
         # "gradients" is the same without accumulation.
-        found.append(Candidate(strategy, sharding="optimizer"))
+        found += [Candidate(strategy, sharding=kind) for kind in ("optimizer", "parameters")]
         found += [Candidate(strategy, code, local) for local in LOCAL for code in _WITH_LOCAL]
     return [*found, Candidate("parameter_server")]
 

@@ -101,6 +101,12 @@ DECISIONS = (
         "state; `tfdist plan --memory 16GB` says how many replicas it takes", "sharding",
     ),
     Decision(
+        "does not fit", ANY, "fast", "equal", "stable",
+        'tfdist.Strategy("multi_worker", sharding="parameters")',
+        "exact; 1.5 times the bytes of an all-reduce, and each replica keeps its part of weights, "
+        "gradients and the optimizer's state", "sharding",
+    ),
+    Decision(
         "does not fit: a large embedding", "several machines", ANY, ANY, ANY,
         'tfdist.Strategy("parameter_server", variable_partitioner=...)',
         "a step reads the rows that it uses only", "partitioned",

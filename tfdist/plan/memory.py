@@ -20,7 +20,8 @@ def bytes_per_rank(
     """The most bytes of weights, gradients, slots and activations on each rank.
 
     While the backward pass runs, a rank has whole gradients. So "gradients" needs as much as
-    "optimizer"; it only saves memory where gradients are accumulated.
+    "optimizer"; it only saves memory where gradients are accumulated. With "parameters" a rank has
+    parts of the large weights and of their gradients, and twice the largest weight.
 
     Args:
         workload: the model.
@@ -36,12 +37,17 @@ def bytes_per_rank(
         ValueError: for another kind of sharding.
 
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-    Models" (SC 2020), section 5: stages 1 and 2.
+    Models" (SC 2020), section 5: stages 1 to 3.
     """
     check_choice("sharding", sharding, (None, *SHARDINGS))
+    if sharding == "parameters" and ranks > 1:
+        large = [v.nbytes for v in workload.variables if len(v.shape) > 1]
+        trained = workload.trained_bytes - sum(large) * (1 - 1 / ranks) + max(large, default=0)
+    else:
+        trained = workload.trained_bytes
     slots = workload.slot_bytes / (ranks if sharding else 1) if has_slots else 0
     copies = 2
     if local is not None:
         copies += 1 + (local.outer_decay > 0) + (local.overlap > 0) * (1 + (residual > 0))
     activations = workload.activation_bytes * samples / workload.batch
-    return copies * workload.trained_bytes + workload.frozen_bytes + slots + residual + activations
+    return copies * trained + workload.frozen_bytes + slots + residual + activations

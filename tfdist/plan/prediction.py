@@ -181,6 +181,9 @@ class Planner:
             step = step_time.with_local_steps(parts, carried, candidate.local)
             return step, sent / candidate.local.updates
         early = self.machines.costs.early
+        if candidate.sharding == "parameters":
+            step = step_time.with_weights_in_parts(parts, messages, carried, workers, early)
+            return step, 1.5 * sent
         if candidate.sharding is not None:
             return step_time.sharded(parts, messages, carried, workers, early), sent
         return step_time.synchronous(parts, messages, carried, early), sent

@@ -15,6 +15,7 @@ from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding.saved_weights import PartsOfWeights, weights_in_parts
 from tfdist.step.sharding.state import PartsOfState
 
 
@@ -71,11 +72,13 @@ class Agreement:
             common,
             int(any(state.is_new for state in replica_states(self._model))),
             int(self._acts and self._checksums_of_parts() != self._parts_before),
+            _combined(_set_to(self._model.variables)),
         ]
         rows = self._strategy.processes.all_gather(row)
-        stops, epochs, changes, states, news, parts = rows.T.tolist()
+        stops, epochs, changes, states, news, parts, wholes = rows.T.tolist()
         if not any(news):
             _check_parts(parts)
+            check_equal(wholes)
         root = changes.index(1) if any(changes) else 0
         if not any(changes):
             check_equal(states)
@@ -106,9 +109,14 @@ class Agreement:
         return self._variables_of(self._model)
 
     def _checksums_of_parts(self) -> list[int]:
-        """Of the optimizer's state in sharded training, of which this process has parts."""
-        states = [s for s in replica_states(self._model) if isinstance(s, PartsOfState)]
-        return [checksum_of(self._strategy, own) for state in states for own in state.owned]
+        """Of what this process has parts, in sharded training; of weights how often they were set.
+
+        A step changes weights too, but not in this way.
+        """
+        states = replica_states(self._model)
+        slots = [own for s in states if isinstance(s, PartsOfState) for own in s.owned]
+        times = [s.times_set() for s in states if isinstance(s, PartsOfWeights)]
+        return [*(checksum_of(self._strategy, own) for own in slots), *times]
 
     def _checksums(self) -> list[int]:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
@@ -118,8 +126,8 @@ def _check_parts(changes: Sequence[int]) -> None:
     """Raises RuntimeError if a callback changed the parts of some processes only."""
     if any(changes) and not all(changes):
         raise RuntimeError(
-            "A callback has changed the optimizer's state in some ranks only. With `sharding` each "
-            "rank has a part of this state, so the others cannot take it over. Change it in all "
+            "A callback has changed the optimizer's state, or weights, in some ranks only. With "
+            "`sharding` each rank has a part, so the others cannot take it over. Change it in all "
             f"ranks. Received by rank, whether it has changed: {list(map(bool, changes))}"
         )
 
@@ -138,8 +146,14 @@ def check_equal(states: Sequence[int]) -> None:
 
 def combined_checksum(strategy: WithReplicas, variables: Sequence[keras.Variable]) -> int:
     """A checksum of those of `variables` that must be equal in all processes."""
-    found = [variable.value for variable in variables]
-    return _combined(checksum_of(strategy, value) for value in found if _is_common(value))
+    found = [variable.value for variable in variables if not compat.is_sharded(variable)]
+    own = [checksum_of(strategy, value) for value in found if _is_common(value)]
+    return _combined([*own, *_set_to(variables)])
+
+
+def _set_to(variables: Sequence[keras.Variable]) -> list[int]:
+    """Checksums of what weights in parts were set to from outside of steps."""
+    return [variable.set_to for variable in variables if compat.is_sharded(variable)]
 
 
 def checksum_of(strategy: WithReplicas, variable: tf.Variable) -> int:
@@ -177,10 +191,12 @@ def _local(strategy: Coordinated, variable: tf.Variable) -> np.ndarray:
 
 
 def all_variables(model: keras.Model) -> list[tf.Variable]:
-    """The variables of `model` and of its optimizers, without state that each replica owns."""
+    """The variables of `model` and of its optimizers, without what each replica has for itself."""
     found: dict[int, tf.Variable] = {}
     for owner in [model, *optimizers_of(model).values()]:
         for variable in owner.variables:
+            if compat.is_sharded(variable):
+                continue
             found.setdefault(id(variable.value), variable.value)
     for state in replica_states(model):
         for owned in state.owned:
@@ -202,7 +218,7 @@ def replica_states(model: keras.Model) -> list[ReplicaState]:
         for optimizer in optimizers_of(model).values()
         for name in ("accumulator", "compression_state", "local_state", "parts_of_state")
     ]
-    return [state for state in found if state is not None]
+    return [state for state in (*found, weights_in_parts(model)) if state is not None]
 
 
 def accumulators(model: keras.Model) -> list[GradientAccumulator]:

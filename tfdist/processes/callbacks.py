@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 
+from tfdist import compat
 from tfdist.processes import meeting
 from tfdist.processes.agreement import replica_states
 from tfdist.processes.contracts import Coordinated
@@ -154,11 +155,20 @@ class Last(keras.callbacks.Callback):
         self._shared = shared
 
     def _end(self) -> None:
+        self._meet()
         self._shared.strategy.callbacks_run = False
         self._shared.strategy.on_demand.end()
         for state in replica_states(self.model):
             state.release()
         self._shared.whole.end()
+
+    def _meet(self) -> None:
+        """Raises ValueError if a callback of another process still reads a weight in parts.
+
+        It would wait for this process, and this process for the end of its callbacks.
+        """
+        if any(map(compat.is_sharded, self.model.variables)):
+            meeting.meet(self._shared.strategy.processes, "has ended its callbacks", {})
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Adopts what one process restored."""
@@ -171,6 +181,7 @@ class Last(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Stops everywhere when one process stops."""
         if self._shared.asks_each_batch:
+            self._meet()
             self._shared.in_batches.end()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

@@ -26,6 +26,7 @@ from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import protect
 from tfdist.processes.saving import write_together
 from tfdist.processes.whole_files import whole_file
+from tfdist.step.sharding import saved_weights
 
 
 def install(strategy_class: type) -> None:
@@ -71,7 +72,8 @@ def install(strategy_class: type) -> None:
         def write_whole() -> Any:
             # An archive of large variables is made from a temporary file of the same size.
             twice = str(path).endswith(".keras") and any(map(compat.is_large, model.variables))
-            with whole_file(path, _size(model) * (2 if twice else 1)) as partial:
+            size = _size(model) * (2 if twice else 1)
+            with whole_file(path, size) as partial, saved_weights.at_hand(model):
                 return write(partial)
 
         return _save(strategy, model, write_whole) if strategy.is_multi_process else write_whole()
@@ -166,7 +168,8 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
     """
     if strategy.callbacks_run:
         if strategy.is_chief:
-            read()
+            with saved_weights.reading(model):
+                read()
         return
     strategy.finish_rounds()
     while not _loaded(strategy, model, read):
@@ -180,7 +183,8 @@ def _loaded(strategy: Coordinated, model: keras.Model, read: Callable[[], None])
     before = strategy.processes.membership
     if strategy.is_chief:
         try:
-            read()
+            with saved_weights.reading(model):
+                read()
         except Exception as caught:
             error = caught
     runs.raise_everywhere(strategy.processes, error, "load the weights")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from tfdist.options import Options
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing
+from tfdist.step.sharding.parts import NOTHING, Parts
 from tfdist.step.sharding.totals import EarlyPartialTotals, PartialTotals
 from tfdist.step.totals import Totals
 
@@ -60,6 +61,7 @@ def averaging_of(
     paths: Sequence[str],
     fragments: Sequence[int],
     rows_are_summed: Callable[[], bool],
+    in_parts: Mapping[int, Parts] = NOTHING,
 ) -> Averaging:
     """What is averaged under `options`: the gradients at each update, or parts of them.
 
@@ -72,13 +74,15 @@ def averaging_of(
         fragments: for each variable a number; only those of equal numbers are summed together.
         rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
             tables; see `rows.are_summed`.
+        in_parts: how weights of which replicas keep parts are divided, by their positions. The
+            backward pass gives parts of the sums of their gradients, of the shapes in `specs`.
     """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     sharding = options.sharded(replicas)
     if sharding is not None:
-        early = sharding == "gradients" and options.accumulation_steps > 1
+        early = sharding != "optimizer" and options.accumulation_steps > 1
         kind = EarlyPartialTotals if early else PartialTotals
-        return kind(options, specs, paths, replicas)
+        return kind(options, specs, paths, replicas, in_parts)
     return Totals(options, specs, paths, fragments, rows_are_summed)
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.step import replica
 from tfdist.step.loss_scale import LossScale
+from tfdist.step.sharding.sums import check_sums, check_unchanged
+from tfdist.step.weighting import weigh
+from tfdist.structures import Variable
 
 
 def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tensor | None:
@@ -32,3 +36,84 @@ def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tens
     if unscale is not None:
         weight = unscale if weight is None else unscale * weight
     return weight
+
+
+def weight_before_sum(variable: Variable) -> float | tf.Tensor | None:
+    """The weight of this replica's gradient by a weight in parts; None for 1.
+
+    The backward pass sums this gradient over the replicas, before the optimizer gets it.
+
+    Args:
+        variable: the weight.
+    """
+    step = replica.current()
+    if step is None:
+        return None
+    scaled = step.own_loop or bool(step.notes.scaled_losses)
+    if step.notes.summed.setdefault(id(variable), scaled) != scaled:
+        raise ValueError(_MIXED.format(f"two gradients by {variable.name}"))
+    if not scaled:
+        return step.share.fraction
+    return None if step.notes.empty_counts else step.share.nonempty
+
+
+def weighted(
+    optimizer: object, loss_scale: LossScale, gradients: list, variables: list[Variable]
+) -> tuple[list, float | tf.Tensor | None]:
+    """Gradients, and what they are still to be multiplied by; None for 1.
+
+    The backward pass has summed the gradients of weights in parts over the replicas, so these have
+    the replica's share already.
+
+    Args:
+        optimizer: the optimizer that applies the gradients.
+        loss_scale: the loss scale of this optimizer.
+        gradients: one per variable; None where a variable has none.
+        variables: those that the optimizer was built for.
+
+    Raises:
+        ValueError: for a gradient that was changed after that; if the backward pass has taken the
+            share of the replica into account, and the loss had the share already; or the other way
+            round.
+    """
+    weight = gradient_weight(optimizer, loss_scale)
+    if not any(map(compat.is_sharded, variables)):
+        return gradients, weight
+    step = replica.current()
+    if step is not None:
+        scaled = step.own_loop or id(optimizer) in step.notes.scaled_losses
+        wrong = [v.path for v in variables if step.notes.summed.get(id(v), scaled) != scaled]
+        if wrong:
+            raise ValueError(_MIXED.format(f"gradients by {wrong}"))
+    if step is not None:
+        for variable, gradient in zip(variables, gradients):
+            if not compat.is_sharded(variable) or gradient is None:
+                continue
+            if step.notes.weights is not None:
+                check_sums(variable.path, gradient, step.notes.weights.sums)
+            else:
+                check_unchanged(variable.path, gradient, step.notes.eager_sums)
+    of_sums = loss_scale.inverse()
+    weights = [of_sums if compat.is_sharded(v) else weight for v in variables]
+    return [
+        gradient if gradient is None or factor is None else weigh(gradient, factor)
+        for gradient, factor in zip(gradients, weights)
+    ], None
+
+
+def refuse_sums(variables: list[Variable]) -> None:
+    """Raises ValueError if the gradients by some of `variables` are summed over the replicas."""
+    if any(map(compat.is_sharded, variables)):
+        raise ValueError(
+            'With `sharding="parameters"` the backward pass sums gradients, so nobody sees those '
+            "of one replica: leave out `tfdist.callbacks.TerminateOnNaN`, or take another "
+            "`sharding`. Received: a monitor of each replica's gradients"
+        )
+
+
+_MIXED = (
+    'With `sharding="parameters"` gradients are summed in the backward pass, so it must be known '
+    "there whether `scale_loss` of an optimizer was called for the loss. In a `train_step` of your "
+    "own call it for each loss before any gradient is taken, or for none. Received: {}, where it "
+    "was called for some losses"
+)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -29,15 +32,67 @@ def of_step(
     the gradients of sums are divided by the share here.
     """
     step = replica.current()
-    if step is not None:
-        check_tape(tape)
-    if step is not None and not compat.in_jacobian():
+    if step is None:
+        with _asked_for(sources):
+            return gradient(tape, target, sources, output_gradients, unconnected_gradients)
+    check_tape(tape)
+    # In a backward pass, as that of `tf.recompute_grad`, a gradient is a part of another one.
+    is_part = step.notes.sources is not None
+    gradient = functools.partial(_noting_sources, step, gradient)
+    if not is_part and not compat.in_jacobian():
         if step.own_loop:
             return _own_gradient(
                 step, gradient, tape, target, sources, output_gradients, unconnected_gradients
             )
         target, output_gradients = _sums_as_means(step, target, sources, output_gradients)
     return gradient(tape, target, sources, output_gradients, unconnected_gradients)
+
+
+_asked = threading.local()
+
+
+@contextlib.contextmanager
+def _asked_for(sources: Structure) -> Iterator[None]:
+    before = getattr(_asked, "sources", None)
+    _asked.sources = frozenset(map(id, tf.nest.flatten(sources)))
+    try:
+        yield
+    finally:
+        _asked.sources = before
+
+
+def may_be_asked_for(variable: keras.Variable) -> bool:
+    """Whether the tape that computes gradients may have been asked for that by a variable.
+
+    Tapes also go to weights that they are not asked about. `tf.recompute_grad` asks for the
+    `tf.Variable` in a weight.
+    """
+    step = replica.current()
+    sources = getattr(_asked, "sources", None) if step is None else step.notes.sources
+    stored = compat.stored(variable)
+    names = [variable, stored, *getattr(stored, "values", ())]
+    return sources is None or any(id(name) in sources for name in names)
+
+
+def _noting_sources(
+    step: replica.ReplicaStep,
+    gradient: Callable,
+    tape: tf.GradientTape,
+    target: Structure,
+    sources: Structure,
+    *rest: Structure,
+) -> Any:
+    """The gradient. A tape also goes to weights that it is not asked about."""
+    before = step.notes.sources
+    step.notes.sources = frozenset(map(id, tf.nest.flatten(sources)))
+    try:
+        found = gradient(tape, target, sources, *rest)
+    finally:
+        step.notes.sources = before
+    if tf.executing_eagerly():
+        named = zip(tf.nest.flatten(sources), tf.nest.flatten(found))
+        step.notes.eager_sums += [value for source, value in named if compat.is_sharded(source)]
+    return found
 
 
 def _own_gradient(

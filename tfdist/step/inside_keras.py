@@ -22,6 +22,7 @@ from tfdist.step import (
     replica,
     weighting,
 )
+from tfdist.step.sharding import gathered_again, weights
 from tfdist.structures import Structure
 
 # Keeps the replicas' seeds apart from the seeds that users choose, which are small numbers. Knuth's
@@ -49,6 +50,8 @@ def install(
     compat.hook_extremum("max", empty_batches.least)
     compat.hook_extremum("min", empty_batches.greatest)
     compat.hook_neighbourhoods(empty_batches.with_a_sample)
+    compat.hook_weights(weights.make)
+    compat.hook_layer_calls(gathered_again.call_layer)
 
 
 def _plain_gradients(

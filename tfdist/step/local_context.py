@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.engines.replica_context import static_id
 from tfdist.structures import Structure
 
@@ -26,7 +27,9 @@ def after(strategy: tf.distribute.Strategy, ready: Structure) -> contextlib.Abst
 
 def check_copies(variables: Sequence[keras.Variable]) -> None:
     """Raises ValueError for variables that replicas can only set together."""
-    joint = [v.path for v in variables if v.value.aggregation != tf.VariableAggregation.NONE]
+    joint = [
+        v.path for v in variables if compat.stored(v).aggregation != tf.VariableAggregation.NONE
+    ]
     if joint:
         raise ValueError(
             "With `local` and `sharding` each replica sets its own copy of a weight. Make these "

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.engines.current import current
 from tfdist.options import Options
 from tfdist.step import backward, exchange, parts, replica, rows, spans
@@ -20,6 +21,7 @@ from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.local_update import LocalUpdate
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding import gathered_again
 from tfdist.step.update import Update
 from tfdist.step.weighting import weigh
 from tfdist.structures import Structure
@@ -54,7 +56,12 @@ class StepPath:
         self._bucket_bytes = options.bucket_bytes
         self._update = update
         self._loss_scale = loss_scale
-        self._specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        # Of a weight in parts a step has the gradient of this replica's part.
+        in_parts = {n: v.parts for n, v in enumerate(variables) if compat.is_sharded(v)}
+        self._specs = [
+            in_parts[n].spec if n in in_parts else tf.TensorSpec(v.shape, v.dtype)
+            for n, v in enumerate(variables)
+        ]
         self._variables = list(variables)
         local = getattr(tf.distribute.get_strategy(), "local", None)
         places = fragments_of(local, self._specs)
@@ -64,6 +71,7 @@ class StepPath:
             [v.path for v in variables],
             numbers_of(places),
             functools.partial(rows.are_summed, optimizer),
+            in_parts,
         )
         self.accumulator: GradientAccumulator | None = None
         if options.accumulation_steps > 1:
@@ -122,10 +130,14 @@ class StepPath:
             )
         step.notes.applied.add(id(optimizer))
 
-    def order(self, gradients: Sequence[Any]) -> None:
-        """Computes large gradients first, as they travel longest; in replica context."""
+    def order(self, gradients: Sequence[Any], variables: Sequence[keras.Variable]) -> None:
+        """Computes large gradients first, as they travel longest; in replica context.
+
+        Those of weights in parts have travelled already.
+        """
         if current().replicas > 1:
-            backward.compute_first(gradients, self._bucket_bytes)
+            later = [g for g, v in zip(gradients, variables) if not compat.is_sharded(v)]
+            backward.compute_first(later, self._bucket_bytes)
 
     def run(
         self,
@@ -195,6 +207,7 @@ class StepPath:
             tf.distribute.get_replica_context().merge_call(
                 self._update_if_due, args=(average_and_update, packed, finite)
             )
+        gathered_again.note_set(self._variables)
 
     def _pack(
         self, gradients: list, weight: float | tf.Tensor | None, apart: bool

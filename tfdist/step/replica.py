@@ -18,6 +18,7 @@ from tfdist.step.weighting import Share
 
 if TYPE_CHECKING:
     from tfdist.step.local_rounds import LocalRounds
+    from tfdist.step.sharding.gathered_again import Trace
 
 
 @dataclasses.dataclass
@@ -42,6 +43,11 @@ class Notes:
         at_update: for other rounds, what weights their first update began with, by id.
         updates: the graph that each of these was applied in, and the number of its operations
             before and after.
+        weights: what is known of weights in parts while the step is traced; None in others.
+        summed: for each weight in parts whose gradient was summed, by id: whether its losses had
+            the share already.
+        sources: ids of what a tape is asked about; None while it is asked nothing.
+        eager_sums: gradients by weights in parts that tapes have given in an eager step.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -58,6 +64,10 @@ class Notes:
     begun: list[LocalRounds] = dataclasses.field(default_factory=list)
     at_update: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
     updates: list[tuple[tf.Graph, int, int]] = dataclasses.field(default_factory=list)
+    weights: Trace | None = None
+    summed: dict[int, bool] = dataclasses.field(default_factory=dict)
+    sources: frozenset[int] | None = None
+    eager_sums: list[Any] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 
@@ -20,12 +21,24 @@ class Spool:
         self._arrays.append((array.shape, array.dtype))
         self._file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        """One of the arrays."""
+        position = sum(math.prod(s) * dtype.itemsize for s, dtype in self._arrays[:number])
+        return self._read(position, *self._arrays[number])
+
     def __iter__(self) -> Iterator[np.ndarray]:
         """The arrays in their order; only one is in memory at a time."""
         position = 0
         for shape, dtype in self._arrays:
-            array = np.empty(shape, dtype)
-            self._file.seek(position)
-            self._file.readinto(array.reshape(-1).view(np.uint8).data)
+            array = self._read(position, shape, dtype)
             position += array.nbytes
             yield array
+
+    def _read(self, position: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        array = np.empty(shape, dtype)
+        self._file.seek(position)
+        self._file.readinto(array.reshape(-1).view(np.uint8).data)
+        return array

@@ -24,6 +24,7 @@ from tfdist.options import Options
 from tfdist.step import end_of_data, keras_steps, local_step, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.step.compiled import compiled
+from tfdist.step.sharding import gathered_again
 from tfdist.strategies import wrapping
 from tfdist.strategies.apart import ApartStrategy
 from tfdist.structures import Structure
@@ -136,7 +137,7 @@ class SynchronousStrategy(ApartStrategy):
         """Checks and wraps what did not exist yet in the scope and at `compile`."""
         if model not in self._prepared:
             layers = compat.flatten_layers(model)
-            check_model_scope(model, layers, self)
+            check_model_scope(model, layers, self, compat.stored)
             check_layers(layers, self.num_replicas_in_sync)
             if self.local is not None:
                 check_no_synchronized_layers(layers, "With `local` replicas")
@@ -179,6 +180,7 @@ class SynchronousStrategy(ApartStrategy):
                 alone(apart),
                 state_of_thread.adopted(),
                 replica.publish(step),
+                gathered_again.tracing(step),
                 end_of_data.nothing_without(args),
                 self._measured(step, args, keras_step),
             ):

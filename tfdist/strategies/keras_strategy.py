@@ -88,6 +88,13 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
                 "anew for each size. Compile with `jit_compile=False`, or leave out `balance`. "
                 "Received: jit_compile=True, balance=True with several replicas"
             )
+        in_parts = self.options.sharded(self.num_replicas_in_sync) == "parameters"
+        if model.jit_compile and in_parts:
+            raise ValueError(
+                'With `sharding="parameters"` replicas exchange weights within a step, which XLA '
+                "cannot compile. Compile with `jit_compile=False`, or take another `sharding`. "
+                "Received: jit_compile=True, sharding='parameters' with several replicas"
+            )
         local = getattr(self, "local", None)
         if model.jit_compile and self.compiles_replicas and local is not None:
             raise ValueError(

@@ -15,6 +15,7 @@ from tfdist.options import Options
 from tfdist.processes import digest
 from tfdist.step import replica
 from tfdist.step.model_optimizers import optimizers_of
+from tfdist.step.sharding.weights import keeps_parts
 from tfdist.validation import check_not_horovods, check_not_legacy, check_optimizer_scope
 
 
@@ -98,6 +99,7 @@ def refuse_unwrapped(optimizer: keras.optimizers.Optimizer) -> None:
     options = Options.of(tf.distribute.get_strategy())
     clips = any((optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm))
     plain = options.accumulation_steps == 1 and options.compression is None and not clips
+    plain = plain and not keeps_parts(tf.distribute.get_strategy())
     if step is not None and step.own_loop and plain:
         return
     raise ValueError(

@@ -1,15 +1,19 @@
 """Sharded training among processes: what it keeps, saves and goes on with."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tfdist import compat
 
 _X = np.random.default_rng(0).normal(size=(26, 5)).astype("float32")
 _Y = np.random.default_rng(1).normal(size=(26, 3)).astype("float32")
 _WORDS = np.random.default_rng(2).integers(0, 11, (26, 4))
 STEPS = 3  # micro-batches of an update
+KINDS = {"optimizer": 1, "gradients": STEPS, "parameters": STEPS}
 
 
 def _model(strategy, **options):
@@ -44,7 +48,7 @@ def reference(steps=1, epochs=4):
 def resumed(here):
     """The weights after four epochs, by sharding and by how the first two were saved."""
     found = {}
-    for sharding, steps in (("optimizer", 1), ("gradients", STEPS)):
+    for sharding, steps in KINDS.items():
         strategy = here.make(sharding=sharding, accumulation_steps=steps)
         folder = here.folder / sharding
         backup = keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)
@@ -76,9 +80,12 @@ def resumed(here):
 
 def averaged(here):
     """The weights with moving averages that take their place at the end of `fit`."""
-    model = _model(here.make(sharding="optimizer"), use_ema=True, ema_momentum=0.5)
-    _fit(model, 2)
-    return {"weights": _weights(model)}
+    found = {}
+    for kind in ("optimizer", "parameters"):
+        model = _model(here.make(sharding=kind), use_ema=True, ema_momentum=0.5)
+        _fit(model, 2)
+        found[kind] = _weights(model)
+    return found
 
 
 def reference_of_averages():
@@ -89,8 +96,11 @@ def reference_of_averages():
 
 
 def own_loop(here):
-    """The weights after a loop of the user's own."""
-    strategy = here.make(sharding="optimizer")
+    """The weights after a loop of the user's own, by sharding."""
+    return {kind: _own_loop(here.make(sharding=kind)) for kind in ("optimizer", "parameters")}
+
+
+def _own_loop(strategy):
     with strategy.scope():
         keras.utils.set_random_seed(3)
         dense = keras.layers.Dense(3)
@@ -125,3 +135,78 @@ def reference_of_loop():
         variables = dense.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
     return dense.get_weights()
+
+
+class _Sets(keras.callbacks.Callback):
+    """Sets weights in rank 0 only."""
+
+    def __init__(self, is_chief):
+        super().__init__()
+        self._is_chief = is_chief
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._is_chief:
+            self.model.layers[-1].kernel.assign(np.ones((10, 3)))
+
+
+class _Reads(keras.callbacks.Callback):
+    """Reads a weight in one rank only."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self._reads = reads
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._reads:
+            self.model.layers[-1].kernel.numpy()
+
+
+def _error(function):
+    try:
+        function()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return "no error"
+
+
+def _predict(model):
+    return model.predict([_WORDS[:2], _X[:2]], verbose=0)
+
+
+def looked_at(here):
+    """What scripts and callbacks see and set of weights in parts."""
+    strategy = here.make(sharding="parameters")
+    model = _model(strategy)
+    own = sum(v.parts.rows * v.parts.row for v in model.variables if compat.is_sharded(v))
+    best = keras.callbacks.EarlyStopping("loss", mode="max", patience=1, restore_best_weights=True)
+    _fit(model, 1)
+    kept = _weights(model)
+    _fit(model, 5, first=1, callbacks=[best])
+    restored = [one.tolist() for one in _weights(model)]
+    model.set_weights(kept)
+    set_again = max(np.abs(a - b).max() for a, b in zip(kept, _weights(model)))
+    one_alone = _error(lambda: _fit(model, 1, callbacks=[_Sets(strategy.is_chief)]))
+    model.set_weights(kept)
+    reads = [strategy.is_chief, not strategy.is_chief]
+    reading = [_error(functools.partial(_fit, model, 1, 0, [_Reads(one)])) for one in reads]
+    model.layers[-1].kernel.assign(np.full((10, 3), 1.0 + strategy.processes.rank))
+    mixed = [_error(lambda: _fit(model, 1)), _error(lambda: _predict(model))]
+    model.set_weights(kept)
+    kernels = [layer.kernel for layer in model.layers if hasattr(layer, "kernel")]
+    apart = _error(lambda: kernels[0 if strategy.is_chief else 1].numpy())
+    outputs = model([tf.constant(_WORDS[:2]), tf.constant(_X[:2])])
+    predicted = _predict(model)
+    return {
+        "own": own,
+        "all": sum(int(np.prod(v.shape)) for v in model.variables if compat.is_sharded(v)),
+        "weights": _weights(model),
+        "best": [one.tolist() for one in best.best_weights],
+        "stopped": restored,
+        "set": float(set_again),
+        "one": one_alone,
+        "apart": apart,
+        "reading": reading,
+        "mixed": mixed,
+        "export": _error(lambda: model.export(here.folder / "exported", verbose=False)),
+        "called": float(np.abs(np.asarray(outputs) - predicted).max()),
+    }

@@ -43,7 +43,7 @@ def reduce_scatter(
 
 
 def all_gather(
-    tensors: Sequence[tf.Tensor], parts: Sequence[Parts], bucket_bytes: int
+    tensors: Sequence[tf.Tensor], parts: Sequence[Parts], bucket_bytes: int, in_turn: bool = False
 ) -> list[tf.Tensor]:
     """Whole tensors from the parts of all replicas; in replica context.
 
@@ -51,12 +51,14 @@ def all_gather(
         tensors: this replica's parts.
         parts: how the whole tensors are divided.
         bucket_bytes: upper bound of the whole tensors that one operation carries together.
+        in_turn: as for `Engine.all_gather_parts`.
     """
     engine = current()
     found: dict[int, tf.Tensor] = {}
 
     def parts_of_all(row: tf.Tensor) -> tf.Tensor:
-        pieces = map(engine.all_gather_parts, _cut(row, engine.replicas, engine))
+        gather = functools.partial(engine.all_gather_parts, in_turn=in_turn)
+        pieces = map(gather, _cut(row, engine.replicas, engine))
         return _joined([tf.reshape(piece, [engine.replicas, -1]) for piece in pieces])
 
     for number, places in reversed(list(enumerate(_buckets(parts, bucket_bytes)))):

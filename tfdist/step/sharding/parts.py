@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +14,9 @@ import tensorflow as tf
 # out where the rows that fill up the last part would be more than an eighth of a large table.
 _MOST_FILLING = 1 / 8
 _SMALL_BYTES = 64 * 1024
+
+NOTHING: Mapping[int, Parts] = types.MappingProxyType({})
+"""Where no weight is divided."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +99,10 @@ class Parts:
         if filling:
             flat = tf.pad(flat, [[0, filling]])
         return tf.reshape(flat, self.part_shape)
+
+    def kept_part(self, whole: tf.Tensor, replica: int) -> tf.Tensor:
+        """As `part`, with memory of its own: a slice would keep the whole tensor in memory."""
+        return tf.raw_ops.DeepCopy(x=self.part(whole, replica))
 
     def rows_of_part(self, rows: tf.IndexedSlices, replica: int) -> tf.IndexedSlices:
         """Those of the rows of a sparse gradient that belong to one replica's part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing, timed_rows
 from tfdist.step.sharding.accumulation import AccumulatedParts
 from tfdist.step.sharding.exchange import reduce_scatter
-from tfdist.step.sharding.parts import Parts
+from tfdist.step.sharding.parts import NOTHING, Parts
 
 
 class PartialTotals:
@@ -26,6 +26,8 @@ class PartialTotals:
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
         replicas: the number of replicas.
+        in_parts: how variables are divided whose gradients, and `specs`, are parts of sums already;
+            by their positions.
 
     Attributes:
         compressed: None; gradients are not compressed.
@@ -37,12 +39,18 @@ class PartialTotals:
     make_accumulator: Callable[..., GradientAccumulator] = GradientAccumulator
 
     def __init__(
-        self, options: Options, specs: Sequence[tf.TensorSpec], paths: Sequence[str], replicas: int
+        self,
+        options: Options,
+        specs: Sequence[tf.TensorSpec],
+        paths: Sequence[str],
+        replicas: int,
+        in_parts: Mapping[int, Parts] = NOTHING,
     ):
         self._bucket_bytes = options.bucket_bytes
         self._specs = list(specs)
         self._paths = list(paths)
-        self._parts = [Parts.of(spec, replicas) for spec in specs]
+        self._summed = frozenset(in_parts)
+        self._parts = [in_parts.get(p) or Parts.of(spec, replicas) for p, spec in enumerate(specs)]
         self.accumulated = self._specs
 
     def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
@@ -59,41 +67,49 @@ class PartialTotals:
         return self._parts_of_sums(packing.unpack(packed))
 
     def _parts_of_sums(self, gradients: list[Any]) -> list[Any]:
-        given = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        own = [place for place in range(len(gradients)) if place not in self._summed]
+        given = [place for place in own if gradients[place] is not None]
         sparse = [p for p in given if isinstance(gradients[p], tf.IndexedSlices)]
         dense = [place for place in given if place not in sparse]
-        self._check_tables(sparse)
-        found: list[Any] = [None] * len(gradients)
-        own = reduce_scatter(
+        check_tables([self._paths[p] for p in sparse], [self._parts[p] for p in sparse])
+        found = [g if place in self._summed else None for place, g in enumerate(gradients)]
+        sums = reduce_scatter(
             [gradients[place] for place in dense],
             [self._parts[place] for place in dense],
             self._bucket_bytes,
         )
         rows = timed_rows([gradients[place] for place in sparse])
-        for place, part in zip(dense, own):
+        for place, part in zip(dense, sums):
             found[place] = part
         for place, some in zip(sparse, rows):
             found[place] = self._parts[place].rows_of_part(some, static_id())
         return found
 
-    def _check_tables(self, places: list[int]) -> None:
-        wrong = [self._paths[place] for place in places if not self._parts[place].of_rows]
-        if wrong:
-            raise ValueError(
-                "With `sharding` a table with sparse gradients is cut between its rows, and this "
-                "one has too few rows for the number of replicas. Use fewer replicas, or "
-                "`accumulation_steps`, which makes gradients dense. "
-                f"Received: sparse gradients of {wrong}"
-            )
+
+def check_tables(paths: Sequence[str], parts: Sequence[Parts]) -> None:
+    """Raises ValueError for sparse gradients of tables that are not cut between their rows."""
+    wrong = [path for path, one in zip(paths, parts) if not one.of_rows]
+    if wrong:
+        raise ValueError(
+            "With `sharding` a table with sparse gradients is cut between its rows, and this "
+            "one has too few rows for the number of replicas. Use fewer replicas, or "
+            "`accumulation_steps`, which makes gradients dense. "
+            f"Received: sparse gradients of {wrong}"
+        )
 
 
 class EarlyPartialTotals(PartialTotals):
     """Sums the gradients of each micro-batch, so that only parts of sums are accumulated."""
 
     def __init__(
-        self, options: Options, specs: Sequence[tf.TensorSpec], paths: Sequence[str], replicas: int
+        self,
+        options: Options,
+        specs: Sequence[tf.TensorSpec],
+        paths: Sequence[str],
+        replicas: int,
+        in_parts: Mapping[int, Parts] = NOTHING,
     ):
-        super().__init__(options, specs, paths, replicas)
+        super().__init__(options, specs, paths, replicas, in_parts)
         self.accumulated = [parts.spec for parts in self._parts]
         self.make_accumulator = functools.partial(AccumulatedParts, self._parts)
 

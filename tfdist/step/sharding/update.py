@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.engines.replica_context import static_id
+from tfdist.engines.replica_context import check_unconditional, static_id
 from tfdist.options import Options
 from tfdist.step.local_context import check_copies, index_of_replica
 from tfdist.step.sharding.clipping import clip_parts
@@ -48,6 +48,7 @@ class UpdateOfParts:
         self._variables: list[keras.Variable] = []
         self._parts: list[Parts] = []
         self._own: list[compat.PartVariable] = []
+        self._whole: list[int] = []  # the places of variables that replicas have whole
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the optimizer's state for the parts of `variables`.
@@ -65,9 +66,12 @@ class UpdateOfParts:
         self._variables = list(variables)
         self._parts = [Parts.of(tf.TensorSpec(v.shape, v.dtype), replicas) for v in variables]
         self._own = [
-            compat.PartVariable(parts.part_shape, variable)
+            (compat.StoredPart if compat.is_sharded(variable) else compat.PartVariable)(
+                parts.part_shape, variable
+            )
             for parts, variable in zip(self._parts, variables)
         ]
+        self._whole = [n for n, v in enumerate(variables) if not compat.is_sharded(v)]
         with compat.recording_slots() as slots:
             self._given.build(list(self._own))
         for optimizer in self._optimizers():
@@ -137,16 +141,20 @@ class UpdateOfParts:
         overwrites = any(o.use_ema and o.ema_overwrite_frequency for o in optimizers)
         updated = self._with_gradients(given, gradients)
         ready = [tf.group(*after)] if after else []
+        if self._saves_memory:
+            check_unconditional()  # before it each replica has read what was set before
         with tf.control_dependencies(ready):
             self._read_parts(read, dict(zip(given, gradients)))
             with (
-                compat.updating_own_copy(index_of_replica()),
+                compat.updating_own_copy(index_of_replica(), one_by_one=self._saves_memory),
                 compat.applying_reduced_gradients(),
                 compat.clipping_by(clip_parts),
             ):
                 self.optimizer.apply(gradients, [self._own[place] for place in given])
         self._spread(everywhere if overwrites else updated, constrained=updated)
         self._clear(read)
+        if self._saves_memory:
+            check_unconditional()  # after it each replica may read what all have set
 
     @staticmethod
     def _with_gradients(places: list[int], gradients: list) -> list[int]:
@@ -164,7 +172,7 @@ class UpdateOfParts:
             gradients: a part takes its value when its gradient has arrived, as it needs memory.
         """
         with compat.updating_own_copy(index_of_replica()):
-            for place in places:
+            for place in self._of_whole(places):
                 gradient = gradients.get(place)
                 with tf.control_dependencies([] if gradient is None else [gradient]):
                     whole = tf.identity(self._variables[place].value)
@@ -177,6 +185,8 @@ class UpdateOfParts:
             places: which variables.
             constrained: those of them whose constraints are applied.
         """
+        self._constrain([place for place in constrained if place not in self._whole])
+        places = self._of_whole(places)
         parts = [self._parts[place] for place in places]
         own = [
             tf.ensure_shape(self._own[place].value, part.part_shape)
@@ -189,6 +199,26 @@ class UpdateOfParts:
                 variable.assign(value)
                 if place in constrained and variable.constraint is not None:
                     variable.assign(variable.constraint(variable))
+
+    @property
+    def _saves_memory(self) -> bool:
+        """Whether an update takes as little memory as possible, not as little time."""
+        return len(self._whole) < len(self._variables)
+
+    def _of_whole(self, places: Sequence[int]) -> list[int]:
+        """Those of `places` where replicas have the whole variable, and parts during updates."""
+        return [place for place in places if place in self._whole]
+
+    def _constrain(self, places: Sequence[int]) -> None:
+        """Applies the constraints of weights in parts, one weight after the other."""
+        for place in places:
+            variable, parts = self._variables[place], self._parts[place]
+            if variable.constraint is not None:
+                own = tf.ensure_shape(self._own[place].value, parts.part_shape)
+                (whole,) = all_gather([own], [parts], self._bucket_bytes)
+                with compat.updating_own_copy(index_of_replica()):
+                    constrained = variable.constraint(whole)
+                    self._own[place].assign(parts.kept_part(constrained, static_id()))
 
     def _clear(self, places: Sequence[int]) -> None:
         """Frees the memory of parts; in replica context."""

@@ -106,12 +106,13 @@ class CollectivesEngine(ReplicaContextEngine):
         strategy = tf.distribute.get_strategy()
         return tf.ensure_shape(compat.all_to_all(strategy, static_id(), rows), rows.shape)
 
-    def all_gather_parts(self, part: tf.Tensor) -> tf.Tensor:
+    def all_gather_parts(self, part: tf.Tensor, in_turn: bool = False) -> tf.Tensor:
         """The parts of all replicas, in one operation."""
         if self.replicas == 1:
             return part
         self._check_flows()
-        check_unconditional()
+        if not in_turn:
+            check_unconditional()
         gathered = compat.gather(tf.distribute.get_strategy(), static_id(), part)
         return tf.ensure_shape(gathered, [self.replicas * part.shape[0]])
 

@@ -276,7 +276,7 @@ class ParameterServerStrategy(
     def prepare(self, model: keras.Model) -> None:
         """Checks and wraps what did not exist yet in the scope and at `compile`."""
         layers = compat.flatten_layers(model)
-        check_model_scope(model, layers, self)
+        check_model_scope(model, layers, self, compat.stored)
         wrapping.wrap_optimizers(model)
         if (parts := self.policies.parts(self.num_workers)) > 1:
             check_layers(layers, parts)

@@ -1,0 +1,163 @@
+"""The backward pass with weights in parts: what layers and steps may do to it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.devices import DEVICES
+
+_X = np.random.default_rng(0).normal(size=(26, 6)).astype("float32")
+_Y = np.eye(3, dtype="float32")[np.random.default_rng(1).integers(0, 3, 26)]
+
+
+def _compiled(outputs, optimizer=None, loss="mse"):
+    """A model of which `outputs` makes the outputs."""
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, outputs(inputs))
+    model.compile(optimizer or keras.optimizers.SGD(0.05), loss)
+    return model
+
+
+def _large():
+    return keras.initializers.RandomNormal(stddev=30.0, seed=1)
+
+
+class SoftmaxOfTensorFlow(keras.layers.Layer):
+    """A softmax that Keras finds in the graph."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight((6, 3), _large(), name="kernel")
+
+    def call(self, inputs):
+        return tf.nn.softmax(inputs @ self.kernel)
+
+
+def _probabilities():
+    dense = keras.layers.Dense(3, activation="softmax", kernel_initializer=_large())
+    return _compiled(dense, loss="categorical_crossentropy")
+
+
+def _probabilities_of_tensorflow():
+    return _compiled(SoftmaxOfTensorFlow(), loss="categorical_crossentropy")
+
+
+class Two(keras.layers.Layer):
+    """Two outputs, each with a weight of its own."""
+
+    def build(self, shape):
+        self.first = self.add_weight((6, 3), "glorot_uniform", name="first")
+        self.second = self.add_weight((6, 3), "glorot_uniform", name="second")
+
+    def call(self, inputs):
+        return inputs @ self.first, tf.sqrt(tf.abs(inputs @ self.second) * 0.0)
+
+
+def _unused_output():
+    decays = keras.optimizers.AdamW(0.05, weight_decay=0.5)
+    return _compiled(lambda inputs: Two()(inputs)[0], decays)
+
+
+def _weights_set_by_a_layer():
+    def outputs(inputs):
+        return keras.layers.Dense(3)(
+            keras.layers.SpectralNormalization(keras.layers.Dense(5))(inputs)
+        )
+
+    return _compiled(outputs)
+
+
+class ComputedAgain(keras.layers.Layer):
+    """Computes its output again in the backward pass."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight((6, 3), "glorot_uniform", name="kernel")
+
+    def call(self, inputs):
+        return tf.recompute_grad(lambda x: tf.tanh(x @ tf.convert_to_tensor(self.kernel)))(inputs)
+
+
+def _computed_again():
+    layer = ComputedAgain()
+    return _compiled(lambda inputs: layer(keras.layers.Dense(6)(inputs)))
+
+
+def _computed_again_eagerly():
+    model = _computed_again()
+    model.compile(keras.optimizers.SGD(0.05), "mse", run_eagerly=True)
+    return model
+
+
+class InTurn(keras.Model):
+    """Updates a layer before it takes the gradient through this layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(6), keras.layers.Dense(3, activation="tanh")
+        self.first.build((None, 6))
+        self.last.build((None, 6))
+        self.built = True
+
+    def call(self, inputs):
+        return self.last(self.first(inputs))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            outputs = self(x)
+            one, other = self.compute_loss(x, y, outputs), self.compute_loss(x, -y, outputs)
+        self._update(self.optimizer, tape, one, self.last)
+        self._update(self.second, tape, other, self.first)
+        return {"loss": one}
+
+    def _update(self, optimizer, tape, loss, layer):
+        variables = layer.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+def _updates_in_turn():
+    model = InTurn()
+    model.second = keras.optimizers.SGD(0.5)
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _probabilities,
+        _probabilities_of_tensorflow,
+        _unused_output,
+        _weights_set_by_a_layer,
+        _updates_in_turn,
+        _computed_again,
+        _computed_again_eagerly,
+    ],
+)
+def test_the_result_is_that_of_one_device(build):
+    _check(build, "parameters")
+
+
+@pytest.mark.parametrize("build", [_computed_again, _computed_again_eagerly])
+def test_layers_may_be_computed_again_with_whole_weights(build):
+    _check(build, None)
+
+
+def _check(build, sharding):
+    found = _fit(build, tfdist.MirroredStrategy(DEVICES[:2], sharding=sharding))
+    expected = _fit(build)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+    for one, other in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def _fit(build, strategy=None):
+    keras.utils.set_random_seed(5)
+    if strategy is None:
+        model = build()
+    else:
+        with strategy.scope():
+            model = build()
+    history = model.fit(_X, _Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return model.get_weights(), history.history["loss"]

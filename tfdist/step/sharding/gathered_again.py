@@ -1,0 +1,257 @@
+"""Whole weights are gathered for the forward pass, dropped, and gathered for the backward one.
+
+A backward pass uses the tensors that the forward pass has used. So a whole weight would stay in
+memory from one to the other. While a step is traced, this module notes which layer reads which
+weight. When the tape comes to the output of the layer, it gathers the weight again, and when the
+step is traced, the operations of the backward pass get that weight in place of the first one.
+Where there is no graph, as in an eager step, whole weights stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.step import replica
+from tfdist.structures import Structure
+
+# Operations that give a weight another form. The backward pass may use this form, which is made
+# again, instead of the weight.
+_FORMS = {"Cast", "Identity", "Reshape", "Transpose"}
+
+Gather = Callable[[Any, Sequence[tf.Tensor]], tf.Tensor]
+
+
+@dataclasses.dataclass
+class Read:
+    """A weight that a step has read.
+
+    Attributes:
+        variable: the weight.
+        whole: what the forward pass uses.
+        gather: gathers the weight, after some tensors are there.
+        again: what the backward pass uses, and how many operations there were before that: one for
+            each tape that has come to the layer.
+        is_old: whether the step has set the weight since then.
+    """
+
+    variable: compat.ShardedVariable
+    whole: tf.Tensor
+    gather: Gather
+    again: list[tuple[int, tf.Tensor]] = dataclasses.field(default_factory=list)
+    is_old: bool = False
+
+
+@dataclasses.dataclass
+class Call:
+    """A call of a layer in a step.
+
+    Attributes:
+        graph: what the call is traced in.
+        inputs: the tensors that the layer is given.
+        reads: the weights that it has read, and its inner layers have not.
+    """
+
+    graph: tf.Graph
+    inputs: list[tf.Tensor]
+    reads: list[Read] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Trace:
+    """What is known of the weights of a replica's step while the step is traced.
+
+    Attributes:
+        graph: what the step is traced in.
+        calls: of layers, that are under way; the innermost is the last.
+        reads: all of them.
+        sums: the gradients that were summed in the backward pass.
+    """
+
+    graph: tf.Graph
+    calls: list[Call] = dataclasses.field(default_factory=list)
+    reads: list[Read] = dataclasses.field(default_factory=list)
+    sums: list[tf.Tensor] = dataclasses.field(default_factory=list)
+
+
+def _trace() -> Trace | None:
+    step = replica.current()
+    return None if step is None else step.notes.weights
+
+
+@contextlib.contextmanager
+def tracing(step: replica.ReplicaStep) -> Iterator[None]:
+    """In this context the step of a replica is traced, or run eagerly."""
+    trace = None if tf.executing_eagerly() else Trace(tf.compat.v1.get_default_graph())
+    step.notes.weights = trace
+    yield
+    if trace is not None and any(one.again for one in trace.reads):
+        _finish(trace)
+
+
+def read(
+    variable: compat.ShardedVariable,
+    gather: Gather,
+    link: Callable[[Any, tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """The whole weight; in replica context.
+
+    Inside of a loop, the weight is gathered before the loop.
+
+    Args:
+        variable: the weight.
+        gather: gathers it, after some tensors are there.
+        link: gives a whole weight its gradient.
+
+    Raises:
+        ValueError: in a function that the step calls: TensorFlow may use its trace again, with the
+            weight of this step and of this replica in it.
+    """
+    trace = _trace()
+    if trace is None or tf.executing_eagerly():
+        return link(variable, gather(variable, ()))
+    if compat.is_in_function_of(trace.graph):
+        raise ValueError(
+            'With `sharding="parameters"` a weight cannot be read in a `tf.function` that a step '
+            "calls. Leave this `tf.function` out: the step is one already. "
+            f"Received: a read of {variable.path} in such a function"
+        )
+    call = next((call for call in reversed(trace.calls) if call.graph is trace.graph), None)
+    with trace.graph.as_default():
+        found = gather(variable, () if call is None else call.inputs)
+        whole = link(variable, found)
+    if call is not None:
+        noted = Read(variable, whole, gather)
+        call.reads.append(noted)
+        trace.reads.append(noted)
+    return whole
+
+
+def note_sum(summed: tf.Tensor) -> None:
+    """Notes a gradient that is summed: weights are gathered again after it.
+
+    So there are never the gradients of many layers at the same time.
+    """
+    trace = _trace()
+    if trace is not None and tf.is_symbolic_tensor(summed) and summed.graph is trace.graph:
+        trace.sums.append(summed)
+
+
+def call_layer(call: Callable, /, *args: Structure, **kwargs: Structure) -> Any:
+    """What a layer returns, whose weights are gathered when they are needed."""
+    trace = _trace()
+    if trace is None or tf.executing_eagerly():
+        return call(*args, **kwargs)
+    graph = tf.compat.v1.get_default_graph()
+    inputs = _tensors_of(graph, (args, kwargs))
+    under_way = Call(graph, inputs)
+    trace.calls.append(under_way)
+    try:
+        outputs = call(*args, **kwargs)
+    finally:
+        trace.calls.pop()
+    return _with_backward(trace, under_way.reads, outputs) if under_way.reads else outputs
+
+
+def _tensors_of(graph: tf.Graph, structure: Structure) -> list[tf.Tensor]:
+    flat = tf.nest.flatten(structure, expand_composites=True)
+    return [t for t in flat if tf.is_symbolic_tensor(t) and t.graph is graph]
+
+
+def _with_backward(trace: Trace, reads: list[Read], outputs: Structure) -> Any:
+    """`outputs` of a layer, at which a tape gathers the weights of the layer again."""
+    flat = tf.nest.flatten(outputs)
+    places = [
+        place
+        for place, value in enumerate(flat)
+        if isinstance(value, tf.Tensor) and value.dtype.is_floating and value.graph is trace.graph
+    ]
+    if not places:
+        return outputs
+
+    begun: list[Any] = []  # the passes of tapes that have come to the layer
+
+    def gather(gradient: tf.Tensor) -> tf.Tensor:
+        tape_pass = _pass()
+        if tf.compat.v1.get_default_graph() is trace.graph and not (
+            tape_pass is not None and any(tape_pass is one for one in begun)
+        ):
+            begun.append(tape_pass)
+            for one in reads:
+                if not one.is_old:
+                    whole = one.gather(one.variable, [gradient, *trace.sums[-1:]])
+                    one.again.append((compat.operations_so_far(), whole))
+        return gradient
+
+    # One by one: an output that nobody uses must not get a gradient of zeros.
+    @tf.custom_gradient
+    def passed(tensor: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        return tf.identity(tensor), gather
+
+    for place in places:
+        flat[place] = compat.stand_in(flat[place], passed)
+    return tf.nest.pack_sequence_as(outputs, flat)
+
+
+def _pass() -> Any:
+    """Stands for the call of `tape.gradient` that is under way; None if it is not known."""
+    step = replica.current()
+    return None if step is None else step.notes.sources
+
+
+def note_set(variables: Iterable[object]) -> None:
+    """Notes that a step has set weights: who has read them before goes on with the old values.
+
+    So these are not gathered again, and stay in memory.
+    """
+    trace = _trace()
+    if trace is not None:
+        changed = {id(variable) for variable in variables}
+        for one in trace.reads:
+            one.is_old = one.is_old or id(one.variable) in changed
+
+
+def _finish(trace: Trace) -> None:
+    """Gives the backward pass the weights that were gathered for it."""
+    number = {operation: n for n, operation in enumerate(trace.graph.get_operations())}
+    for one in trace.reads:
+        _redirect(one.whole, one.again, number)
+
+
+def _redirect(
+    tensor: tf.Tensor, again: list[tuple[int, tf.Tensor]], number: dict[tf.Operation, int]
+) -> None:
+    """Makes the newer users of `tensor` use what is in `again`.
+
+    Args:
+        tensor: a weight, or another form of a weight.
+        again: the same, made again, and the number of operations before that.
+        number: of each operation of the graph.
+    """
+    for user in tensor.consumers():
+        if user not in number:
+            continue  # it was made here
+        newest = [other for since, other in again if since <= number[user]]
+        places = [place for place, given in enumerate(user.inputs) if given is tensor]
+        if newest:
+            for place in places:
+                compat.replace_input(user, place, newest[-1])
+        elif user.type in _FORMS and places == [0] and _used_since(user, again[0][0], number):
+            forms = []
+            for since, other in again:
+                form = compat.repeated(user, [other, *list(user.inputs)[1:]])[0]
+                forms.append((since, form))
+            _redirect(user.outputs[0], forms, number)
+
+
+def _used_since(operation: tf.Operation, since: int, number: dict[tf.Operation, int]) -> bool:
+    """Whether an operation of the backward pass uses a form of a weight."""
+    return any(
+        number.get(user, -1) >= since or (user.type in _FORMS and _used_since(user, since, number))
+        for user in operation.outputs[0].consumers()
+    )
