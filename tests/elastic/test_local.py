@@ -146,7 +146,14 @@ def train(folder, engine, case, *faults, ranks=3, least=1, restarts=0):
     return launch(folder, *job, RANKS=str(ranks))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+_FIRST, *_OTHERS = ENGINES
+ONE_USUAL = [
+    _FIRST,
+    *(pytest.param(*e.values, marks=[*e.marks, pytest.mark.full]) for e in _OTHERS),
+]
+
+
+@pytest.mark.parametrize("engine", ONE_USUAL)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.full) for n in FAULTS]
 )
@@ -159,7 +166,7 @@ def test_only_local_steps_of_lost_ranks_are_lost(name, engine, tmp_path):
     assert members[-1] == set(left)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ONE_USUAL)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=() if n == "dies in a round" else pytest.mark.full) for n in REPLACED],
@@ -175,7 +182,7 @@ def test_one_that_joins_takes_part_from_the_next_round(name, engine, tmp_path):
     assert all(last.values()), "all have made steps since"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ONE_USUAL)
 @pytest.mark.parametrize(
     ("case", "moment"),
     [
@@ -197,7 +204,7 @@ def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_
         assert "all ranks that have trained since the last meeting" in done.stderr
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ONE_USUAL)
 @pytest.mark.parametrize(
     "check",
     [

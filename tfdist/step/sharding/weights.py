@@ -12,7 +12,9 @@ does not stay in memory until the backward pass is the task of `gathered_again.p
 
 from __future__ import annotations
 
+import itertools
 import json
+import weakref
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -37,6 +39,7 @@ from tfdist.step.weighting import weigh
 
 # A weight is gathered by one operation, unless the engine wants smaller ones.
 _WHOLE = 2**62
+_NUMBERS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def keeps_parts(strategy: tf.distribute.Strategy) -> bool:
@@ -124,6 +127,8 @@ class ShardedWeights:
 
     def __init__(self, strategy: tf.distribute.Strategy):
         self._strategy = strategy
+        # All processes make weights in one order, but may name them differently.
+        self._number = next(_NUMBERS.setdefault(strategy, itertools.count()))
 
     def whole(self, variable: compat.ShardedVariable) -> tf.Tensor:
         """The whole weight; in replica context an operation of all replicas.
@@ -177,16 +182,16 @@ class ShardedWeights:
         if len(copies) == parts.replicas:
             return parts.joined(tf.concat([tf.reshape(c, [-1]) for c in copies], axis=0))
         if tf.executing_eagerly():
-            return tf.constant(_read_together(self._strategy, variable))
+            return tf.constant(_read_together(self._strategy, variable, self._number))
         with self._strategy.scope():
             gathered = self._strategy.extended.call_for_each_replica(_gathered, args=(variable, ()))
         return self._strategy.experimental_local_results(gathered)[0]
 
 
 def _read_together(
-    strategy: tf.distribute.Strategy, variable: compat.ShardedVariable
+    strategy: tf.distribute.Strategy, variable: compat.ShardedVariable, order: int
 ) -> np.ndarray:
-    """The whole weight as an array; called by all processes, outside of functions.
+    """The whole weight, the `order`-th that was made; called by all processes, not in functions.
 
     Raises:
         ValueError: if the processes read different weights.
@@ -194,7 +199,7 @@ def _read_together(
     processes, parts = strategy.processes, variable.parts
     place, doing = processes.meeting_place, f"reads {variable.path}"
     # As `tfdist.processes.meeting` does, whom another process may meet here.
-    asked = place.all_gather([zlib.crc32(f"{doing} {variable.shape}".encode()), 0])
+    asked = place.all_gather([zlib.crc32(f"{order} {variable.shape}".encode()), 0])
     if len(set(asked[:, 0].tolist())) > 1:
         texts = place.all_gather_texts(json.dumps([doing, "", {}]))
         raise ValueError(
