@@ -155,10 +155,8 @@ def with_weights_in_parts(
         ranks: the number of ranks.
         early: as for `synchronous`.
     """
-    forward, backward, update = parts
-    halves = _halves(carried)
-    sums = synchronous((forward, backward, update / ranks), messages, halves, early)
-    return sums + 2 * exchanged_alone(halves)
+    in_parts = sharded(parts, messages, carried, ranks, early)
+    return in_parts + exchanged_alone(_halves(carried))
 
 
 def _halves(carried: Sequence[Carriage]) -> list[Carriage]:
