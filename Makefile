@@ -51,7 +51,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
 .PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations
-.PHONY: benchmark-backup-workers bench bench-full docs
+.PHONY: benchmark-backup-workers bench bench-full docs docs-versions
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
 .PHONY: test-next test-python310 test-on-python310
@@ -226,6 +226,9 @@ wheel: $(INSTALLED) ## build the wheel, and check what it installs; in dist
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+docs-versions: $(DOCS_INSTALLED) ## the same of each release and of main, in docs/_build/versions
+	$(BIN)/python docs/versions.py
 
 test-oldest: ## the test suite with the oldest supported TensorFlow and Keras
 	$(MAKE) test VENV=.venv-oldest PINS='tensorflow==2.20.* keras==3.10.0'

@@ -61,7 +61,7 @@ setup(
         "cuda": [f"tensorflow[and-cuda]{_TENSORFLOW}"],
         "examples": _EXAMPLES,
         "test": _TEST,
-        "docs": ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8.6"],
+        "docs": ["sphinx>=8.1", "myst-parser>=4", "furo>=2024.8.6", "sphinx-polyversion>=3"],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",

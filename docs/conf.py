@@ -1,19 +1,41 @@
-"""Configuration of the documentation, built with `make docs`."""
+"""Configuration of the documentation, built with `make docs`, `make docs-versions`."""
 
+import os
 import re
+import sys
+from pathlib import Path
 
-import tfdist
+# The pages of a version describe the code beside them, not the one that is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import tfdist  # noqa: E402
 
 project = "tfdist"
 author = "the tfdist authors"
 release = version = tfdist.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "templates"]
 # Headings that other pages and parts of a page refer to.
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"tfdist {release}"
+templates_path = ["templates"]
+# Those of furo, and the list of versions, which is empty after `make docs`.
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/versions.html",
+        "sidebar/scroll-end.html",
+    ]
+}
+if "POLYVERSION_DATA" in os.environ:
+    from sphinx_polyversion.api import load
+
+    load(globals())
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
