@@ -19,7 +19,8 @@ class Cluster:
 
     Attributes:
         jobs: the addresses "host:port" of each job, such as `{"worker": ("a:2222", "b:2222")}`.
-            The jobs are "chief", "worker", "ps" and "evaluator".
+            The jobs are "chief", "worker", "ps", "evaluator" and, a name of tfdist's own,
+            "reducer".
         task_type: the job of this process.
         task_index: the index of this process in that job.
 
@@ -75,7 +76,7 @@ class Cluster:
 
     @property
     def rank(self) -> int | None:
-        """The place of this process in `workers`; None for a ps or an evaluator."""
+        """The place of this process in `workers`; None for others."""
         if self.task_type == "chief":
             return 0
         if self.task_type == "worker":
@@ -115,7 +116,7 @@ class Cluster:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Cluster | None:
         """The cluster of the environment variable TF_CONFIG.
 
-        TensorFlow accepts all that is accepted here, with the same meaning.
+        TensorFlow accepts all that is accepted here, with the same meaning, except for reducers.
 
         Args:
             environ: the environment variables.

@@ -7,7 +7,7 @@ from typing import Any
 
 from tfdist.cluster.addresses import same_place
 
-JOBS = ("chief", "worker", "ps", "evaluator")
+JOBS = ("chief", "worker", "ps", "evaluator", "reducer")
 
 # Longer values are cut in messages.
 _LONGEST_VALUE = 200

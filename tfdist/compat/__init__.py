@@ -64,12 +64,19 @@ from tfdist.compat.graphs import (
     function_graph,
     is_in_function_of,
     operations_so_far,
+    outermost_graph,
     resource_of,
     run_after,
     traced_function,
     written_since,
 )
-from tfdist.compat.groups import abort_group, form_group
+from tfdist.compat.groups import (
+    abort_group,
+    form_group,
+    jobs_with_reducers,
+    join_as_reducer,
+    look_after_workers,
+)
 from tfdist.compat.initial_rows import CHIEF
 from tfdist.compat.launching import (
     all_to_all,
@@ -185,6 +192,9 @@ __all__ = [
     "flatten_layers",
     "forget_custom_gradients",
     "form_group",
+    "jobs_with_reducers",
+    "join_as_reducer",
+    "look_after_workers",
     "function_graph",
     "gather",
     "gather_between_workers",
@@ -239,6 +249,7 @@ __all__ = [
     "number_of_batches",
     "number_when_traced",
     "operations_so_far",
+    "outermost_graph",
     "outside_stateless_scope",
     "own_non_trainable_variables",
     "place_of_part",

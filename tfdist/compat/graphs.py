@@ -170,6 +170,14 @@ def _outer(graph: tf.Graph) -> Any:
     return getattr(graph, _OUTER.name, None)  # only graphs of functions have one
 
 
+def outermost_graph() -> tf.Graph:
+    """The graph of the outermost function that is being traced."""
+    graph = tf.compat.v1.get_default_graph()
+    while (outer := _outer(graph)) is not None and hasattr(outer, _OUTER.name):
+        graph = outer
+    return graph
+
+
 def run_after(operation: tf.Operation, first: tf.Operation) -> None:
     """Makes `operation` wait for `first`, which may be newer, in a graph that is being traced."""
     _ADD_INPUT.of(operation)(first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.protobuf import tensorflow_server_pb2
@@ -25,6 +25,14 @@ _CONFIGURE = touch(
     _OF_CONTEXT, "configure_collective_ops", READ, "self", "collective_leader", **_AGAIN
 )
 _ENABLE = touch(_OF_CONTEXT, "enable_collective_ops", READ, "self", "server_def", **_AGAIN)
+_COORDINATE = touch(
+    *(_OF_CONTEXT, "configure_coordination_service", READ),
+    *("self", "service_type", "service_leader"),
+    why="in a cluster with a job `ps` TensorFlow expects the service that looks after workers in "
+    "that job. But a reducer, which TensorFlow knows as a ps, has none",
+    versions=TENSORFLOW,
+    instead="a job in a cluster that takes part in collective operations only",
+)
 _ABORT = touch(_OF_CONTEXT, "abort_collective_ops", READ, "self", "code", "message", **_AGAIN)
 
 
@@ -38,9 +46,48 @@ def form_group(addresses: Mapping[int, str], own: int) -> None:
         own: the number of this process, the same in each call.
     """
     leader = f"/job:worker/replica:0/task:{min(addresses)}"
-    cluster = tf.train.ClusterSpec({"worker": dict(addresses)}).as_cluster_def()
+    _join(tf.train.ClusterSpec({"worker": dict(addresses)}), "worker", own, leader)
+
+
+def join_as_reducer(jobs: Mapping[str, Sequence[str]], own: int) -> None:
+    """Connects a reducer to the workers of a `MultiWorkerExtended`, for messages of its own.
+
+    Args:
+        jobs: the addresses of all processes, by their jobs in TF_CONFIG.
+        own: the number of this reducer.
+    """
+    leader = "chief" if jobs.get("chief") else "worker"
+    cluster = tf.train.ClusterSpec(jobs_with_reducers(jobs))
+    _join(cluster, "ps", own, f"/job:{leader}/replica:0/task:0")
+
+
+def jobs_with_reducers(jobs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The jobs by the names that TensorFlow knows. It counts no `ps` as a worker."""
+    names = {"chief": "chief", "worker": "worker", "reducer": "ps"}
+    return {names[job]: list(jobs[job]) for job in names if jobs.get(job)}
+
+
+def look_after_workers(jobs: Mapping[str, Sequence[str]]) -> None:
+    """Lets the first worker run the service that notices lost workers; before they connect.
+
+    Args:
+        jobs: as for `join_as_reducer`.
+    """
+    first, *_ = names = [job for job in ("chief", "worker") if jobs.get(job)]
+    config = tf.compat.v1.ConfigProto().experimental.coordination_config
+    for name in names:
+        config.coordinated_job_list.add(name=name, num_tasks=len(jobs[name]))
+    _COORDINATE.of(_CONTEXT.get()())(
+        "standalone",
+        f"/job:{first}/replica:0/task:0",
+        coordinated_jobs=list(config.coordinated_job_list),
+    )
+
+
+def _join(cluster: tf.train.ClusterSpec, job: str, own: int, leader: str) -> None:
+    """Starts this process' server, or lets it know another cluster."""
     definition = tensorflow_server_pb2.ServerDef(
-        cluster=cluster, job_name="worker", task_index=own, protocol="grpc"
+        cluster=cluster.as_cluster_def(), job_name=job, task_index=own, protocol="grpc"
     )
     definition.default_session_config.experimental.collective_group_leader = leader
     definition.default_session_config.experimental.recv_buf_max_chunk = CHUNK_BYTES

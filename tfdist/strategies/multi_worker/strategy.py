@@ -20,6 +20,8 @@ from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.multi_worker.engine import SMALL_BYTES, CollectivesEngine
 from tfdist.strategies.multi_worker.hosts import are_cpus, hosts_of
 from tfdist.strategies.multi_worker.pairs import PairsOfWorkers
+from tfdist.strategies.multi_worker.reducers.engine import ReducersEngine
+from tfdist.strategies.multi_worker.reducers.joining import check_devices, joined_reducers
 from tfdist.validation import check_resolver, check_seconds
 
 
@@ -92,8 +94,8 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         check_resolver(cluster_resolver)
         testing.virtual_devices_of_environment()
         cluster = _cluster() if cluster_resolver is None else _cluster_of(cluster_resolver)
+        reducers = joined_reducers(cluster, common)
         if cluster is not None and cluster.size > 1:
-            os.environ.update(without_proxy(os.environ, cluster.workers))
             _join(cluster)
         compat.install_collectives()
         compat.separate_collectives(self)
@@ -104,15 +106,14 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
             heartbeat_timeout,
         )
         tf.distribute.Strategy.__init__(self, extended)
+        check_devices(self, reducers)
         processes = OneProcess() if cluster is None else _Workers(self, cluster)
         # TensorFlow's ring is slow with tensors of many megabytes.
         on_cpus = are_cpus(self)
-        engine = CollectivesEngine(
-            processes,
-            largest_message=common.bucket_bytes,
-            on_cpus=on_cpus,
-            gathered=SMALL_BYTES if common.exchange != "ring" and on_cpus else 0,
-        )
+        gathered = SMALL_BYTES if common.exchange != "ring" and on_cpus else 0
+        engine = CollectivesEngine(processes, common.bucket_bytes, on_cpus, gathered)
+        if reducers:
+            engine = ReducersEngine(processes, common.bucket_bytes, gathered, reducers)
         engine.hosts = hosts_of(self, engine, common.exchange)
         engine.pairs = PairsOfWorkers(processes)
         self._init_processes(common, engine, log_all_ranks)
@@ -220,7 +221,9 @@ _joined: list[Cluster] = []
 def _join(cluster: Cluster) -> None:
     """Waits for the other workers, only once: all strategies of a process share the cluster."""
     if not _joined:
-        wait_for_peers(cluster.workers, _rank(cluster))
+        everyone = (*cluster.workers, *cluster.jobs.get("reducer", ()))
+        os.environ.update(without_proxy(os.environ, everyone))
+        wait_for_peers(everyone, _rank(cluster))
         _joined.append(cluster)
     if cluster != _joined[0]:
         raise ValueError(
@@ -267,7 +270,7 @@ def _rank(cluster: Cluster) -> int:
 def _resolver(cluster: Cluster | None) -> tf.distribute.cluster_resolver.ClusterResolver:
     if cluster is None:
         return tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({}))
-    jobs = {job: cluster.jobs[job] for job in ("chief", "worker") if job in cluster.jobs}
+    jobs = compat.jobs_with_reducers(cluster.jobs)
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(jobs),
         task_type=cluster.task_type,

@@ -1,0 +1,1 @@
+"""Reduction servers: processes that hold no model, and sum what the workers send them."""

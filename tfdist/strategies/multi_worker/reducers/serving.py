@@ -1,0 +1,82 @@
+"""The life of a reducer: it sums for the workers until the chief has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import tensorflow as tf
+
+from tfdist import compat
+from tfdist.cluster import Cluster, chief, vanishing, wait_for_peers
+from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster.peers import connect_timeout
+from tfdist.strategies.multi_worker.reducers.exchange import Exchange, Pair, of_reducer
+
+# Seconds after a broken connection in which the end of the chief, if it is that, is noticed.
+_END = 10.0
+
+
+def serve(cluster: Cluster) -> None:
+    """Sums until the chief has ended.
+
+    Args:
+        cluster: the cluster, in which this process is a reducer.
+
+    Raises:
+        OSError: in one line, when the port of this process is in use.
+        TimeoutError: in one line, when a process cannot be reached.
+    """
+    everyone = (*cluster.workers, *cluster.jobs["reducer"])
+    os.environ.update(without_proxy(os.environ, everyone))
+    wait_for_peers(everyone, cluster.size + cluster.task_index)
+    compat.join_as_reducer(cluster.jobs, cluster.task_index)
+    vanishing.watch(everyone)
+    reducer = _Reducer(cluster)
+    threading.Thread(target=reducer.listen, daemon=True).start()
+    chief.wait_for_end(everyone[0], connect_timeout())
+    reducer.has_ended.set()
+
+
+class _Reducer:
+    """Sums in a thread for each exchange: all are waited for at the same time.
+
+    Args:
+        cluster: the cluster.
+
+    Attributes:
+        has_ended: set once the chief has ended.
+    """
+
+    def __init__(self, cluster: Cluster):
+        self.has_ended = threading.Event()
+        self._name = f"reducer {cluster.task_index} ({cluster.address})"
+        reducers = len(cluster.jobs["reducer"])
+        self._pairs = [Pair(rank, cluster.task_index, reducers) for rank in range(cluster.size)]
+
+    def listen(self) -> None:
+        """Begins to sum what the chief tells of."""
+        place = 0
+        while not self.has_ended.is_set():
+            try:
+                exchange = self._pairs[0].told(place)
+            except tf.errors.OpError as error:
+                return self._end(error)
+            place += 1
+            if exchange.length(0, self._pairs[0].reducer):
+                threading.Thread(target=self._sum, args=[exchange], daemon=True).start()
+
+    def _sum(self, exchange: Exchange) -> None:
+        step = tf.function(lambda: of_reducer(exchange, self._pairs), autograph=False)
+        while not self.has_ended.is_set():
+            try:
+                step()
+            except tf.errors.OpError as error:
+                return self._end(error)
+
+    def _end(self, error: tf.errors.OpError) -> None:
+        """Ends this process with an error, unless it is the chief that has ended."""
+        if not self.has_ended.wait(_END):
+            print(f"ConnectionError: {self._name} lost a worker: {error.message}", file=sys.stderr)
+            os._exit(1)
