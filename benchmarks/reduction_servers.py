@@ -11,7 +11,6 @@ share.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -37,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--reducers", type=int, nargs="+", default=[0, 4], help="0: a ring")
     parser.add_argument("--size", type=int, default=40_000_000, help="of the vector, in bytes")
     parser.add_argument("--rates", nargs="+", choices=RATES, default=list(RATES))
-    parser.add_argument("--pieces", type=int, default=16, help="of a vector, with reducers")
+    parser.add_argument("--pieces", type=int, default=16, help="of a vector, with Horovod")
     parser.add_argument("--rounds", type=int, default=7)
     pages.add_output_options(parser, pages.ALGORITHMS_PAGE)
     return parser.parse_args()
@@ -79,7 +78,7 @@ def table(found: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
         least = 2 * (arguments.workers - 1) / arguments.workers * arguments.size
         least /= RATES[row["rate"]]
         seconds = [one["seconds"] for one in row["rounds"]]
-        busy = [one["processor"] / one["seconds"] / (os.cpu_count() or 1) for one in row["rounds"]]
+        busy = [one["busy"] for one in row["rounds"]]
         rows.append(
             [
                 row["rate"],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ import tensorflow as tf
 
 import tfdist
 from benchmarks.all_reduce import servers
-from benchmarks.all_reduce.execution import Messages
-from tests.traffic.joining import join
+from tests.traffic.joining import PORT, join
 from tfdist.engines.processes import Processes
 from tfdist.step.exchange import all_reduce
 
@@ -26,26 +26,37 @@ VALUES = 251
 Exchange = Callable[[tf.Tensor], tf.Tensor]
 
 
-def exchange_of(strategy: Any, backend: str, workers: list[int], pieces: int) -> Exchange:
-    """How this job sums: as the strategy does, if all ranks are workers."""
-    if len(workers) == strategy.processes.size:
-        return lambda vector: all_reduce([vector])[0]
-    if backend == "horovod":
-        return servers.by_alltoall(strategy.processes, workers, pieces)
-    messages = Messages(strategy.processes.rank, strategy.processes.size)
-    return servers.by_messages(strategy.processes, messages, workers, pieces)
+def with_reducers(rank: int, addresses: Sequence[str], workers: int) -> None:
+    """Sets TF_CONFIG: after the workers come the reducers."""
+    tasks = [f"{address}:{PORT}" for address in addresses]
+    cluster = {"worker": tasks[:workers], "reducer": tasks[workers:]}
+    kind, index = ("worker", rank) if rank < workers else ("reducer", rank - workers)
+    task = {"type": kind, "index": index}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+
+
+def summed(vector: tf.Tensor) -> tf.Tensor:
+    """The sum as a strategy makes it."""
+    return all_reduce([vector])[0]
+
+
+def idle_seconds() -> float:
+    """The seconds that the cores of this machine, which all hosts share, have been idle."""
+    fields = Path("/proc/stat").read_text().split()
+    return sum(map(int, fields[4:6])) / os.sysconf("SC_CLK_TCK")
 
 
 def timed(
-    step: Exchange, own: tf.Tensor, processes: Processes, workers: list[int]
+    step: Exchange, own: tf.Tensor, processes: Processes, workers: Sequence[int]
 ) -> dict[str, float]:
-    """An exchange that all ranks begin together: the slowest worker's seconds, all processors'."""
+    """An exchange that all begin together: the slowest worker's seconds, and how busy cores are."""
     processes.all_gather([0])
-    start, used = time.perf_counter_ns(), time.process_time_ns()
+    start, idle = time.perf_counter_ns(), idle_seconds()
     step(own)
-    mine = [time.perf_counter_ns() - start, time.process_time_ns() - used]
-    wall, processor = processes.all_gather(mine).T
-    return {"seconds": wall[workers].max() / 1e9, "processor": processor.sum() / 1e9}
+    wall = processes.all_gather([time.perf_counter_ns() - start])[:, 0]
+    seconds = wall[list(workers)].max() / 1e9
+    busy = 1 - (idle_seconds() - idle) / seconds / (os.cpu_count() or 1)
+    return {"seconds": seconds, "busy": busy}
 
 
 def main() -> None:
@@ -55,25 +66,31 @@ def main() -> None:
     parser.add_argument("--backend", choices=["multi_worker", "horovod"], required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="in bytes")
-    parser.add_argument("--pieces", type=int, required=True, help="of a vector, with reducers")
+    parser.add_argument("--pieces", type=int, required=True, help="of a vector, with Horovod")
     parser.add_argument("--rounds", type=int, required=True)
     # What `network.run_ranks` appends: the rank, a folder and the addresses of all hosts.
     parser.add_argument("--host", nargs="+", required=True)
     arguments = parser.parse_args()
     rank, folder, *addresses = arguments.host
-    join(arguments.backend, int(rank), Path(folder), addresses)
-    strategy: Any = tfdist.Strategy(arguments.backend, exchange="ring")
+    reducers = len(addresses) - arguments.workers
+    if reducers and arguments.backend == "multi_worker":
+        with_reducers(int(rank), addresses, arguments.workers)
+    else:
+        join(arguments.backend, int(rank), Path(folder), addresses)
+    strategy: Any = tfdist.Strategy(arguments.backend)  # a reducer serves here
     processes = strategy.processes
     workers = servers.workers_of(processes.size, arguments.workers)
+    exchange = summed
+    if processes.size > len(workers):
+        exchange = servers.by_alltoall(processes, workers, arguments.pieces)
     values = np.resize(np.arange(VALUES, dtype=np.float32), arguments.size // 4)
     is_worker = processes.rank in workers
     own = tf.constant(values * is_worker * 2 ** (processes.rank % 8))
-    exchange = exchange_of(strategy, arguments.backend, workers, arguments.pieces)
     step = tf.function(lambda vector: strategy.run(exchange, (vector,)), autograph=False)
-    summed = step(own)
+    total = step(own)
     if is_worker:
         expected = values * sum(2 ** (worker % 8) for worker in workers)
-        np.testing.assert_array_equal(summed.numpy(), expected)
+        np.testing.assert_array_equal(total.numpy(), expected)
     found = [timed(step, own, processes, workers) for _ in range(arguments.rounds)]
     if processes.is_chief:
         arguments.path.write_text(json.dumps(found))

@@ -1,10 +1,4 @@
-"""Reduction servers: ranks that hold no model, and sum what the workers send them.
-
-Each worker sends a part of its vector to each server, and gets the sum of that part back: a vector
-in each direction of its link, where a ring between N workers sends 2(N-1)/N of one. The idea is in
-Jiang et al., "A Unified Architecture for Accelerating Distributed DNN Training in Heterogeneous
-GPU/CPU Clusters" (OSDI 2020).
-"""
+"""Sums by reducers with Horovod, which tfdist does not offer: they take longer than a ring."""
 
 from __future__ import annotations
 
@@ -12,11 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from benchmarks.all_reduce.execution import Messages
 from tfdist.engines.processes import Processes
-
-# How many pieces a rank sends at once.
-AHEAD = 2
 
 
 def workers_of(ranks: int, workers: int) -> list[int]:
@@ -28,64 +18,10 @@ def workers_of(ranks: int, workers: int) -> list[int]:
     return list(range(0, ranks, 2)) if ranks == 2 * workers else list(range(workers))
 
 
-def by_messages(
-    processes: Processes, messages: Messages, workers: list[int], pieces: int
-) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The same by messages between two ranks.
-
-    A rank sends a piece to all others once they have taken the piece before the last one. So the
-    first pieces are summed, and sent back, while the next ones are on their way.
-
-    Args:
-        processes: of the job.
-        messages: of this process.
-        workers: their ranks.
-        pieces: into how many the vector is cut.
-    """
-    rank = processes.rank
-    servers = [other for other in range(processes.size) if other not in workers]
-
-    def exchange(vector: tf.Tensor) -> tf.Tensor:
-        part = vector.shape[0] // pieces // len(servers)
-        parts = tf.reshape(vector, [pieces, len(servers), part])
-        taken: list[list[tf.Tensor]] = []
-        result = []
-        for number in range(pieces):
-            with tf.control_dependencies(taken[number - AHEAD] if number >= AHEAD else []):
-                up = {
-                    (worker, server): messages.message(
-                        worker, server, part, tf.identity(parts[number, place])
-                    )
-                    for worker in workers
-                    for place, server in enumerate(servers)
-                }
-            if rank in workers:
-                taken.append([up[rank, server] for server in servers])
-                summed = vector[:0]
-            else:
-                summed = tf.add_n([up[worker, rank] for worker in workers])
-            with tf.control_dependencies(
-                taken[number - AHEAD] if number >= AHEAD and rank in servers else []
-            ):
-                down = {
-                    (server, worker): messages.message(server, worker, part, tf.identity(summed))
-                    for server in servers
-                    for worker in workers
-                }
-            if rank in workers:
-                result += [down[server, rank] for server in servers]
-            else:
-                taken.append([down[rank, worker] for worker in workers])
-        with tf.control_dependencies([one for piece in taken for one in piece]):
-            return tf.concat(result, axis=0) if rank in workers else tf.zeros([0])
-
-    return exchange
-
-
 def by_alltoall(
     processes: Processes, workers: list[int], pieces: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The same by Horovod's all-to-all, which is one operation for all ranks.
+    """Sums by Horovod's all-to-all, which is one operation for all ranks.
 
     In operation i the workers send piece i to the servers, while these send back the sums of piece
     i - 1.

@@ -37,6 +37,39 @@ def strategy_of(
     return servers, ps or 1
 
 
+def check_reducers(
+    context: click.Context, strategy: str, reducers: int | None, count: int, *, is_fixed: bool
+) -> None:
+    """Fails if there are reducers where nobody can use them.
+
+    Args:
+        context: fails where options do not fit.
+        strategy: the name of a backend that `tfdist run` starts.
+        reducers: the number of reducers.
+        count: the number of ranks.
+        is_fixed: whether the job is neither elastic nor on several machines.
+    """
+    if reducers is None:
+        return
+    if not LAUNCHED[strategy].has_reducers:
+        names = ", ".join(name for name, launch in LAUNCHED.items() if launch.has_reducers)
+        context.fail(
+            f"--reducers is for the strategy {names}: leave out --reducers or --strategy. "
+            f"Received: --reducers {reducers} --strategy {strategy}"
+        )
+    if not is_fixed:
+        context.fail(
+            "--reducers is for a fixed number of ranks on one machine: leave out --min and "
+            "--rendezvous. On several machines, set TF_CONFIG on each, with a job `reducer`. "
+            f"Received: --reducers {reducers}"
+        )
+    if count < 2:
+        context.fail(
+            "Reducers sum what several ranks send them, so -n must be at least 2. "
+            f"Received: -n {count} --reducers {reducers}"
+        )
+
+
 def machines_of(
     context: click.Context,
     strategy: str,

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tfdist.cli.choices import machines_of, strategy_of
+from tfdist.cli.choices import check_reducers, machines_of, strategy_of
 from tfdist.cli.elastic_options import ElasticOptions, check_elastic, elastic_options
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
@@ -83,6 +83,13 @@ Example:
     metavar="R",
     help="How often each parameter server that fails or is killed is started again (3). Training "
     "goes on from the last snapshot.",
+)
+@click.option(
+    "--reducers",
+    type=_NUMBER,
+    metavar="R",
+    help="Number of processes that hold no model and only sum gradients, started besides the N "
+    "processes; with --strategy multi_worker. On several machines, set TF_CONFIG on each.",
 )
 @click.option(
     "--rendezvous",
@@ -171,6 +178,7 @@ def run(
     ps: int | None,
     evaluator: bool,
     ps_restarts: int | None,
+    reducers: int | None,
     rendezvous: str | None,
     machines: int | None,
     secret_file: str | None,
@@ -215,6 +223,7 @@ def run(
         )
     elastic, is_alone = ElasticOptions(**given), rendezvous is None
     check_elastic(context, strategy, count, elastic, devices_per_worker, is_alone=is_alone)
+    check_reducers(context, strategy, reducers, count, is_fixed=elastic.least is None and is_alone)
     across = machines_of(
         context, strategy, rendezvous, machines, secret_file, connect_timeout, elastic
     )
@@ -239,6 +248,7 @@ def run(
                         across,
                         ps=ps,
                         evaluator=evaluator,
+                        reducers=reducers or 0,
                         devices_per_worker=devices_per_worker,
                         connect_timeout=connect_timeout,
                         elastic=elastic.limits(count, is_alone=is_alone),

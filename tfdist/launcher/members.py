@@ -32,6 +32,7 @@ CHIEF = Role(leads=True)
 # The chief notices that it has lost a process that it needs, and says so, but not at once.
 WORKER = Role(settle=60.0, spare=True, stalls=False)
 PS = Role(settle=60.0, restarts=True)
+REDUCER = Role()
 EVALUATOR = Role(stalls=False, beside=True)
 
 
@@ -40,7 +41,7 @@ class Member:
     """A process of a job, before it is started.
 
     Attributes:
-        kind: "rank", "ps" for a parameter server, or "evaluator".
+        kind: "rank", "ps" for a parameter server, "evaluator" or "reducer".
         number: its place among the processes of its kind.
         role: what the end of the process means.
         task: its job and index in TF_CONFIG.
@@ -74,7 +75,9 @@ class Member:
         return f"{self.kind}-{self.number}.log"
 
 
-def members(count: int, ps: int = 0, evaluator: bool = False, *, first: int = 0) -> list[Member]:
+def members(
+    count: int, ps: int = 0, evaluator: bool = False, reducers: int = 0, *, first: int = 0
+) -> list[Member]:
     """The processes of a job, in the order in which they are started.
 
     Args:
@@ -82,6 +85,7 @@ def members(count: int, ps: int = 0, evaluator: bool = False, *, first: int = 0)
             the workers.
         ps: the number of parameter servers; with 0 all ranks are equal.
         evaluator: whether there is an evaluator; only with parameter servers.
+        reducers: the number of reducers; only without parameter servers.
         first: the number of the first rank; other machines have those before it.
 
     Example:
@@ -92,7 +96,8 @@ def members(count: int, ps: int = 0, evaluator: bool = False, *, first: int = 0)
     """
     if not ps:
         return [
-            Member("rank", rank, PEER, ("worker", rank)) for rank in range(first, first + count)
+            *(Member("rank", rank, PEER, ("worker", rank)) for rank in range(first, first + count)),
+            *(Member("reducer", i, REDUCER, ("reducer", i)) for i in range(reducers)),
         ]
     return [
         Member("rank", 0, CHIEF, ("chief", 0)),
@@ -112,7 +117,8 @@ def named(some: list[Member]) -> str:
     'ranks 0, 1, 2 and ps 0, 1'
     """
     phrases = []
-    for kind, plural in (("rank", "ranks"), ("ps", "ps"), ("evaluator", "evaluators")):
+    plurals = {"rank": "ranks", "ps": "ps", "evaluator": "evaluators", "reducer": "reducers"}
+    for kind, plural in plurals.items():
         numbers = [str(member.number) for member in some if member.kind == kind]
         if numbers:
             phrases.append(f"{plural if len(numbers) > 1 else kind} {', '.join(numbers)}")

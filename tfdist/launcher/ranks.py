@@ -24,6 +24,9 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(1024**3),
 }
 
+# TensorFlow complains when a message is waited for and the worker has ended: how reducers end.
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+
 
 @contextlib.contextmanager
 def environments(
@@ -33,6 +36,7 @@ def environments(
     *,
     ps: int = 0,
     evaluator: bool = False,
+    reducers: int = 0,
     devices_per_worker: int | None = None,
     connect_timeout: float | None = None,
 ) -> Iterator[list[dict[str, str]]]:
@@ -47,11 +51,12 @@ def environments(
         environ: the environment to start from.
         ps: the number of parameter servers: at least 1 for "parameter_server", else 0.
         evaluator: whether there is an evaluator; only with parameter servers.
+        reducers: the number of reducers; only with a backend that has them.
         devices_per_worker: the number of virtual CPU devices of each rank.
         connect_timeout: seconds that a rank waits for the other ranks.
 
     Yields:
-        The environments, in the order of `members(count, ps, evaluator)`.
+        The environments, in the order of `members(count, ps, evaluator, reducers)`.
 
     Raises:
         ImportError: in one line, for "horovod" where Horovod is not installed.
@@ -64,10 +69,17 @@ def environments(
     ...     first["TF_CONFIG"] == second["TF_CONFIG"]
     False
     """
-    common = _common(count, environ, ps, evaluator, devices_per_worker, connect_timeout)
-    tasks = [member.task for member in members(count, ps, evaluator)]
+    sharing, waiting = count + reducers, devices_per_worker or 1
+    if ps:  # the chief only hands out the work
+        sharing, waiting = count - 1 + ps + evaluator, enough_threads(count - 1)
+    divided = threads(sharing, waiting)
+    common = _common(divided, environ, devices_per_worker, connect_timeout)
+    tasks = [member.task for member in members(count, ps, evaluator, reducers)]
     with LAUNCHED[strategy].environments(tasks, common) as own:
-        yield [{**common, **variables} for variables in own]
+        yield [
+            {**(_QUIET if job == "reducer" else {}), **common, **variables}
+            for (job, _), variables in zip(tasks, own)
+        ]
 
 
 @contextlib.contextmanager
@@ -95,20 +107,26 @@ def environments_of_machine(
         RefusedError: in one line, when the job cannot begin.
         OSError: when the rendezvous cannot be reached, or when there are not enough free ports.
     """
-    common = _common(count, environ, 0, False, devices_per_worker, connect_timeout)
+    divided = threads(count, devices_per_worker or 1)
+    common = _common(divided, environ, devices_per_worker, connect_timeout)
     with meet(terms, count) as meeting:
         yield meeting, [{**common, **variables} for variables in meeting.variables]
 
 
 def _common(
-    count: int,
+    divided: Mapping[str, str],
     environ: Mapping[str, str],
-    ps: int,
-    evaluator: bool,
     devices_per_worker: int | None,
     connect_timeout: float | None,
 ) -> dict[str, str]:
-    """What the environments of all ranks have in common; the arguments are those above."""
+    """What the environments of all ranks have in common.
+
+    Args:
+        divided: the variables for threads, where the user has not set them.
+        environ: as above.
+        devices_per_worker: as above.
+        connect_timeout: as above.
+    """
     not_passed_on = (*RANK_VARIABLES, environment.SECRET, environment.SECRET_FILE)
     not_passed_on += (environment.WATCH,)
     common = {name: value for name, value in environ.items() if name not in not_passed_on}
@@ -119,10 +137,7 @@ def _common(
         common["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(1, round(connect_timeout)))
     # Without this, the last output of a killed rank would be lost in its buffer.
     common.setdefault("PYTHONUNBUFFERED", "1")
-    sharing, waiting = count, devices_per_worker or 1
-    if ps:  # the chief only hands out the work
-        sharing, waiting = count - 1 + ps + evaluator, enough_threads(count - 1)
-    for name, value in {**threads(sharing, waiting), **ALLOCATOR}.items():
+    for name, value in {**divided, **ALLOCATOR}.items():
         common.setdefault(name, value)
     return common
 

@@ -53,6 +53,7 @@ def starting(
     *,
     ps: int,
     evaluator: bool,
+    reducers: int = 0,
     devices_per_worker: int | None,
     connect_timeout: float | None,
     elastic: ElasticLimits | None = None,
@@ -65,6 +66,7 @@ def starting(
         across: what the launchers of several machines agree on; None for one machine.
         ps: the number of parameter servers.
         evaluator: whether there is an evaluator.
+        reducers: the number of reducers.
         devices_per_worker: as for `ranks.environments`.
         connect_timeout: as for `ranks.environments`.
         elastic: how an elastic job may change; None if no rank may be lost.
@@ -86,12 +88,13 @@ def starting(
             count,
             ps=ps,
             evaluator=evaluator,
+            reducers=reducers,
             devices_per_worker=devices_per_worker,
             connect_timeout=connect_timeout,
         ) as found,
         contextlib.ExitStack() as held,
     ):
-        own, group = members(count, ps, evaluator), None
+        own, group = members(count, ps, evaluator, reducers), None
         if elastic is not None:
             numbers, group = _joined(strategy, count, across, elastic, held)
             own = members(len(numbers), first=numbers[0])

@@ -46,6 +46,7 @@ class Launch:
         one_device: for backends with one device per process and so no virtual devices: the
             beginning of a sentence that says so. "" if a process may have several devices.
         has_servers: whether there are parameter servers besides the ranks.
+        has_reducers: whether there may be processes that only sum gradients.
         across: makes the variables of the ranks on several machines; runs where the rendezvous is.
             None if the ranks must be on one machine.
         elastic: makes the variables for a group of ranks of an elastic job, each time one is
@@ -56,6 +57,7 @@ class Launch:
     environments: Callable[[Sequence[Task], Mapping[str, str]], Environments]
     one_device: str = ""
     has_servers: bool = False
+    has_reducers: bool = False
     across: Callable[[Sequence[Machine]], Environments] | None = None
     elastic: Callable[[str, Sequence[Location]], Environments] | None = None
 

@@ -13,6 +13,7 @@ MULTI_WORKER = Backend(
     obstacle=lambda found: found.tensorflow or found.launch or found.peers_port,
     launch=Launch(
         clustered,
+        has_reducers=True,
         across=clustered_across,
         elastic=lambda host, ranks: contextlib.nullcontext([{} for _ in ranks]),
     ),

@@ -136,6 +136,7 @@ class _Workers(Processes):
         super().__init__(_rank(cluster), cluster.size)
         self._strategy = strategy
         self._addresses = cluster.workers
+        self._reducers = cluster.jobs.get("reducer", ())
         self._chiefs = len(cluster.jobs.get("chief", ()))
         self._aside = _Aside(self, _FIRST_KEY_ASIDE + len(_places))
         _places.append(self)
@@ -164,10 +165,15 @@ class _Workers(Processes):
         return sorted({self._rank(job, int(task)) for job, task in named} - {self.rank})
 
     def _rank(self, job: str, task: int) -> int:
+        if job == "ps":  # what TensorFlow knows reducers as
+            return self.size + task
         return task if job == "chief" else task + self._chiefs
 
     def name(self, rank: int) -> str:
-        """The name of a worker in messages: its rank and address."""
+        """The name of a worker in messages: its rank and address; reducers come after them."""
+        if rank >= self.size:
+            number = rank - self.size
+            return f"reducer {number} ({self._reducers[number]})"
         return f"rank {rank} ({self._addresses[rank]})"
 
 

@@ -14,8 +14,8 @@ from tfdist.cluster.addresses import without_proxy
 from tfdist.cluster.peers import connect_timeout
 from tfdist.strategies.multi_worker.reducers.exchange import Exchange, Pair, of_reducer
 
-# Seconds after a broken connection in which the end of the chief, if it is that, is noticed.
-_END = 10.0
+# How operations fail when a worker has ended.
+_GONE = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.AbortedError)
 
 
 def serve(cluster: Cluster) -> None:
@@ -76,7 +76,12 @@ class _Reducer:
                 return self._end(error)
 
     def _end(self, error: tf.errors.OpError) -> None:
-        """Ends this process with an error, unless it is the chief that has ended."""
-        if not self.has_ended.wait(_END):
-            print(f"ConnectionError: {self._name} lost a worker: {error.message}", file=sys.stderr)
+        """Waits for the end of the chief, if a worker is gone; else ends with an error.
+
+        A worker may have done its work before the chief has. If it was lost, the others say so.
+        """
+        if isinstance(error, _GONE):
+            tf.get_logger().debug("tfdist: %s has lost a worker: %s", self._name, error.message)
+        elif not self.has_ended.is_set():
+            print(f"{self._name} cannot sum: {error.message}", file=sys.stderr, flush=True)
             os._exit(1)
