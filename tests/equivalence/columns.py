@@ -11,6 +11,7 @@ from tests.equivalence import harness, moving_shares
 from tests.equivalence.features import SAMPLE, SAMPLE_OF_PROCESSES, SMALL_SAMPLE
 from tests.equivalence.results import Result
 from tfdist.compression import Compressor, TopK
+from tfdist.strategies.multi_worker.reducers import engine as reducers_engine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Column:
         balance: the option of the strategy; if it is True, the shares move after each step.
         sharding: the option of the strategy.
         jit_compile: whether XLA compiles the steps.
+        reducers: processes that sum all gradients, however short.
         workers: of a parameter server, whose servers are in the one process; 0 for none.
     """
 
@@ -41,6 +43,7 @@ class Column:
     balance: bool = False
     sharding: str | None = None
     jit_compile: bool = False
+    reducers: int = 0
     workers: int = 0
     sample: tuple[str, ...] = SAMPLE
 
@@ -91,6 +94,8 @@ class Column:
             cluster = _cluster(self.workers)
             del options["balance"]
             return tfdist.ParameterServerStrategy(cluster, staleness=policy, **options)
+        if self.reducers:
+            reducers_engine.SMALLEST_BYTES = 0
         if self.processes > 1:
             return tfdist.Strategy(self.strategy, **options)
         devices = [f"CPU:{index}" for index in range(self.devices)]
@@ -182,5 +187,10 @@ IN_PARTS = (
     Column("horovod-2-parameters", "horovod", 2, 1, complete=False, sharding=_PARAMETERS),
     Column("multi_worker-2x2-parameters", "multi_worker", 2, 2, False, sharding=_PARAMETERS),
 )
-_ALL = (*COLUMNS, *COMPRESSED, *BALANCED, *COMPILED, *SHARDED, *IN_PARTS)
+# Gradients that other processes sum.
+REDUCED = (
+    Column("multi_worker-2-reducers", "multi_worker", 2, 1, complete=False, reducers=2),
+    Column("multi_worker-3-reducers", "multi_worker", 3, 1, complete=False, reducers=1),
+)
+_ALL = (*COLUMNS, *COMPRESSED, *BALANCED, *COMPILED, *SHARDED, *IN_PARTS, *REDUCED)
 BY_NAME = {column.name: column for column in _ALL}

@@ -48,7 +48,9 @@ class Results:
             compute = functools.partial(column.train, feature)
             return [self._shared.get((column.name, feature.name), compute)]
         if column.name not in self._jobs:
-            ranks = Ranks(column.name, column.launcher, column.processes, column.devices)
+            ranks = Ranks(
+                column.name, column.launcher, column.processes, column.devices, column.reducers
+            )
             folder = self._folder / column.name
             self._jobs[column.name] = Job(ranks, self._wanted[column.name], folder)
         return self._jobs[column.name].result(feature.name)

@@ -58,6 +58,7 @@ class Ranks:
         launcher: what connects them: "multi_worker" (TF_CONFIG) or "horovod".
         processes: their number.
         devices: virtual CPU devices of each.
+        reducers: the number of reducers.
         hosts: the number of hosts on which Horovod's processes believe to be, equally many on each.
         program: the command, to which the description of the job and the rank are added.
     """
@@ -66,6 +67,7 @@ class Ranks:
     launcher: str
     processes: int
     devices: int = 1
+    reducers: int = 0
     hosts: int = 1
     program: tuple[str, ...] = (sys.executable, "-m", "tests.equivalence.worker")
 
@@ -97,8 +99,22 @@ class Start:
         self._processes: list[subprocess.Popen] = []
         self._stack = contextlib.ExitStack()
         own = self._stack.enter_context(
-            environments(ranks.launcher, ranks.processes, environ, devices_per_worker=devices)
+            environments(
+                ranks.launcher,
+                ranks.processes,
+                environ,
+                reducers=ranks.reducers,
+                devices_per_worker=devices,
+            )
         )
+        self._reducers = [
+            subprocess.Popen(
+                [sys.executable, "-c", "import tfdist; tfdist.Strategy('multi_worker')"],
+                env=environment,
+                start_new_session=True,
+            )
+            for environment in own[ranks.processes :]
+        ]
         for rank in range(ranks.processes):
             if ranks.hosts > 1:
                 own[rank].update(_place(rank, ranks))
@@ -169,10 +185,11 @@ class Start:
 
     def close(self) -> None:
         """Kills the processes."""
-        for process in self._processes:
+        for process in (*self._processes, *self._reducers):
             process.kill()
-        for process in self._processes:
+        for process in (*self._processes, *self._reducers):
             process.wait()
+        for process in self._processes:
             process.stdin.close()
         self._stack.close()
 

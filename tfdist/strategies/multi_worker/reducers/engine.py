@@ -6,18 +6,15 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.engines.contract import Value
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import check_unconditional
 from tfdist.strategies.multi_worker.engine import CollectivesEngine
-from tfdist.strategies.multi_worker.reducers.exchange import DTYPES, Exchange, Pair, of_worker
+from tfdist.strategies.multi_worker.reducers.exchange import DTYPES
+from tfdist.strategies.multi_worker.reducers.exchanges import exchanges_of
 
 # Fewer bytes travel as without reducers: they take few rounds there, and no time on the link.
 SMALLEST_BYTES = 64 * 1024
-# So many sums are under way at once: while one has only its last pieces to get back, the next one
-# sends its first.
-UNDER_WAY = 2
 
 
 class ReducersEngine(CollectivesEngine):
@@ -32,16 +29,9 @@ class ReducersEngine(CollectivesEngine):
 
     def __init__(self, processes: Processes, largest_message: int, gathered: int, reducers: int):
         super().__init__(processes, largest_message, on_cpus=True, gathered=gathered)
-        self._pairs = [Pair(processes.rank, number, reducers) for number in range(reducers)]
-        # Those that the reducers know, by what is summed: the functions of a strategy that never
-        # run at the same time, such as an old and a new trace of a step, use the same ones.
-        self._known: dict[tuple[int, tf.DType], list[Callable[[tf.Tensor], tf.Tensor]]] = {}
-        self._exchanges = 0
-        self._next_number = 0
-        self._turns = [compat.plain_variable(tf.zeros([])) for _ in range(UNDER_WAY)]
-        # How many of each kind the graph that is traced has.
-        self._used: dict[tuple[int, tf.DType], int] = {}
-        self._graph: object = None
+        # Threads would trace, and so number, their exchanges in another order on each rank.
+        self.runs_beside_steps = False
+        self._exchanges = exchanges_of(processes.rank, reducers)
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
         """The sums: of long dense vectors by the reducers, of others between the workers."""
@@ -54,7 +44,7 @@ class ReducersEngine(CollectivesEngine):
         ]
 
     def _is_long(self, value: Value) -> bool:
-        """Whether reducers sum a value. All workers see the same."""
+        """Whether reducers sum a value; the workers agree, as shapes and dtypes are equal."""
         if tf.executing_eagerly() or isinstance(value, tf.IndexedSlices):
             return False
         if value.dtype not in DTYPES or not value.shape.is_fully_defined():
@@ -67,43 +57,8 @@ class ReducersEngine(CollectivesEngine):
         @tf.custom_gradient
         def summed(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             check_unconditional()
-            exchanged = self._next(value.shape.num_elements(), value.dtype)
-            return tf.reshape(
-                exchanged(tf.reshape(value, [-1])), value.shape
-            ), self._sum_by_reducers
+            exchanged = self._exchanges.next(value.shape.num_elements(), value.dtype)
+            total = exchanged(tf.reshape(value, [-1]))
+            return tf.reshape(total, value.shape), self._sum_by_reducers
 
         return summed(tf.convert_to_tensor(value))
-
-    def _next(self, elements: int, dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
-        """The next exchange of this kind in the graph that is traced."""
-        graph = compat.outermost_graph()
-        if graph is not self._graph:
-            self._graph, self._used = graph, {}
-        kind = elements, dtype
-        known = self._known.setdefault(kind, [])
-        place = self._used.get(kind, 0)
-        self._used[kind] = place + 1
-        if place == len(known):
-            known.append(self._made(elements, dtype))
-        return known[place]
-
-    def _made(self, elements: int, dtype: tf.DType) -> Callable[[tf.Tensor], tf.Tensor]:
-        """A new exchange, which the reducers are told of."""
-        exchange = Exchange(self._next_number, elements, dtype, len(self._pairs))
-        turn = self._turns[self._exchanges % UNDER_WAY]
-        if self.processes.is_chief:
-            with tf.init_scope():
-                for pair in self._pairs:
-                    pair.tell(exchange, self._exchanges)
-        self._exchanges += 1
-        self._next_number += exchange.numbers
-
-        # In a loop TensorFlow numbers messages by their turn, which reducers do not know. A
-        # function that is not inlined has numbers of its own.
-        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-        def exchanged(vector: tf.Tensor) -> tf.Tensor:
-            # Functions that change the same variable run one after the other.
-            turn.assign_add(1.0)
-            return of_worker(exchange, vector, self._pairs)
-
-        return exchanged

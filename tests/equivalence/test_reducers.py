@@ -1,0 +1,21 @@
+"""Gradients that reducers sum: training equals one device."""
+
+import pytest
+
+from tests.equivalence import compare
+from tests.equivalence.columns import REDUCED
+from tests.equivalence.parameters import cells
+
+_USUAL = {
+    "multi_worker-2-reducers": (
+        "accumulation_steps=3, steps_per_execution=4, remainders",
+        "two optimizers (GAN)",
+    )
+}
+
+
+@pytest.mark.parametrize(("column", "feature"), list(cells(REDUCED, _USUAL)))
+def test_training_with_reducers_equals_one_device(column, feature, results):
+    ranks = results.of(column, feature)
+    problems = compare.problems(ranks, results.reference(feature), None, history=feature.history)
+    assert not problems, "\n".join(problems)
