@@ -23,6 +23,8 @@ JOBS = {
         Ranks("horovod-2x2", "horovod", 4, hosts=2, program=_PROGRAM),
         Ranks("multi_worker-3x2", "multi_worker", 3, devices=2, program=_PROGRAM),
         Ranks("horovod-3x2", "horovod", 6, hosts=3, program=_PROGRAM),
+        Ranks("multi_worker-2-reducers", "multi_worker", 2, reducers=2, program=_PROGRAM),
+        Ranks("multi_worker-3-reducers", "multi_worker", 3, reducers=2, program=_PROGRAM),
     )
 }
 PAIRS = ("multi_worker-2", "horovod-2")
@@ -30,7 +32,10 @@ MULTI_WORKER = ("multi_worker-2",)
 # Jobs of several hosts, at least by what their ranks are told.
 ON_HOSTS = ("multi_worker-2x2", "horovod-2x2")
 ON_MORE_HOSTS = (*ON_HOSTS, "multi_worker-3x2", "horovod-3x2")
-ALL = tuple(job for job in JOBS if job not in ("horovod-2x2", "multi_worker-3x2", "horovod-3x2"))
+REDUCED = ("multi_worker-2-reducers", "multi_worker-3-reducers")
+ALL = tuple(
+    job for job in JOBS if job not in ("horovod-2x2", "multi_worker-3x2", "horovod-3x2", *REDUCED)
+)
 HOROVOD = ("horovod-2", "horovod-3")
 # Jobs of more than two replicas, whose sums of half precision could be rounded more than once.
 MANY_HALVES = ("multi_worker-3", "multi_worker-2x2", "horovod-3")
