@@ -49,7 +49,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-exchange benchmark-codecs benchmark-convergence benchmark-links benchmark-traffic
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
-.PHONY: benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
+.PHONY: benchmark-reduction-servers benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
 .PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations
 .PHONY: benchmark-backup-workers bench bench-full docs docs-versions
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -129,6 +129,9 @@ benchmark-memory: $(INSTALLED) ## estimated and measured memory of a training st
 
 benchmark-small-sums: $(INSTALLED) ## sums of small tensors, beside TensorFlow's ring; needs root
 	$(BIN)/python -m benchmarks.small_sums --update
+
+benchmark-reduction-servers: horovod ## sums by reducers, beside rings on slow links; needs root
+	$(BIN)/python -m benchmarks.reduction_servers --update
 
 benchmark-convergence: $(INSTALLED) ## train three small models with all compressors
 	$(BIN)/python -m benchmarks.convergence --update --plot

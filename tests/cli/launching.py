@@ -19,7 +19,7 @@ config = json.loads(os.environ.get("TF_CONFIG", "{}"))
 task = config.get("task", {})
 if "HOROVOD_RANK" in os.environ:
     rank = int(os.environ["HOROVOD_RANK"])
-elif task["type"] in ("ps", "evaluator"):
+elif task["type"] in ("ps", "evaluator", "reducer"):
     rank = f"{task['type']}-{task['index']}"
 else:
     rank = task["index"] + (task["type"] == "worker" and "chief" in config["cluster"])

@@ -1,0 +1,67 @@
+"""Reducers: how they are started, and what is said when one dies."""
+
+import json
+
+import pytest
+
+from tests.cli.launching import messages
+from tfdist.cluster import Cluster, choose_strategy
+
+_TRAINING = """
+import threading
+import keras, numpy as np, tfdist
+
+dies = rank == "reducer-0"
+if dies:
+    threading.Thread(
+        target=lambda: (wait_for("trains"), os.kill(os.getpid(), signal.SIGKILL)), daemon=True
+    ).start()
+strategy = tfdist.Strategy("auto")
+with strategy.scope():
+    model = keras.Sequential([keras.Input((160,)), keras.layers.Dense(160)])
+    model.compile("sgd", "mse")
+x = np.ones((64, 160), "float32")
+begun = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: note("trains"))
+model.fit(x, x, batch_size=16, epochs=100_000, verbose=0, callbacks=[begun])
+"""
+
+
+def test_reducers_are_started_besides_the_ranks(launcher):
+    body = """
+    note(f"environ-{rank}", json.dumps(dict(os.environ)))
+    """
+    finished = launcher.run(body, "--reducers", "2", "--log-dir", launcher.directory / "logs")
+    assert (finished.returncode, finished.stderr) == (0, b"")
+    clusters = []
+    for name in ("0", "1", "reducer-0", "reducer-1"):
+        environ = json.loads(launcher.note(f"environ-{name}"))
+        cluster = Cluster.from_environment(environ)
+        clusters.append(cluster.jobs)
+        assert choose_strategy(environ, 1, horovod_installed=True)[0] == "multi_worker"
+        assert cluster.size == 2
+        kind, _, number = name.rpartition("-")
+        assert (cluster.task_type, cluster.task_index) == (kind or "worker", int(number))
+        assert (launcher.directory / "logs" / f"{kind or 'rank'}-{number}.log").exists()
+    assert clusters == clusters[:1] * 4
+    assert [len(clusters[0][job]) for job in ("worker", "reducer")] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "text"),
+    [
+        (["--strategy", "horovod"], 2, "--reducers is for the strategy multi_worker"),
+        (["--ps", "1"], 3, "--reducers is for the strategy multi_worker"),
+        (["--min", "2"], 2, "leave out --min and --rendezvous"),
+        ([], 1, "-n must be at least 2. Received: -n 1 --reducers 2"),
+    ],
+)
+def test_where_nobody_could_use_reducers_they_are_refused(launcher, options, count, text):
+    finished = launcher.run("", "--reducers", "2", *options, count=count)
+    assert finished.returncode == 2
+    assert text in finished.stderr.decode()
+
+
+def test_a_reducer_that_dies_is_named(launcher):
+    finished = launcher.run(_TRAINING, "--reducers", "1", timeout=120)
+    assert finished.returncode == 137
+    assert "reducer 0 was killed by SIGKILL" in messages(finished)[0]
