@@ -21,6 +21,7 @@ def test_sums_are_numpys_and_are_told_once(found):
         assert rank["told"] >= len(reducers.DTYPES) * len(reducers.LENGTHS)
 
 
+@pytest.mark.full
 @scenario(reducers.rounded, REDUCED[1:])
 def test_sums_of_halves_are_rounded_once(found):
     for rank in found:
