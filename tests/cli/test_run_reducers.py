@@ -65,3 +65,28 @@ def test_a_reducer_that_dies_is_named(launcher):
     finished = launcher.run(_TRAINING, "--reducers", "1", timeout=120)
     assert finished.returncode == 137
     assert "reducer 0 was killed by SIGKILL" in messages(finished)[0]
+
+
+def test_workers_at_different_sums_end_the_job(launcher):
+    body = """
+    import tensorflow as tf, tfdist
+    from tfdist.step.exchange import all_reduce
+
+    strategy = tfdist.Strategy("auto")
+
+    def of_replica(vector, bad):
+        first = all_reduce([vector])[0]
+        with tf.control_dependencies([tf.debugging.assert_equal(bad, False)]):
+            return all_reduce([first + 1.0])[0]
+
+    step = tf.function(lambda *given: strategy.run(of_replica, given))
+    for turn in range(5):
+        try:
+            step(tf.ones([70_000]), tf.constant(turn == 1 and rank == 1))
+        except tf.errors.InvalidArgumentError:
+            print("goes on")
+    """
+    finished = launcher.run(body, "--reducers", "1", timeout=120)
+    assert finished.returncode == 1
+    assert "reducer 0 ended with exit status 1" in messages(finished)[0]
+    assert "The workers are at different sums" in finished.stderr.decode()

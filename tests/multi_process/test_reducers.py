@@ -36,6 +36,12 @@ def test_a_function_sums_in_a_loop_as_it_does_alone_and_sums_have_gradients(foun
             np.testing.assert_array_equal(rank[name], value, err_msg=name)
 
 
+@scenario(reducers.nested, REDUCED)
+def test_a_function_that_only_some_ranks_trace_again_sums_the_same(found):
+    rows = 4 * len(found) - 1
+    assert [rank["sums"] for rank in found] == [[10.0 * rows, rows]] * len(found)
+
+
 @scenario(reducers.trained, REDUCED)
 def test_fit_trains_what_one_device_trains(found):
     model = reducers.model_of()

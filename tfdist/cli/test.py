@@ -84,6 +84,11 @@ def test(
             "The ranks of an elastic job may change while they are tested: leave out --min, and "
             f"give --faults to `tfdist test`. Received: {environment.ELASTIC} is set"
         )
+    if launch.cluster is not None and launch.cluster.jobs.get("reducer"):
+        context.fail(
+            "A job with reducers is not tested: start the ranks that train, without them. "
+            f"Received: {dict(launch.variables)}"
+        )
     if launch.rank is None or (launch.cluster is not None and launch.cluster.jobs.get("ps")):
         context.fail(
             "A job with parameter servers or an evaluator is not tested: start the ranks that "

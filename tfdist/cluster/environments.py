@@ -135,6 +135,8 @@ def choose_strategy(
             return "mirrored", f"{launch.launcher} names this process an evaluator"
         if launch.cluster.jobs.get("ps"):
             return "parameter_server", f"{launch.launcher} has a `ps` job"
+        if launch.cluster.jobs.get("reducer"):
+            return "multi_worker", f"{launch.launcher} has a `reducer` job"
         if launch.size > 1:
             return "multi_worker", f"{launch.launcher} has {launch.size} workers"
         if environment.ELASTIC in environ:

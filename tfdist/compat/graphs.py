@@ -170,11 +170,11 @@ def _outer(graph: tf.Graph) -> Any:
     return getattr(graph, _OUTER.name, None)  # only graphs of functions have one
 
 
-def outermost_graph() -> tf.Graph:
-    """The graph of the outermost function that is being traced."""
+def innermost_function() -> tf.Graph:
+    """The graph of the function that is being traced; its loops and conditions do not count."""
     graph = tf.compat.v1.get_default_graph()
-    while (outer := _outer(graph)) is not None and hasattr(outer, _OUTER.name):
-        graph = outer
+    while getattr(graph, _IS_CONTROL_FLOW.name, False):
+        graph = _outer(graph)
     return graph
 
 

@@ -72,6 +72,35 @@ def expected_in_loops(size):
     return {"alone": total, "turns": turns, "gradient": np.full(LENGTHS[0], size * (size + 1) / 2)}
 
 
+def nested(here):
+    """The sums of a function that two others call, and that some ranks trace again in the second.
+
+    Rank 0 has other shapes there, as with a short last batch.
+    """
+    length = LENGTHS[0]
+
+    def summed(rows, factor):
+        step = lambda x: all_reduce([tf.reduce_sum(x, axis=0) * factor])[0]  # noqa: E731
+        return here.strategy.run(step, [rows])
+
+    @tf.function
+    def inner(rows):
+        return summed(rows, 1.0)
+
+    @tf.function
+    def last(rows):
+        return summed(rows, 10.0), inner(rows)
+
+    @tf.function
+    def first(rows):
+        own = inner(rows)
+        return summed(rows, 10.0), own
+
+    last(tf.ones([4, length]))
+    totals = first(tf.ones([4 - (here.rank == 0), length]))
+    return {"sums": [float(total[-1]) for total in totals]}
+
+
 def trained(here):
     """The weights of a model whose kernels reducers sum, compressed and not; two strategies."""
     found = {}
@@ -100,4 +129,4 @@ def fit(model):
 
 
 def _told(here):
-    return len([one for some in exchanges_of(here.rank, 2)._known.values() for one in some])
+    return exchanges_of(here.rank, 2).number

@@ -101,7 +101,7 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         compat.separate_collectives(self)
         extended = compat.MultiWorkerExtended(
             self,
-            cluster_resolver or _resolver(cluster),
+            _resolver(cluster) if reducers or cluster_resolver is None else cluster_resolver,
             communication_options or tf.distribute.experimental.CommunicationOptions(),
             heartbeat_timeout,
         )

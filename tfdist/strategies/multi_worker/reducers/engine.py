@@ -33,6 +33,7 @@ class ReducersEngine(CollectivesEngine):
         self.runs_beside_steps = False
         self._exchanges = exchanges_of(processes.rank, reducers)
 
+    @tf.autograph.experimental.do_not_convert
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
         """The sums: of long dense vectors by the reducers, of others between the workers."""
         by_reducers = {place for place, value in enumerate(values) if self._is_long(value)}

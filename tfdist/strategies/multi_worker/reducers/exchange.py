@@ -9,13 +9,9 @@ Training in Heterogeneous GPU/CPU Clusters" (OSDI 2020), section 3.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
-
-# Above the numbers of all other groups: those of `pairs.py` begin at 2**30 + 2**29.
-_FIRST_GROUP = 2**30 + 2**29 + 2**28
-_FIRST_NEWS = 2**30
 
 # The bytes that a worker sends to a reducer at once. With larger pieces fewer are summed while
 # others are on their way, with smaller ones the messages cost more (benchmarks/reduction_servers).
@@ -23,20 +19,20 @@ PIECE_BYTES = 256 * 1024
 # How many pieces a process sends to another one at once: one travels while the next one is taken.
 AHEAD = 2
 DTYPES = (tf.float32, tf.float64, tf.float16)
+# Sums are counted up to here, and again from 0: half precision knows all of these numbers.
+COUNTED = 2048
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
-    """A sum that is computed again and again.
+class Cut:
+    """How vectors are cut into pieces, in rounds of one piece for each reducer.
 
     Attributes:
-        first: the number of its first message; the same in all processes.
         elements: the length of the vectors.
         dtype: their dtype, one of `DTYPES`.
         reducers: the number of reducers.
     """
 
-    first: int
     elements: int
     dtype: tf.DType
     reducers: int
@@ -52,33 +48,15 @@ class Exchange:
         """How often each reducer gets a piece."""
         return -(-self.elements // (self.piece * self.reducers))
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers its messages have."""
-        return 2 * self.rounds
-
     def length(self, round_: int, reducer: int) -> int:
         """The elements of a piece; 0 where the vector has ended."""
         start = (round_ * self.reducers + reducer) * self.piece
         return max(0, min(self.piece, self.elements - start))
 
-    def up(self, round_: int) -> int:
-        """The number of the messages to the reducers."""
-        return self.first + 2 * round_
 
-    def down(self, round_: int) -> int:
-        """The number of the messages to the workers."""
-        return self.first + 2 * round_ + 1
-
-    def as_numbers(self) -> list[int]:
-        """What `of_numbers` needs."""
-        return [self.first, self.elements, DTYPES.index(self.dtype)]
-
-    @classmethod
-    def of_numbers(cls, numbers: Sequence[int], reducers: int) -> Exchange:
-        """Inverse of `as_numbers`."""
-        first, elements, dtype = map(int, numbers)
-        return cls(first, elements, DTYPES[dtype], reducers)
+def numbers_of(round_: int) -> tuple[int, int]:
+    """The numbers of a round's messages to the reducers, and back, from the exchange's first on."""
+    return 2 * round_, 2 * round_ + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,87 +66,119 @@ class Pair:
     Attributes:
         worker: the rank of the worker.
         reducer: the number of the reducer.
-        reducers: the number of reducers.
+        group: the number of the group.
     """
 
     worker: int
     reducer: int
-    reducers: int
+    group: int
 
-    def send(self, value: tf.Tensor, number: int) -> tf.Tensor:
+    def send(self, value: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
         """Sends a tensor to the other one; returns it once it has been taken."""
         with tf.device("CPU:0"):
-            return tf.raw_ops.CollectiveBcastSendV2(input=value, **self._place(number))
+            return tf.raw_ops.CollectiveBcastSendV2(
+                input=value, group_size=2, group_key=self.group, instance_key=number
+            )
 
-    def receive(self, length: int, dtype: tf.DType, number: int) -> tf.Tensor:
+    def receive(self, length: int, dtype: tf.DType, number: tf.Tensor | int) -> tf.Tensor:
         """A vector that the other one sends."""
         with tf.device("CPU:0"):
-            return tf.raw_ops.CollectiveBcastRecvV2(T=dtype, shape=[length], **self._place(number))
-
-    def _place(self, number: int) -> dict[str, int]:
-        group = _FIRST_GROUP + self.worker * self.reducers + self.reducer
-        return {"group_size": 2, "group_key": group, "instance_key": number}
-
-    def tell(self, exchange: Exchange, place: int) -> None:
-        """Tells the reducer of an exchange; outside of a `tf.function`."""
-        self.send(tf.constant(exchange.as_numbers(), tf.int64), _FIRST_NEWS + place)
-
-    def told(self, place: int) -> Exchange:
-        """Waits for the exchange with this place among all that are told."""
-        numbers = self.receive(3, tf.int64, _FIRST_NEWS + place)
-        return Exchange.of_numbers(numbers.numpy(), self.reducers)
+            return tf.raw_ops.CollectiveBcastRecvV2(
+                T=dtype, shape=[length], group_size=2, group_key=self.group, instance_key=number
+            )
 
 
-def of_worker(exchange: Exchange, vector: tf.Tensor, pairs: Sequence[Pair]) -> tf.Tensor:
+def of_worker(
+    cut: Cut, vector: tf.Tensor, first: tf.Tensor, count: tf.Tensor, pairs: Sequence[Pair]
+) -> tf.Tensor:
     """The sum over the workers; what a worker does.
 
     Args:
-        exchange: which.
+        cut: of the vectors.
         vector: what this worker adds.
+        first: the number of the exchange's first message.
+        count: which sum of all this is, below `COUNTED`. It is in the first piece for each reducer.
         pairs: this worker and each reducer.
     """
     taken: list[list[tf.Tensor]] = []
     sums, start = [], 0
-    for round_ in range(exchange.rounds):
+    for round_ in range(cut.rounds):
         sent = []
-        with tf.control_dependencies(taken[round_ - AHEAD] if round_ >= AHEAD else []):
+        up, down = numbers_of(round_)
+        with tf.control_dependencies(_before(taken, round_)):
             for pair in pairs:
-                length = exchange.length(round_, pair.reducer)
-                if length:
-                    piece = tf.identity(vector[start : start + length])
-                    sent.append(pair.send(piece, exchange.up(round_)))
-                    sums.append(pair.receive(length, exchange.dtype, exchange.down(round_)))
-                    start += length
+                length = cut.length(round_, pair.reducer)
+                if not length:
+                    continue
+                piece = tf.identity(vector[start : start + length])
+                if round_ == 0:
+                    piece = tf.concat([piece, [tf.cast(count, cut.dtype)]], axis=0)
+                sent.append(pair.send(piece, first + up))
+                sums.append(pair.receive(length, cut.dtype, first + down))
+                start += length
         taken.append(sent)
-    with tf.control_dependencies([one for some in taken for one in some]):
+    with tf.control_dependencies(_all(taken)):
         return tf.concat(sums, axis=0)
 
 
-def of_reducer(exchange: Exchange, pairs: Sequence[Pair]) -> tf.Tensor:
-    """Sums once; what a reducer does, in a `tf.function`.
+def of_reducer(cut: Cut, first: tf.Tensor, pairs: Sequence[Pair]) -> tf.Tensor:
+    """Sums once; what a reducer does.
 
     The sum is in the order of the workers, so that it always has the same bits. Half precision is
     added up in float32, and rounded once.
 
+    Each receive that waits costs a thread. So at first only the one from the first worker waits,
+    and then those of a few rounds.
+
     Args:
-        exchange: which.
+        cut: of the vectors.
+        first: the number of the exchange's first message.
         pairs: each worker and this reducer.
 
     Returns:
         Something that is there once all have got the sum.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when the workers are at different sums.
     """
+    wide = tf.float32 if cut.dtype == tf.float16 else cut.dtype
+    got: list[list[tf.Tensor]] = []
     taken: list[list[tf.Tensor]] = []
-    wide = tf.float32 if exchange.dtype == tf.float16 else exchange.dtype
-    for round_ in range(exchange.rounds):
-        length = exchange.length(round_, pairs[0].reducer)
+    for round_ in range(cut.rounds):
+        length = cut.length(round_, pairs[0].reducer)
         if not length:
             break
-        total = tf.zeros([length], wide)
+        pieces: list[tf.Tensor] = []
+        up, down = numbers_of(round_)
         for pair in pairs:
-            piece = pair.receive(length, exchange.dtype, exchange.up(round_))
-            total = total + tf.cast(piece, wide)
-        with tf.control_dependencies(taken[round_ - AHEAD] if round_ >= AHEAD else []):
-            summed = tf.cast(tf.identity(total), exchange.dtype)
-            taken.append([pair.send(summed, exchange.down(round_)) for pair in pairs])
-    with tf.control_dependencies([one for some in taken for one in some]):
+            waits = pieces[:1] if round_ == 0 else _before(got, round_) or got[0]
+            with tf.control_dependencies(waits):
+                pieces.append(pair.receive(length + (round_ == 0), cut.dtype, first + up))
+        got.append(pieces)
+        checks = [_check_counts(pieces)] if round_ == 0 else []
+        with tf.control_dependencies([*checks, *_before(taken, round_)]):
+            total = tf.zeros([length], wide)
+            for piece in pieces:
+                total += tf.cast(piece[:length], wide)
+            total = tf.cast(total, cut.dtype)
+        taken.append([pair.send(total, first + down) for pair in pairs])
+    with tf.control_dependencies(_all(taken)):
         return tf.constant(0)
+
+
+def _check_counts(pieces: Sequence[tf.Tensor]) -> tf.Operation:
+    counts = tf.stack([piece[-1] for piece in pieces])
+    return tf.debugging.Assert(
+        tf.reduce_all(tf.equal(counts, counts[0])),
+        ["The workers are at different sums: one has left a step, or traced another one.", counts],
+        summarize=64,
+    )
+
+
+def _before(done: Sequence[Sequence[tf.Tensor]], round_: int) -> Sequence[tf.Tensor]:
+    """What must be done before a round begins."""
+    return done[round_ - AHEAD] if round_ >= AHEAD else []
+
+
+def _all(done: Iterable[Iterable[tf.Tensor]]) -> list[tf.Tensor]:
+    return [one for some in done for one in some]

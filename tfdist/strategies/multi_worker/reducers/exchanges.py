@@ -9,22 +9,23 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.strategies.multi_worker.reducers.exchange import Exchange, Pair, of_worker
+from tfdist.strategies.multi_worker.reducers.exchange import COUNTED, Cut, of_worker
+from tfdist.strategies.multi_worker.reducers.told import Told, pair_of, tell
 
 # So many sums are under way at once: while one has only its last pieces to get back, the next one
 # sends its first.
 UNDER_WAY = 2
 
 Sum = Callable[[tf.Tensor], tf.Tensor]
-Kind = tuple[int, tf.DType]
 
 
 class Exchanges:
     """All exchanges of a worker.
 
     A function that is traced takes one exchange for each of its sums. Other functions take the same
-    ones: functions of a process run one after the other. What runs several times within a function,
-    such as in a loop, waits for its turn.
+    ones, also those that it calls or that call it. Sums of an exchange run one after the other, in
+    the order of the program, which is the same in all workers. Which sum it is travels with it, so
+    that the reducers notice where it is not.
 
     Args:
         rank: of the worker.
@@ -32,15 +33,22 @@ class Exchanges:
     """
 
     def __init__(self, rank: int, reducers: int):
-        self._pairs = [Pair(rank, number, reducers) for number in range(reducers)]
+        self._pairs = [pair_of(rank, number, reducers) for number in range(reducers)]
         self._tells = rank == 0
         self._told = 0
         self._next_number = 0
         self._turns = [compat.plain_variable(tf.zeros([])) for _ in range(UNDER_WAY)]
-        self._known: dict[Kind, list[Sum]] = {}
-        # What the function that is traced has taken of each kind.
-        self._taken: dict[Kind, int] = {}
-        self._function: Callable[[], object] = lambda: None
+        self._count = compat.plain_variable(tf.constant(0))
+        self._functions: dict[tuple[Cut, int], Callable[..., tf.Tensor]] = {}
+        self._known: dict[Cut, list[Sum]] = {}
+        # What each function has taken of each kind, while it is traced.
+        self._taken: weakref.WeakKeyDictionary[tf.Graph, dict[Cut, int]]
+        self._taken = weakref.WeakKeyDictionary()
+
+    @property
+    def number(self) -> int:
+        """How many exchanges the reducers know."""
+        return self._told
 
     def next(self, elements: int, dtype: tf.DType) -> Sum:
         """The next sum of this kind, in the function that is traced.
@@ -49,35 +57,42 @@ class Exchanges:
             elements: the length of the vectors.
             dtype: their dtype.
         """
-        function = compat.outermost_graph()
-        if self._function() is not function:
-            self._function, self._taken = weakref.ref(function), {}
-        kind = elements, dtype
-        known, place = self._known.setdefault(kind, []), self._taken.get(kind, 0)
-        self._taken[kind] = place + 1
+        cut = Cut(elements, dtype, len(self._pairs))
+        taken = self._taken.setdefault(compat.innermost_function(), {})
+        place = taken[cut] = taken.get(cut, -1) + 1
+        known = self._known.setdefault(cut, [])
         if place == len(known):
-            known.append(self._made(elements, dtype))
+            known.append(self._made(cut))
         return known[place]
 
-    def _made(self, elements: int, dtype: tf.DType) -> Sum:
+    def _made(self, cut: Cut) -> Sum:
         """A new exchange, which the first worker tells the reducers."""
-        exchange = Exchange(self._next_number, elements, dtype, len(self._pairs))
-        turn = self._turns[self._told % UNDER_WAY]
+        told, place = Told(cut, self._next_number), self._told
         if self._tells:
             with tf.init_scope():
-                for pair in self._pairs:
-                    pair.tell(exchange, self._told)
+                tell(self._pairs, told, place)
         self._told += 1
-        self._next_number += exchange.numbers
+        self._next_number += 2 * cut.rounds
+        return functools.partial(self._sum, told, place % UNDER_WAY)
+
+    def _sum(self, told: Told, turn: int, vector: tf.Tensor) -> tf.Tensor:
+        count = self._count.assign_add(1) % COUNTED
+        return self._function(told.cut, turn)(vector, tf.constant(told.first), count)
+
+    def _function(self, cut: Cut, turn: int) -> Callable[..., tf.Tensor]:
+        """What sums, for all exchanges of a kind."""
+        if (cut, turn) in self._functions:
+            return self._functions[cut, turn]
 
         # In a loop TensorFlow numbers messages by their turn, which reducers do not know. A
         # function that is not inlined has numbers of its own.
         @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-        def summed(vector: tf.Tensor) -> tf.Tensor:
+        def summed(vector: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
             # Functions that change the same variable run one after the other.
-            turn.assign_add(1.0)
-            return of_worker(exchange, vector, self._pairs)
+            self._turns[turn].assign_add(1.0)
+            return of_worker(cut, vector, first, count, self._pairs)
 
+        self._functions[cut, turn] = summed
         return summed
 
 

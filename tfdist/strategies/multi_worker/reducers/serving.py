@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -12,7 +14,8 @@ from tfdist import compat
 from tfdist.cluster import Cluster, chief, vanishing, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
 from tfdist.cluster.peers import connect_timeout
-from tfdist.strategies.multi_worker.reducers.exchange import Exchange, Pair, of_reducer
+from tfdist.strategies.multi_worker.reducers.exchange import Cut, of_reducer
+from tfdist.strategies.multi_worker.reducers.told import Told, await_told, pair_of
 
 # How operations fail when a worker has ended.
 _GONE = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.AbortedError)
@@ -51,29 +54,40 @@ class _Reducer:
 
     def __init__(self, cluster: Cluster):
         self.has_ended = threading.Event()
+        self._functions: dict[Cut, Callable[[tf.Tensor], tf.Tensor]] = {}
+        self._tracing = threading.Lock()
         self._name = f"reducer {cluster.task_index} ({cluster.address})"
-        reducers = len(cluster.jobs["reducer"])
-        self._pairs = [Pair(rank, cluster.task_index, reducers) for rank in range(cluster.size)]
+        self._number, self._reducers = cluster.task_index, len(cluster.jobs["reducer"])
+        self._pairs = [pair_of(r, self._number, self._reducers) for r in range(cluster.size)]
 
     def listen(self) -> None:
         """Begins to sum what the chief tells of."""
         place = 0
         while not self.has_ended.is_set():
             try:
-                exchange = self._pairs[0].told(place)
+                told = await_told(self._pairs[0], self._reducers, place)
             except tf.errors.OpError as error:
                 return self._end(error)
             place += 1
-            if exchange.length(0, self._pairs[0].reducer):
-                threading.Thread(target=self._sum, args=[exchange], daemon=True).start()
+            if told.cut.length(0, self._number):
+                threading.Thread(target=self._sum, args=[told], daemon=True).start()
 
-    def _sum(self, exchange: Exchange) -> None:
-        step = tf.function(lambda: of_reducer(exchange, self._pairs), autograph=False)
+    def _sum(self, told: Told) -> None:
+        step, first = self._function(told.cut), tf.constant(told.first)
         while not self.has_ended.is_set():
             try:
-                step()
+                step(first)
             except tf.errors.OpError as error:
                 return self._end(error)
+
+    def _function(self, cut: Cut) -> Callable[[tf.Tensor], tf.Tensor]:
+        """What sums, for all exchanges of a kind."""
+        with self._tracing:
+            if cut not in self._functions:
+                step = functools.partial(of_reducer, cut, pairs=self._pairs)
+                function = tf.function(step, autograph=False)
+                self._functions[cut] = function.get_concrete_function(tf.TensorSpec([], tf.int32))
+            return self._functions[cut]
 
     def _end(self, error: tf.errors.OpError) -> None:
         """Waits for the end of the chief, if a worker is gone; else ends with an error.
