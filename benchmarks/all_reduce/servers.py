@@ -35,11 +35,12 @@ def by_alltoall(
 
     rank, size = processes.rank, processes.size
     servers = [other for other in range(size) if other not in workers]
-    nothing = tf.zeros([0])
 
     def exchange(vector: tf.Tensor) -> tf.Tensor:
         piece = vector.shape[0] // pieces
         part = piece // len(servers)
+        # TensorFlow computes what depends on constants only while it optimizes, in one rank alone.
+        nothing = vector[:0]
         received, sums = nothing, []
         for number in range(pieces + 1):
             first, last = number == 0, number == pieces
