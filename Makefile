@@ -50,6 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-reduction-servers benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
+.PHONY: benchmark-model-parallel
 .PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations
 .PHONY: benchmark-backup-workers bench bench-full docs docs-versions
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -126,6 +127,9 @@ benchmark-sharding: horovod ## memory, bytes and time of sharded training; needs
 
 benchmark-memory: $(INSTALLED) ## estimated and measured memory of a training step
 	$(BIN)/python -m benchmarks.memory --update
+
+benchmark-model-parallel: $(INSTALLED) ## steps of a pipeline, and of layers in parts
+	$(BIN)/python -m benchmarks.model_parallel --update
 
 benchmark-small-sums: $(INSTALLED) ## sums of small tensors, beside TensorFlow's ring; needs root
 	$(BIN)/python -m benchmarks.small_sums --update

@@ -21,6 +21,7 @@ ALGORITHMS_PAGE = ROOT / "docs" / "exchange_algorithms.md"
 PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 MEMORY_PAGE = ROOT / "docs" / "memory.md"
 SHARDING_PAGE = ROOT / "docs" / "sharding.md"
+MODEL_PARALLEL_PAGE = ROOT / "docs" / "model_parallel.md"
 
 
 def add_output_options(parser: argparse.ArgumentParser, page: Path) -> None:

@@ -10,7 +10,17 @@ import tensorflow as tf
 
 import tfdist
 from tests.devices import DEVICES
-from tfdist import callbacks, cluster, compression, memory, staleness, testing
+from tfdist import (
+    callbacks,
+    cluster,
+    compression,
+    memory,
+    pipeline,
+    staleness,
+    tensor_parallel,
+    testing,
+)
+from tfdist.strategies.horovod.backend import is_installed
 
 NUMBERS = {
     "negative": -1,
@@ -78,6 +88,7 @@ FOR_ANYTHING = {
     "scale_loss": {"loss"},
     "choose_strategy": {"local_devices", "horovod_installed"},
     "SidecarEvaluator": {"data"},
+    "FeedForward": {"activation", "name"},  # given to Keras
 }
 
 
@@ -100,6 +111,7 @@ GIVEN = {
     "Timeline": {"path": "trace.json"},
     "StalenessMonitor": {"strategy": type("Strategy", (), {"staleness_report": dict})()},
     "SSP": {"slack": 1},
+    "stages": {"model": _model(), "devices": DEVICES[:1]},
     "estimate": {"model": _model(), "batch_size": 1},
     "Bounded": {"max_staleness": 1},
     "get": {"compressor": "topk"},
@@ -109,6 +121,15 @@ GIVEN = {
     "wait_for_peers": {"addresses": ["localhost:1"], "rank": 0, "timeout": 0.1},
     "wait_for_servers": {"cluster": cluster.Cluster(**CLUSTER), "timeout": 0.1},
 }
+if is_installed():
+    keras.utils.set_random_seed(0)
+    MESH = tensor_parallel.Mesh()
+    GIVEN |= {
+        "Dense": {"units": 4, "mesh": MESH},
+        "FeedForward": {"hidden": 4, "units": 4, "mesh": MESH},
+        "MultiHeadAttention": {"num_heads": 2, "key_dim": 2, "mesh": MESH},
+        "Embedding": {"input_dim": 4, "output_dim": 2, "mesh": MESH},
+    }
 NAMES = {"text", "empty text"}
 TAKES_HERE = {
     ("DistributedOptimizer", "name"): NAMES,
@@ -116,6 +137,7 @@ TAKES_HERE = {
     ("RunReport", "path"): {"text"},
     ("StalenessMonitor", "log_dir"): {"text"},
     ("Timeline", "path"): {"text"},
+    ("stages", "cuts"): {"list"},  # of one stage
     ("estimate", "inputs"): {"array"},  # one number for each sample
     ("SidecarEvaluator", "checkpoint_dir"): {"text"},
     ("SidecarEvaluator", "callbacks"): {"list"},
@@ -129,7 +151,8 @@ def _local_cluster(workers=2, ps=1):
 
 def _callables():
     found = [getattr(tfdist, name) for name in tfdist.__all__]
-    for module in (callbacks, compression, memory, staleness, testing):
+    parallel = [tensor_parallel] if is_installed() else []  # a mesh needs Horovod
+    for module in (callbacks, compression, memory, pipeline, staleness, testing, *parallel):
         names = getattr(module, "__all__", ["virtual_devices"])
         found += [getattr(module, name) for name in names]
     found += [cluster.Cluster, cluster.Cluster.from_environment, cluster.check_port_free]

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tfdist
-from tfdist import compression, staleness
+from tfdist import compression, staleness, tensor_parallel
 from tfdist.compression import bits, traffic
 from tfdist.engines.processes import Processes
 from tfdist.parameter_server.report import StalenessReport
@@ -49,6 +49,8 @@ _PUBLIC = {
     "Processes.broadcast": Processes.broadcast,
     "virtual_devices": tfdist.testing.virtual_devices,
     "estimate": tfdist.memory.estimate,
+    "stages": tfdist.pipeline.stages,
+    **{name: getattr(tensor_parallel, name) for name in tensor_parallel.__all__},
     **{f"compression.{name}": getattr(compression, name) for name in sorted(_COMPRESSION)},
     "compression.sent_bytes": traffic.sent_bytes,
     "compression.gather_pays_until": traffic.gather_pays_until,
@@ -86,7 +88,8 @@ def test_examples_with_a_cluster_run():
 
 def test_every_public_name_has_a_docstring_and_an_example():
     documented = {*_PUBLIC, *_WITH_A_CLUSTER}
-    modules = {"callbacks", "cluster", "compression", "memory", "staleness", "testing"}
+    modules = {"callbacks", "cluster", "compression", "memory", "pipeline", "staleness", "testing"}
+    modules |= {"tensor_parallel"}
     names = set(tfdist.__all__) - modules - {"Options"}
     assert names | set(tfdist.callbacks.__all__) <= documented
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 from tfdist import _versions
 
 if TYPE_CHECKING:
-    from tfdist import callbacks, cluster, compression, memory, staleness, testing
+    from tfdist import (
+        callbacks,
+        cluster,
+        compression,
+        memory,
+        pipeline,
+        staleness,
+        tensor_parallel,
+        testing,
+    )
     from tfdist.local.choices import DiLoCo, LocalSGD
     from tfdist.optimizer.distributed import DistributedOptimizer
     from tfdist.options import Options
@@ -39,8 +48,10 @@ __all__ = [
     "compression",
     "local_step",
     "memory",
+    "pipeline",
     "scale_loss",
     "staleness",
+    "tensor_parallel",
     "testing",
 ]
 

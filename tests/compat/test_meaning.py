@@ -1,5 +1,7 @@
 """What the table cannot tell of attributes: that instances have them, and what they mean."""
 
+import random
+
 import pytest
 
 from tfdist import compat
@@ -33,6 +35,20 @@ def test_unseeded_random_numbers_come_from_one_generator_by_name():
     keras.random.uniform(())
     generator = global_state.get_global_attribute(random_numbers._SEED_GENERATOR)
     assert generator is seed_generator.global_seed_generator()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_default_seeds_are_kept(begins):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    if begins:
+        keras.random.uniform(())
+    state = random.getstate()  # the generator takes its own seed from it
+    with compat.default_seeds_kept():
+        inside = float(keras.random.uniform(()))
+    random.setstate(state)
+    assert float(keras.random.uniform(())) == inside
 
 
 def test_parts_know_the_variable_that_they_are_of():

@@ -89,6 +89,18 @@ def test_the_first_script_of_a_beginner_runs(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("number", [0, 2])  # the second one only defines a block
+def test_the_scripts_of_divided_models_run(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "model_parallel.md").read_text()
+    (tmp_path / "train.py").write_text(
+        re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)[number]
+    )
+    model = runpy.run_path("train.py", run_name="__main__")[("pipeline", "", "model")[number]]
+    assert model.optimizer.iterations > 0
+
+
+@pytest.mark.full
 @pytest.mark.xdist_group("horovod")
 def test_script_for_horovod_runs(script, tmp_path):
     output = starting.run("horovod", script("from_horovod.md", "train.py"), cwd=tmp_path)

@@ -91,6 +91,7 @@ from tfdist.compat.losses import (
     hook_mean_metric,
     masked_weights,
 )
+from tfdist.compat.masks import mask_of, set_mask
 from tfdist.compat.models import flatten_layers, model_strategy, own_non_trainable_variables
 from tfdist.compat.multi_worker import OPERATIONS_UNDER_WAY, MultiWorkerExtended
 from tfdist.compat.one_replica import OneReplicaExtended
@@ -112,7 +113,7 @@ from tfdist.compat.partitions import (
     server,
 )
 from tfdist.compat.parts import PartVariable, StoredPart, clipping_by, recording_slots
-from tfdist.compat.random_numbers import StateOfThread, hook_seeds
+from tfdist.compat.random_numbers import StateOfThread, default_seeds_kept, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.recovery import (
     connect_again,
@@ -156,6 +157,8 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables
 
 __all__ = [
+    "mask_of",
+    "set_mask",
     "CHIEF",
     "OPERATIONS_UNDER_WAY",
     "CallVariable",
@@ -188,6 +191,7 @@ __all__ = [
     "connect_when",
     "counted_by_keras",
     "custom_gradients",
+    "default_seeds_kept",
     "exchanges",
     "flatten_layers",
     "forget_custom_gradients",

@@ -115,6 +115,20 @@ class StateOfThread:
             return generator
 
 
+@contextlib.contextmanager
+def default_seeds_kept() -> Iterator[None]:
+    """Afterwards Keras draws, where no seed is given, as if nothing had been drawn meanwhile."""
+    found = getattr(_TRACKER.get(), _SEED_GENERATOR, None)
+    state = None if found is None else found.state.numpy()
+    try:
+        yield
+    finally:
+        if found is None:
+            _SET_ATTRIBUTE.get()(_SEED_GENERATOR, None)
+        else:
+            found.state.assign(state)
+
+
 def install() -> None:
     """Lets all replicas draw from one generator, which belongs to the thread that runs them."""
 

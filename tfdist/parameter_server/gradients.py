@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfdist.compression.base import State
 from tfdist.step import loss_scale
+from tfdist.step.adding import added
 from tfdist.step.weighting import weigh
 from tfdist.structures import Gradient, Structure
 
@@ -59,19 +60,6 @@ def add(outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Chang
         for key, value in change.items():
             changes[key] = added(changes.get(key), value)
     return gradients, changes
-
-
-def added(total: Gradient | None, value: Gradient) -> Gradient:
-    """The sum of two gradients; None counts as nothing."""
-    if total is None:
-        return value
-    if isinstance(total, tf.IndexedSlices) and isinstance(value, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.concat([total.values, value.values], axis=0),
-            tf.concat([total.indices, value.indices], axis=0),
-            value.dense_shape,
-        )
-    return tf.convert_to_tensor(total) + tf.convert_to_tensor(value)
 
 
 def are_finite(gradients: Gradients) -> tf.Tensor:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 import keras
 import tensorflow as tf
 
-from tfdist.parameter_server.gradients import Changes, Gradients, added
+from tfdist.parameter_server.gradients import Changes, Gradients
 from tfdist.parameter_server.partitions import SMALL_BYTES, is_small
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.step.adding import added
 from tfdist.structures import Gradient, Structure
 
 

@@ -107,6 +107,19 @@ DECISIONS = (
         "gradients and the optimizer's state", "sharding",
     ),
     Decision(
+        "does not fit, a chain of layers", "one machine", ANY, "equal", "stable",
+        "tfdist.pipeline.stages(model, devices)",
+        "exact; only the activations between two stages travel, and each device keeps the weights "
+        "and the optimizer's state of its stage", "model_parallel",
+    ),
+    Decision(
+        "one layer does not fit", "one machine", "fast", "equal", "stable",
+        "tfdist.tensor_parallel.FeedForward(hidden, units, mesh)",
+        "exact; each rank keeps its part of the layer and computes with it; activations are summed "
+        "in each such layer; a whole layer must fit the host's memory while it is built",
+        "model_parallel",
+    ),
+    Decision(
         "does not fit: a large embedding", "several machines", ANY, ANY, ANY,
         'tfdist.Strategy("parameter_server", variable_partitioner=...)',
         "a step reads the rows that it uses only", "partitioned",

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfdist.parameter_server.gradients import Changes, Gradients, add, added, scaled
+from tfdist.parameter_server.gradients import Changes, Gradients, add, scaled
 from tfdist.parameter_server.packing import unpack
 from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
+from tfdist.step.adding import added
 from tfdist.step.weighting import weigh
 
 

@@ -71,12 +71,9 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
     def __init__(self, *, log_all_ranks: bool = False, **options: Unpack[CommonOptions]):
         common = Options(**options)  # type: ignore[arg-type]
         check_bool("log_all_ranks", log_all_ranks)
-        hvd = horovod(common)
-        hvd.init()
-        _check_size(hvd)
+        hvd, engine = connected(common)
         compat.install_collectives()
         compat.separate_collectives(self)
-        engine = HorovodEngine(hvd, _Ranks(hvd))
         engine.hosts = hosts_of(hvd, engine, common.exchange)
         engine.pairs = PairsOfRanks(engine)
         super().__init__(EngineExtended(self, device_of(hvd), engine))
@@ -147,6 +144,22 @@ class _Aside(_Ranks):
 
     def _bytes_of(self, data: np.ndarray, root: int) -> np.ndarray:
         return self._sent_from(root)(tf.constant(data)).numpy()
+
+
+def connected(options: Options) -> tuple[ModuleType, HorovodEngine]:
+    """Horovod, initialized, and the engine of its ranks.
+
+    Args:
+        options: the options of the strategy.
+
+    Raises:
+        ImportError: when Horovod is not installed or was built for another TensorFlow.
+        ValueError: when a launcher that Horovod does not know has started several processes.
+    """
+    hvd = horovod(options)
+    hvd.init()
+    _check_size(hvd)
+    return hvd, HorovodEngine(hvd, _Ranks(hvd))
 
 
 def horovod(options: Options) -> ModuleType:
