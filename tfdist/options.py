@@ -28,6 +28,7 @@ _MOST_BYTES = 2**62
 
 EXCHANGES = ("auto", "ring", "hierarchical")
 SHARDINGS = ("optimizer", "gradients", "parameters")
+OFFLOADS = ("optimizer",)
 
 Compression = str | Compressor | Mapping[str, Any] | None
 
@@ -49,6 +50,7 @@ class CommonOptions(OptimizerOptions, total=False):
     balance_max_share: float | None
     exchange: str
     sharding: str | None
+    offload: str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,9 @@ class Options:
             variable only. "gradients": of micro-batches that are accumulated too. "parameters": of
             the weights too. See the guide, "Sharded training". None to keep all on each replica.
             Not for a parameter server.
+        offload: "optimizer", with `sharding`: the optimizer's state is in the memory of the host,
+            and the update runs there. For replicas on the GPUs of one process. None to keep it on
+            the devices.
 
     Raises:
         ValueError: when a value is out of range or of another type, and for unknown compressors.
@@ -93,6 +98,7 @@ class Options:
     local: LocalSteps | None = None
     exchange: str = "auto"
     sharding: str | None = None
+    offload: str | None = None
 
     def __post_init__(self) -> None:
         check_integer("accumulation_steps", self.accumulation_steps, 1)
@@ -120,6 +126,13 @@ class Options:
                 )
 
     def _check_sharding(self) -> None:
+        check_choice("offload", self.offload, (None, *OFFLOADS))
+        if self.offload is not None and self.sharding is None:
+            raise ValueError(
+                "`offload` is a part of sharded training: each replica keeps its part of the "
+                'optimizer\'s state on its host. Give `sharding="optimizer"` too, also with one '
+                f"device. Received: offload={self.offload!r}, sharding=None"
+            )
         if self.sharding is None:
             return
         check_choice("sharding", self.sharding, SHARDINGS)
@@ -163,8 +176,13 @@ class Options:
         return self.local
 
     def sharded(self, replicas: int) -> str | None:
-        """What `replicas` replicas keep in parts; None if each keeps all."""
-        return None if replicas == 1 else self.sharding
+        """What `replicas` replicas keep in parts; None if each keeps all.
+
+        One replica has one part, of the optimizer's state: to keep it elsewhere.
+        """
+        if replicas == 1:
+            return None if self.offload is None else "optimizer"
+        return self.sharding
 
     def of_optimizer(self) -> OptimizerOptions:
         """The options that an optimizer takes."""

@@ -197,6 +197,25 @@ def test_collective_operations_are_numbered_when_called_or_when_traced(when_trac
     assert float(summed()) == 1.0
 
 
+def test_a_strategy_makes_variables_where_it_is_told():
+    import keras
+    import tensorflow as tf
+
+    from tests.devices import DEVICES
+
+    strategy = tf.distribute.MirroredStrategy(DEVICES[1:3])
+    with strategy.scope():
+        first = keras.Variable([1.0, 2.0], name="first")
+        with compat.variables_on(["/device:CPU:3", "/device:CPU:0"]):
+            variable = keras.Variable([1.0, 2.0], name="variable")
+            with strategy.extended.colocate_vars_with(first.value):
+                beside = keras.Variable(tf.ones([2]), name="beside")
+    for one, places in ((first, (1, 2)), (variable, (3, 0)), (beside, (3, 0))):
+        copies = strategy.experimental_local_results(one.value)
+        assert [copy.device[-5:] for copy in copies] == [f"CPU:{place}" for place in places]
+        assert copies[1].numpy()[0] == 1.0
+
+
 def test_a_part_stands_for_the_whole_variable():
     import keras
     import numpy as np

@@ -13,6 +13,8 @@ from tests.equivalence.results import Result
 from tfdist.compression import Compressor, TopK
 from tfdist.strategies.multi_worker.reducers import engine as reducers_engine
 
+_PARAMETERS = "parameters"
+
 
 @dataclasses.dataclass(frozen=True)
 class Column:
@@ -59,7 +61,8 @@ class Column:
 
     def refusal(self, feature: harness.Feature) -> str:
         """A part of the error that refuses `feature`; "" where it is trained."""
-        refused = REFUSED if self.workers else NOT_IN_PARTS if self.sharding else {}
+        in_parts = NOT_IN_PARTS if self.sharding == _PARAMETERS else {}
+        refused = REFUSED if self.workers else in_parts
         if self.sharding and self.processes > 1 and self.devices > 1:
             refused = {**refused, "run_eagerly": "Received: an eager step of several devices"}
         return next((text for name, text in refused.items() if name in feature.name), "")
@@ -124,7 +127,7 @@ REFUSED = {
     "run_eagerly": "run_eagerly=False",
 }
 
-# What has no update that is right for parts of variables.
+# What has no update that is right for parts of weights.
 NOT_IN_PARTS = {
     "Adafactor": "Adafactor, whose update of a variable differs",
     "Lamb": "Lamb, whose update of a variable differs",
@@ -179,7 +182,6 @@ SHARDED = (
     Column("multi_worker-2x2-sharded", "multi_worker", 2, 2, complete=False, sharding="gradients"),
 )
 # Weights in parts, too.
-_PARAMETERS = "parameters"
 IN_PARTS = (
     Column("mirrored-2-parameters", "mirrored", 1, 2, complete=False, sharding=_PARAMETERS),
     Column("mirrored-3-parameters", "mirrored", 1, 3, complete=False, sharding=_PARAMETERS),

@@ -62,7 +62,7 @@ def optimizer_state(model: keras.Model) -> np.ndarray:
     state = getattr(model.optimizer, "parts_of_state", None)
     slots = state.joined(state.gather()) if state is not None else ()
     whole = {id(slot.variable): array for slot, array in slots}
-    values = [whole.get(id(v), v.numpy()) for v in model.optimizer.variables]
+    values = [whole[id(v)] if id(v) in whole else v.numpy() for v in model.optimizer.variables]
     joined = np.concatenate([np.ravel(value).astype("float64") for value in values])
     if state is not None:  # only the first process gets all parts
         (joined,) = model.distribute_strategy.processes.broadcast([joined], 0)

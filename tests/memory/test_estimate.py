@@ -47,6 +47,17 @@ def test_ema_and_frozen_layers_count():
     assert (found.parameters, found.gradients, found.slots) == (2 * WEIGHTS, WEIGHTS, 2 * WEIGHTS)
 
 
+def test_state_of_whole_variables_is_that_of_the_largest_share():
+    layers = [keras.layers.Dense(units, use_bias=False) for units in (48, 16, 16)]
+    model = keras.Sequential([keras.Input((16,)), *layers])
+    model.compile(keras.optimizers.Lamb(), "mse")
+    sizes = [4 * 16 * 48, 4 * 48 * 16, 4 * 16 * 16]  # two own one each, and one has the third too
+    for sharding in ("optimizer", "gradients"):
+        found = memory.estimate(model, 32, sharding, 2, accumulation_steps=2)
+        assert found.slots == 2 * (sizes[0] + sizes[2])
+        assert found.gradients == 2 * sum(sizes)
+
+
 def test_parts_and_sums_of_replicas():
     def parts(sharding, replicas, steps=1):
         found = memory.estimate(dense(), 32, sharding, replicas, accumulation_steps=steps)
@@ -57,6 +68,7 @@ def test_parts_and_sums_of_replicas():
     assert parts("optimizer", 4, 2) == (2, 0.5, 0.25)
     assert parts("gradients", 4, 2) == (1.25, 0.5, 0.25)
     assert parts("optimizer", 1) == (1, 2, 0)
+    assert memory.estimate(dense(), 32, "optimizer", offload="optimizer").slots == 0
 
 
 def test_weights_in_parts_need_two_whole_layers_at_a_time():

@@ -58,6 +58,7 @@ _USUAL = {
     "mismatches": ("multi_worker-2",),
     "mismatches_by_hand": ("multi_worker-2",),
     "sharding": ("multi_worker-2",),
+    "sharding.owned": PAIRS,  # a constant of one rank means something to Horovod only
     "streaming.coded": ("multi_worker-2",),
     "streaming.lossless": ("horovod-2",),
     "streaming.resumed": ("horovod-2",),

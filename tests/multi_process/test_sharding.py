@@ -28,6 +28,20 @@ def test_training_goes_on_from_every_file(found):
             assert rank[name]["own"] < 0.7 * rank[name]["all"]
 
 
+@scenario(sharding.owned, ALL)
+def test_whole_variables_belong_to_one_replica(found):
+    for name in sharding.WHOLE:
+        expected = sharding.reference_of_owned(name)
+        for way in found[0][name]["weights"]:
+            _assert_equal_bits([rank[name]["weights"][way] for rank in found])
+            _assert_equal(found[0][name]["weights"][way], expected)
+        own = [rank[name]["own"] for rank in found]
+        assert sum(own) == found[0][name]["all"]
+        assert max(own) < 0.7 * sum(own)
+    _assert_equal_bits([rank["one"] for rank in found])
+    _assert_equal(found[0]["one"], sharding.reference_of_one())
+
+
 @scenario(sharding.averaged, ALL)
 def test_averages_of_parts_become_the_weights(found):
     for kind in ("optimizer", "parameters"):

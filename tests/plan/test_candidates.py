@@ -91,6 +91,9 @@ def test_memory_of_a_rank():
     model = dataclasses.replace(MODEL, variables=(matrix, matrix), slot_bytes=2 * SIZE)
     # Parts of two weights, of two gradients and of the slots, and a whole weight twice.
     assert memory.bytes_per_rank(model, 4, "parameters") / SIZE == 0.5 + 0.5 + 0.5 + 2
+    # Where each weight belongs to one rank, one of them has the state of the whole weight.
+    owned = dataclasses.replace(model, updates_whole=True)
+    assert memory.bytes_per_rank(owned, 4, "optimizer") / SIZE == 2 + 2 + 1
     with pytest.raises(ValueError, match="Received: sharding='all'"):
         memory.bytes_per_rank(MODEL, 4, "all")
 

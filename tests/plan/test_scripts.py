@@ -93,7 +93,11 @@ def read(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "note", "refused"),
     [
-        ("model.compile(keras.optimizers.Lamb())", "Left out: sharding, as Lamb", {"sharding"}),
+        (
+            "model.compile(keras.optimizers.Lamb())",
+            'Left out: sharding="parameters", as Lamb',
+            {'sharding="parameters"'},
+        ),
         (
             "model.compile('sgd', jit_compile=True)",
             "Left out: local, as the model is compiled with jit_compile=True",

@@ -1,5 +1,7 @@
 """The backward pass with weights in parts: what layers and steps may do to it."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -161,3 +163,45 @@ def _fit(build, strategy=None):
             model = build()
     history = model.fit(_X, _Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
     return model.get_weights(), history.history["loss"]
+
+
+def _layers_before(operation):
+    """The numbers of the layers whose products an operation waits for, in the forward pass."""
+    todo, seen, found = [operation], set(), set()
+    while todo:
+        one = todo.pop()
+        if one.name in seen:
+            continue
+        seen.add(one.name)
+        if one.type == "MatMul" and "gradient_tape" not in one.name:
+            found.add(int(re.search(r"layer_(\d)", one.name).group(1)))
+        todo += [tensor.op for tensor in one.inputs] + list(one.control_inputs)
+    return found
+
+
+def test_weights_travel_while_the_layer_before_computes():
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding="parameters")
+    with strategy.scope():
+        layers = [keras.layers.Dense(6, use_bias=False, name=f"layer_{n}") for n in range(5)]
+        model = keras.Sequential([keras.Input((6,)), *layers])
+        optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD())
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train(x):
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables))
+
+        strategy.run(step, args=(x,))
+
+    graph = train.get_concrete_function(tf.TensorSpec([4, 6])).graph
+    forward = 0
+    for operation in graph.get_operations():
+        if operation.type == "MatMul" and "gradient_tape" not in operation.name:
+            number = int(re.search(r"layer_(\d)", operation.name).group(1))
+            weight = _layers_before(operation.inputs[1].op)
+            assert weight == set(range(number - 1))
+            forward += 1
+    assert forward == 2 * len(layers)

@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.step.sharding.elementwise import check_elementwise
+from tfdist.step.sharding.elementwise import check_elementwise, needs_whole_variables
 
 _ELEMENTWISE = [
     keras.optimizers.SGD(momentum=0.9, nesterov=True),
@@ -60,9 +60,28 @@ class _NotMade(keras.optimizers.SGD):
         raise TypeError("no copies")
 
 
+class _SubclassOfLamb(keras.optimizers.Lamb):
+    pass
+
+
+class _InOneGo(keras.optimizers.SGD):
+    """Updates in `apply`, and has no `update_step`."""
+
+    def apply(self, grads, trainable_variables=None):
+        for gradient, variable in zip(grads, trainable_variables):
+            variable.assign_sub(gradient / tf.norm(gradient))
+
+    def update_step(self, gradient, variable, learning_rate):
+        raise NotImplementedError
+
+
+_WHOLE = [*(optimizer for optimizer, _ in _OTHERS), keras.optimizers.ScheduleFreeAdamW()]
 _OTHERS += [
     (_ByNorm(), "differs from that of its halves"),
     (_ByGlobalNorm(), "differs from that of its halves"),
+    (_SubclassOfLamb(), "differs from that of its halves"),
+    (_InOneGo(), "differs from that of its halves"),
+    (keras.optimizers.ScheduleFreeAdamW(), "begins with the values of the weights"),
     (_FromValues(), "begins with the values of the weights"),
     (_NotMade(), "raises TypeError: no copies"),
 ]
@@ -78,3 +97,22 @@ def test_optimizers_that_treat_each_element_for_itself_are_taken(optimizer):
 def test_others_are_refused_with_the_reason(optimizer, reason):
     with pytest.raises(ValueError, match=f"Received: {type(optimizer).__name__}, .*{reason}"):
         check_elementwise(optimizer)
+
+
+@pytest.mark.parametrize("optimizer", _WHOLE, ids=lambda o: o.name)
+def test_some_of_keras_update_each_variable_for_itself(optimizer):
+    assert needs_whole_variables(optimizer)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        keras.optimizers.Adam(),
+        _ByNorm(),
+        _SubclassOfLamb(),
+        keras.optimizers.MultiOptimizer(lambda variable: keras.optimizers.Lamb()),
+    ],
+    ids=lambda o: o.name,
+)
+def test_others_do_not_or_are_not_known_to(optimizer):
+    assert not needs_whole_variables(optimizer)

@@ -49,23 +49,39 @@ def test_elastic_jobs_are_refused(sharding):
         check_options(tfdist.Options(sharding=sharding))
 
 
+class _ByGlobalNorm(keras.optimizers.SGD):
+    """Divides all gradients by the norm of them all."""
+
+    def apply(self, grads, trainable_variables=None):
+        norm = tf.linalg.global_norm(grads)
+        super().apply([gradient / norm for gradient in grads], trainable_variables)
+
+
+class _SubclassOfLamb(keras.optimizers.Lamb):
+    pass
+
+
+def _several():
+    return keras.optimizers.MultiOptimizer(
+        lambda variable: (
+            keras.optimizers.Lamb() if "kernel" in variable.path else keras.optimizers.SGD()
+        )
+    )
+
+
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("make", "reason", "strategy"),
     [
-        (keras.optimizers.Lamb, "Lamb, whose update of a variable differs"),
-        (
-            lambda: keras.optimizers.MultiOptimizer(
-                lambda variable: (
-                    keras.optimizers.Lamb() if "kernel" in variable.path else keras.optimizers.SGD()
-                )
-            ),
-            "Lamb, whose update of a variable differs",
-        ),
-        (keras.optimizers.ScheduleFreeAdamW, "state begins with the values of the weights"),
+        (keras.optimizers.Lamb, "Lamb, whose update of a variable differs", _in_parts),
+        (_several, "Lamb, whose update of a variable differs", _strategy),
+        (_SubclassOfLamb, "no subclasses of them.*_SubclassOfLamb, whose update", _strategy),
+        (_ByGlobalNorm, "_ByGlobalNorm, whose update of a variable differs", _strategy),
+        (keras.optimizers.ScheduleFreeAdamW, "state begins with the values", _in_parts),
+        (lambda: keras.optimizers.Lamb(use_ema=True), "Lamb with use_ema=True", _strategy),
     ],
 )
-def test_optimizers_that_need_whole_variables_are_refused(make, reason):
-    model = _compiled(_strategy(), make)
+def test_optimizers_whose_update_would_be_wrong_are_refused(make, reason, strategy):
+    model = _compiled(strategy(), make)
     before = model.get_weights()
     with pytest.raises(ValueError, match=reason):
         model.fit(_X, _Y, verbose=0)
@@ -94,6 +110,23 @@ class _Unknown(keras.optimizers.SGD):
 def test_state_of_which_nobody_knows_the_variable_is_refused():
     with pytest.raises(ValueError, match="_Unknown, which has made .*own"):
         _compiled(_strategy(), _Unknown).fit(_X, _Y, verbose=0)
+
+
+def test_state_of_several_whole_variables_is_refused(monkeypatch):
+    build, update_step = keras.optimizers.Lamb.build, keras.optimizers.Lamb.update_step
+
+    def with_one_more(self, variables):
+        build(self, variables)
+        self.more = self.add_variable((), name="more")
+
+    def counting(self, gradient, variable, rate):
+        self.assign_add(self.more, 1.0)
+        update_step(self, gradient, variable, rate)
+
+    monkeypatch.setattr(keras.optimizers.Lamb, "build", with_one_more)
+    monkeypatch.setattr(keras.optimizers.Lamb, "update_step", counting)
+    with pytest.raises(ValueError, match="must belong to one variable each.*Lamb with .*more"):
+        _compiled(_strategy(), keras.optimizers.Lamb).fit(_X, _Y, verbose=0)
 
 
 def test_the_state_cannot_be_set_by_hand():

@@ -145,6 +145,36 @@ def test_accumulated_gradients_go_on(writer, reader, tmp_path):
     _assert_equal(other.get_weights(), plain.get_weights())
 
 
+def _whole():
+    return keras.optimizers.Adafactor(1e-2, global_clipnorm=0.5)
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    _usual(
+        ((3, "gradients"), (2, "optimizer")),
+        of=[(w, r) for w in _KINDS[1:5] for r in _KINDS[:5]],
+    ),
+)
+def test_the_state_of_whole_variables_goes_on(writer, reader, tmp_path):
+    plain = _model(_strategy(1, None), _whole)
+    _fit(plain)
+    first = _state(plain)
+    _fit(plain)
+    model = _model(_strategy(*writer), _whole)
+    _fit(model)
+    model.save(tmp_path / "saved.keras")
+    _assert_equal(_state(keras.models.load_model(tmp_path / "saved.keras")), first)
+    with _strategy(*reader).scope():
+        other = keras.models.load_model(tmp_path / "saved.keras")
+    _fit(other)
+    _assert_equal(other.get_weights(), plain.get_weights())
+    other.save_weights(tmp_path / "again.weights.h5")
+    alone = _model(_strategy(1, None), _whole)
+    alone.load_weights(tmp_path / "again.weights.h5")
+    _assert_equal(_state(alone), _state(plain))
+
+
 def test_only_parts_of_accumulated_gradients_exist():
     sizes = {}
     for sharding in ("optimizer", "gradients"):

@@ -112,7 +112,8 @@ from tfdist.compat.partitions import (
     place_of_part,
     server,
 )
-from tfdist.compat.parts import PartVariable, StoredPart, clipping_by, recording_slots
+from tfdist.compat.parts import PartVariable, Slot, StoredPart, clipping_by, recording_slots
+from tfdist.compat.placement import variables_on
 from tfdist.compat.random_numbers import StateOfThread, default_seeds_kept, hook_seeds
 from tfdist.compat.reading import hook_reading
 from tfdist.compat.recovery import (
@@ -174,6 +175,7 @@ __all__ = [
     "SaveableState",
     "ShardedVariable",
     "StateOfThread",
+    "Slot",
     "StoredPart",
     "abort_group",
     "all_to_all",
@@ -284,6 +286,7 @@ __all__ = [
     "unrecorded",
     "updating_first",
     "updating_own_copy",
+    "variables_on",
     "variables_to_build",
     "writes_rows",
     "written_since",

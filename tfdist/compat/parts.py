@@ -111,14 +111,18 @@ class Slot:
 
 
 @contextlib.contextmanager
-def recording_slots() -> Iterator[list[Slot]]:
-    """In this thread, the list gets what optimizers make for trainable variables."""
+def recording_slots(made: Callable[[Slot], None] = lambda slot: None) -> Iterator[list[Slot]]:
+    """In this thread, the list gets what optimizers make for trainable variables.
+
+    Args:
+        made: is called with each of them, at once.
+    """
     found: list[Slot] = []
-    _thread.slots = found
+    _thread.slots, _thread.made = found, made
     try:
         yield found
     finally:
-        _thread.slots = None
+        _thread.slots = _thread.made = None
 
 
 @contextlib.contextmanager
@@ -152,6 +156,7 @@ def _recorded(original: Callable) -> Callable:
         slots = getattr(_thread, "slots", None)
         if slots is not None:
             slots.append(Slot(reference_variable, variable))
+            _thread.made(slots[-1])
         return variable
 
     return add_variable_from_reference

@@ -9,11 +9,13 @@ import keras
 
 from tfdist.arguments import check_instance
 from tfdist.memory.inputs import inputs_of
-from tfdist.memory.tracing import TracedStep, nbytes, slot_bytes, trace
-from tfdist.options import SHARDINGS
+from tfdist.memory.tracing import TracedStep, innermost, nbytes, slot_bytes, trace
+from tfdist.options import Options
+from tfdist.step.sharding.elementwise import needs_whole_variables
+from tfdist.step.sharding.owners import largest_share
 from tfdist.step.sharding.weights import may_be_divided
 from tfdist.structures import Structure
-from tfdist.validation import check_choice, check_integer
+from tfdist.validation import check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,7 @@ def estimate(
     *,
     accumulation_steps: int = 1,
     inputs: Structure = None,
+    offload: str | None = None,
 ) -> Estimate:
     """The memory that each replica needs to train `model`. Nothing is trained.
 
@@ -75,6 +78,7 @@ def estimate(
         accumulation_steps: as for `tfdist.Strategy`.
         inputs: for a model that does not state the shapes of its inputs: what it is called with,
             as tensors, arrays or `tf.TensorSpec`. The first axis may have any size.
+        offload: as for `tfdist.Strategy`. Slots in the memory of the host do not count.
 
     Raises:
         TypeError: for what is no model, and for inputs without shapes.
@@ -98,10 +102,10 @@ def estimate(
     check_integer("batch_size", batch_size, 1)
     check_integer("replicas", replicas, 1)
     check_integer("accumulation_steps", accumulation_steps, 1)
-    check_choice("sharding", sharding, (None, *SHARDINGS))
+    Options(sharding=sharding, offload=offload)  # which checks them
     _check(model)
     step = trace(model, inputs_of(model, math.ceil(batch_size / replicas), inputs))
-    slots = slot_bytes(model)
+    slots = slot_bytes(model) if offload is None else 0
     return of_step(step, model, slots, sharding, replicas, accumulation_steps)
 
 
@@ -115,10 +119,13 @@ def of_step(
 ) -> Estimate:
     """The estimate for a step; `slots` are the bytes of all, the rest is as for `estimate`."""
     accumulated = step.gradients if accumulation_steps > 1 else 0
-    if sharding is not None:
+    optimizer = innermost(model.optimizer)
+    if sharding in ("optimizer", "gradients") and needs_whole_variables(optimizer):
+        sizes = [nbytes(variable) for variable in model.trainable_variables]
+        slots = math.ceil(slots * largest_share(sizes, replicas))
+    elif sharding is not None:
         slots = _part(slots, replicas)
-    if sharding in ("gradients", "parameters"):
-        accumulated = _part(accumulated, replicas)
+        accumulated = accumulated if sharding == "optimizer" else _part(accumulated, replicas)
     if sharding == "parameters" and replicas > 1:
         return _of_weights_in_parts(step, model, slots, replicas, accumulated)
     # While a bucket is summed there are its gradients and its sums.

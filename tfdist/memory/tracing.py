@@ -100,7 +100,7 @@ def slot_bytes(model: keras.Model) -> int:
     Raises:
         ValueError: when Keras cannot make a copy of the optimizer.
     """
-    optimizer = _innermost(model.optimizer)
+    optimizer = innermost(model.optimizer)
     make = maker_of_copies(optimizer)
 
     def count() -> int:
@@ -152,11 +152,12 @@ def _explained(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
         ) from error
 
 
-def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer of the user, without a loss scale and tfdist around it."""
     if isinstance(optimizer, DistributedOptimizer):
-        return _innermost(optimizer.unwrap())
+        return innermost(optimizer.unwrap())
     inner = getattr(optimizer, "inner_optimizer", None)  # with a loss scale around it
-    return optimizer if inner is None else _innermost(inner)
+    return optimizer if inner is None else innermost(inner)
 
 
 def takes_training(model: keras.Model) -> bool:

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step.sharding.elementwise import check_elementwise
+from tfdist.step.sharding.elementwise import check_elementwise, needs_whole_variables
 
 
 def of(model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -> list[str]:
@@ -55,7 +55,8 @@ def refusals(model: keras.Model, optimizer: keras.optimizers.Optimizer | None) -
         try:
             check_elementwise(optimizer)
         except ValueError:
-            found["sharding"] = (
+            kind = 'sharding="parameters"' if needs_whole_variables(optimizer) else "sharding"
+            found[kind] = (
                 f"{type(optimizer).__name__} does not update each element of a weight for itself"
             )
     return found

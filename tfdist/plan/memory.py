@@ -5,6 +5,7 @@ from __future__ import annotations
 from tfdist.local.choices import LocalSteps
 from tfdist.options import SHARDINGS
 from tfdist.plan.workload import Workload
+from tfdist.step.sharding.owners import largest_share
 from tfdist.validation import check_choice
 
 
@@ -21,7 +22,8 @@ def bytes_per_rank(
 
     While the backward pass runs, a rank has whole gradients. So "gradients" needs as much as
     "optimizer"; it only saves memory where gradients are accumulated. With "parameters" a rank has
-    parts of the large weights and of their gradients, and twice the largest weight.
+    parts of the large weights and of their gradients, and twice the largest weight. Where the
+    optimizer looks at whole variables, the rank counts that owns the largest part of them.
 
     Args:
         workload: the model.
@@ -45,9 +47,16 @@ def bytes_per_rank(
         trained = workload.trained_bytes - sum(large) * (1 - 1 / ranks) + max(large, default=0)
     else:
         trained = workload.trained_bytes
-    slots = workload.slot_bytes / (ranks if sharding else 1) if has_slots else 0
+    slots = workload.slot_bytes * _share(workload, ranks, sharding) if has_slots else 0
     copies = 2
     if local is not None:
         copies += 1 + (local.outer_decay > 0) + (local.overlap > 0) * (1 + (residual > 0))
     activations = workload.activation_bytes * samples / workload.batch
     return copies * trained + workload.frozen_bytes + slots + residual + activations
+
+
+def _share(workload: Workload, ranks: int, sharding: str | None) -> float:
+    """The part of the optimizer's state that a rank has, or the rank with the most of it."""
+    if sharding is None or not workload.updates_whole:
+        return 1 / ranks if sharding else 1.0
+    return largest_share([variable.nbytes for variable in workload.variables], ranks)

@@ -40,8 +40,9 @@ class Candidate:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What a model may not go with: its strategy, and the names of its options."""
-        return self.strategy, *self.options
+        """What a model may not go with: its strategy, and its options, with values and without."""
+        given = (f"{name}={value}" for name, value in self.options.items())
+        return self.strategy, *self.options, *given
 
     @property
     def options(self) -> dict[str, str]:

@@ -145,8 +145,9 @@ def with_weights_in_parts(
 ) -> float:
     """The seconds of a step in which each rank keeps its part of the weights.
 
-    Each weight is gathered when its layer needs it, in the forward and in the backward pass, and
-    computing waits: each of the two is half of an all-reduce.
+    Each weight is gathered for the forward and for the backward pass, each of which is half of an
+    all-reduce. They travel while the layer before computes, but the two are taken to follow each
+    other here: so this is an upper bound.
 
     Args:
         parts: as for `synchronous`.

@@ -19,6 +19,7 @@ from tfdist.memory.liveness import Walk
 from tfdist.memory.tracing import maker_of_copies, takes_training
 from tfdist.plan.workload import TracedVariable, Workload
 from tfdist.step.rows import are_summed
+from tfdist.step.sharding.elementwise import needs_whole_variables
 from tfdist.structures import Structure
 
 # An element that is read, mapped and written takes as long as so many multiplications.
@@ -123,6 +124,7 @@ def trace(
         max(0, frozen),
         sums_rows,
         activations,
+        optimizer is not None and needs_whole_variables(optimizer),
     )
 
 

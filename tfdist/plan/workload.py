@@ -49,6 +49,8 @@ class Workload:
         rows_are_summed: whether sparse gradients may travel as tables.
         activation_bytes: the bytes that the forward pass of `batch` samples keeps for the backward
             pass, as far as the trace shows them.
+        updates_whole: whether the optimizer looks at whole variables. With `sharding` each of them
+            belongs to one rank then.
     """
 
     batch: int
@@ -58,6 +60,7 @@ class Workload:
     frozen_bytes: int = 0
     rows_are_summed: bool = False
     activation_bytes: int = 0
+    updates_whole: bool = False
 
     @property
     def trained_bytes(self) -> int:

@@ -114,9 +114,9 @@ class Agreement:
         A step changes weights too, but not in this way.
         """
         states = replica_states(self._model)
-        slots = [own for s in states if isinstance(s, PartsOfState) for own in s.owned]
+        slots = [one for s in states if isinstance(s, PartsOfState) for one in s.checksums()]
         times = [s.times_set() for s in states if isinstance(s, PartsOfWeights)]
-        return [*(checksum_of(self._strategy, own) for own in slots), *times]
+        return [*slots, *times]
 
     def _checksums(self) -> list[int]:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]

@@ -11,6 +11,7 @@ from tfdist.options import Options
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing
+from tfdist.step.sharding.owned_totals import TotalsOfOwned
 from tfdist.step.sharding.parts import NOTHING, Parts
 from tfdist.step.sharding.totals import EarlyPartialTotals, PartialTotals
 from tfdist.step.totals import Totals
@@ -62,6 +63,7 @@ def averaging_of(
     fragments: Sequence[int],
     rows_are_summed: Callable[[], bool],
     in_parts: Mapping[int, Parts] = NOTHING,
+    owners: Sequence[int] = (),
 ) -> Averaging:
     """What is averaged under `options`: the gradients at each update, or parts of them.
 
@@ -76,9 +78,12 @@ def averaging_of(
             tables; see `rows.are_summed`.
         in_parts: how weights of which replicas keep parts are divided, by their positions. The
             backward pass gives parts of the sums of their gradients, of the shapes in `specs`.
+        owners: for each variable the one replica that updates it; empty if all replicas do.
     """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     sharding = options.sharded(replicas)
+    if owners:
+        return TotalsOfOwned(options, specs, owners)
     if sharding is not None:
         early = sharding != "optimizer" and options.accumulation_steps > 1
         kind = EarlyPartialTotals if early else PartialTotals

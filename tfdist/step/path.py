@@ -72,6 +72,7 @@ class StepPath:
             numbers_of(places),
             functools.partial(rows.are_summed, optimizer),
             in_parts,
+            update.owners,
         )
         self.accumulator: GradientAccumulator | None = None
         if options.accumulation_steps > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,13 @@ class Entry:
         variable: the variable.
         places: the parts of the variable as a file holds them: key, index of the part, shape.
         shared: whether all replicas have the same values after all.
+        holders: the replicas that have values; None for all.
     """
 
     variable: tf.Variable
     places: list[Place]
     shared: bool = False
+    holders: Sequence[int] | None = None
 
     @property
     def empty(self) -> np.ndarray:

@@ -105,7 +105,7 @@ class ReplicaValues(SaveableState, tf.Module):
         return [
             (entry, replica)
             for entry in self.entries()
-            for replica in ((0,) if entry.shared or kind == SUM else replicas)
+            for replica in ((0,) if entry.shared or kind == SUM else entry.holders or replicas)
         ]
 
     def _local(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
@@ -119,8 +119,16 @@ class ReplicaValues(SaveableState, tf.Module):
         """
         if self._processes.may_change:
             return [self._processes.steps]
+        return [checksum(local) for entry in self.entries() for local in self.held(entry)]
+
+    def held(self, entry: Entry) -> list[tf.Variable]:
+        """The values that this process' replicas have."""
+        local = self._local(entry.variable)
+        first = self._processes.rank * len(local)
         return [
-            checksum(local) for entry in self.entries() for local in self._local(entry.variable)
+            variable
+            for replica, variable in enumerate(local, start=first)
+            if entry.holders is None or replica in entry.holders
         ]
 
     def _local_rows(self) -> dict[str, np.ndarray]:

@@ -14,6 +14,8 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.options import Options
 from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding.elementwise import needs_whole_variables
+from tfdist.step.sharding.owned_update import UpdateOfOwned
 from tfdist.step.sharding.update import UpdateOfParts
 
 _Optimizer = keras.optimizers.Optimizer
@@ -25,10 +27,12 @@ class Update(Protocol):
     Attributes:
         optimizer: the Keras optimizer that updates, below any loss scaling.
         state: what each replica has for itself of the optimizer's state; None if nothing.
+        owners: for each variable the one replica that updates it; empty if all replicas do.
     """
 
     optimizer: keras.optimizers.Optimizer
     state: ReplicaState | None
+    owners: Sequence[int]
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the state for `variables`, the trainable ones, in the strategy's scope."""
@@ -70,6 +74,7 @@ class WholeVariables(Update):
     """
 
     state = None
+    owners = ()
 
     def __init__(self, optimizer: keras.optimizers.Optimizer):
         self._given = optimizer
@@ -129,6 +134,11 @@ def update_of(options: Options, optimizer: keras.optimizers.Optimizer) -> Update
         optimizer: the Keras optimizer as the user gave it.
     """
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if options.sharded(replicas) is not None:
-        return UpdateOfParts(optimizer, options)
-    return WholeVariables(optimizer)
+    sharding = options.sharded(replicas)
+    if sharding is None:
+        return WholeVariables(optimizer)
+    # Where replicas have parts of the weights only, nobody has a whole variable.
+    in_parts = UpdateOfParts(optimizer, options)
+    if sharding == "parameters" or not needs_whole_variables(in_parts.optimizer):
+        return in_parts
+    return UpdateOfOwned(optimizer, options)

@@ -24,7 +24,7 @@ from tfdist.options import Options
 from tfdist.step import end_of_data, keras_steps, local_step, own_loops, replica, weighting
 from tfdist.step import logs as step_logs
 from tfdist.step.compiled import compiled
-from tfdist.step.sharding import gathered_again
+from tfdist.step.sharding import gathered_again, offload
 from tfdist.strategies import wrapping
 from tfdist.strategies.apart import ApartStrategy
 from tfdist.structures import Structure
@@ -51,6 +51,7 @@ class SynchronousStrategy(ApartStrategy):
 
     def _init_synchronous(self, options: Options, engine: Engine) -> None:
         self._init_options(options)
+        offload.check_offload(options, self.extended.worker_devices, engine.processes.size)
         self.engine = engine
         self.processes = engine.processes
         self._init_balance(options)

@@ -95,6 +95,12 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
                 "cannot compile. Compile with `jit_compile=False`, or take another `sharding`. "
                 "Received: jit_compile=True, sharding='parameters' with several replicas"
             )
+        if model.jit_compile and self.options.offload is not None:
+            raise ValueError(
+                "With `offload` a step runs on the device and on its host, which XLA cannot "
+                "compile. Compile with `jit_compile=False`, or leave out `offload`. "
+                f"Received: jit_compile=True, offload={self.options.offload!r}"
+            )
         local = getattr(self, "local", None)
         if model.jit_compile and self.compiles_replicas and local is not None:
             raise ValueError(

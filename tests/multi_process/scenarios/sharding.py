@@ -16,7 +16,7 @@ STEPS = 3  # micro-batches of an update
 KINDS = {"optimizer": 1, "gradients": STEPS, "parameters": STEPS}
 
 
-def _model(strategy, **options):
+def _model(strategy, kind=keras.optimizers.Adam, **options):
     keras.utils.set_random_seed(7)
     with strategy.scope():
         words, numbers = keras.Input((4,), dtype="int32"), keras.Input((5,))
@@ -25,7 +25,7 @@ def _model(strategy, **options):
         hidden = keras.layers.Concatenate()([embedded, keras.layers.Dense(7)(numbers)])
         outputs = keras.layers.Dense(3, kernel_constraint="max_norm")(hidden)
         model = keras.Model([words, numbers], outputs)
-        model.compile(keras.optimizers.Adam(1e-2, global_clipnorm=0.1, **options), "mse")
+        model.compile(kind(1e-2, global_clipnorm=0.1, **options), "mse")
     return model
 
 
@@ -78,6 +78,69 @@ def resumed(here):
         weights["without sharding"] = _weights(other)
         found[sharding] = {"weights": weights, "own": own, "all": 2 * model.count_params()}
     return found
+
+
+# Optimizers that look at whole variables, and the sharding and micro-batches to try them with.
+WHOLE = {
+    "Lamb": (keras.optimizers.Lamb, "optimizer", 1),
+    "Adafactor": (keras.optimizers.Adafactor, "gradients", STEPS),
+    "Muon": (keras.optimizers.Muon, "gradients", 1),
+}
+
+
+def owned(here):
+    """The weights after four epochs, in one go and resumed, and what this process keeps."""
+    found = {}
+    for name, (kind, sharding, steps) in WHOLE.items():
+        strategy = here.make(sharding=sharding, accumulation_steps=steps)
+        file = here.folder / f"{name}.keras"
+        model = _model(strategy, kind)
+        backup = keras.callbacks.BackupAndRestore(here.folder / name, delete_checkpoint=False)
+        _fit(model, 2, callbacks=[backup])
+        model.save(file)
+        here.meet()
+        _fit(model, 4, first=2)
+        state = model.optimizer.parts_of_state
+        weights = {"whole": _weights(model)}
+        for way, other in (
+            ("saved", strategy),
+            ("without sharding", here.make(accumulation_steps=steps)),
+        ):
+            with other.scope():
+                loaded = keras.models.load_model(file)
+            _fit(loaded, 4, first=2)
+            weights[way] = _weights(loaded)
+        again = _model(strategy, kind)
+        _fit(again, 4, callbacks=[backup])
+        weights["backed up"] = _weights(again)
+        own = sum(part.numpy().size for e in state.entries() for part in state.held(e))
+        everything = sum(variable.shape.num_elements() for variable in state.owned)
+        found[name] = {"weights": weights, "own": own, "all": everything}
+    found["one"] = _with_one_variable(here.make(sharding="optimizer"))
+    return found
+
+
+def _with_one_variable(strategy):
+    """The weights of a model with a single variable: all ranks but one have nothing to give."""
+    with strategy.scope():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, use_bias=False)])
+        model.compile(keras.optimizers.Lamb(1e-2), "mse")
+    model.fit(tf.data.Dataset.from_tensor_slices((_X, _Y)).batch(8), epochs=2, verbose=0)
+    return _weights(model)
+
+
+def reference_of_one():
+    """The same on one device."""
+    return _with_one_variable(tfdist.MirroredStrategy(["CPU:0"]))
+
+
+def reference_of_owned(name):
+    """The same on one device."""
+    kind, _, steps = WHOLE[name]
+    model = _model(tfdist.MirroredStrategy(["CPU:0"], accumulation_steps=steps), kind)
+    _fit(model, 4)
+    return _weights(model)
 
 
 def averaged(here):

@@ -1,4 +1,4 @@
-"""Finds out whether an optimizer treats each element of a variable for itself."""
+"""Which optimizers treat each element for itself, and which look at whole variables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ _SHAPES = ((4, 6), (2, 3, 2, 2))
 _UPDATES = 3
 _RATE = 0.01
 _TOLERANCE = 1e-6
+# Keras' own optimizers that look at whole variables, one by one. A trial does not show that all
+# state belongs to one variable each, so no other optimizer is taken, and no subclass of these.
+_OF_WHOLE_VARIABLES = (
+    keras.optimizers.Lamb,
+    keras.optimizers.Adafactor,
+    keras.optimizers.Muon,
+    keras.optimizers.ScheduleFreeAdamW,
+)
 
 
 def check_elementwise(optimizer: keras.optimizers.Optimizer) -> None:
@@ -32,9 +40,25 @@ def check_elementwise(optimizer: keras.optimizers.Optimizer) -> None:
         raise ValueError(
             "With `sharding` each replica updates a part of every variable. That is right for "
             "optimizers that treat each element for itself, such as Adam. This one does not, or "
-            "it could not be tried: leave `sharding` out, or take another optimizer. "
+            "it could not be tried: leave `sharding` out, or take another optimizer. Of those that "
+            "look at whole variables, Keras' Lamb, Adafactor, Muon and ScheduleFreeAdamW, but no "
+            'subclasses of them, go with sharding="optimizer" and "gradients". '
             f"Received: {type(optimizer).__name__}, {problem}"
         )
+
+
+def needs_whole_variables(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer updates each variable for itself, but not each element, as Lamb does.
+
+    Args:
+        optimizer: as the user gave it, below any loss scaling.
+    """
+    return type(optimizer) in _OF_WHOLE_VARIABLES
+
+
+def begins_with_values(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether the state of such an optimizer begins with the values of the weights."""
+    return type(optimizer) is keras.optimizers.ScheduleFreeAdamW
 
 
 def _problem(kind: type[keras.optimizers.Optimizer], config: dict[str, Any]) -> str | None:

@@ -5,6 +5,9 @@ memory from one to the other. While a step is traced, this module notes which la
 weight. When the tape comes to the output of the layer, it gathers the weight again, and when the
 step is traced, the operations of the backward pass get that weight in place of the first one.
 Where there is no graph, as in an eager step, whole weights stay.
+
+The weights of one layer travel while another one computes: in the forward pass the one that is
+called before, in the backward pass the one that is called after. A third layer's weights wait.
 """
 
 from __future__ import annotations
@@ -47,19 +50,21 @@ class Read:
     is_old: bool = False
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Call:
     """A call of a layer in a step.
 
     Attributes:
         graph: what the call is traced in.
-        inputs: the tensors that the layer is given.
         reads: the weights that it has read, and its inner layers have not.
+        outputs: the tensors that the layer has returned; none while the call is under way.
+        begun: the passes of tapes for which its weights are gathered again.
     """
 
     graph: tf.Graph
-    inputs: list[tf.Tensor]
     reads: list[Read] = dataclasses.field(default_factory=list)
+    outputs: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    begun: list[Any] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -69,12 +74,14 @@ class Trace:
     Attributes:
         graph: what the step is traced in.
         calls: of layers, that are under way; the innermost is the last.
+        readers: the calls that have read weights, in the order in which they have begun to.
         reads: all of them.
         sums: the gradients that were summed in the backward pass.
     """
 
     graph: tf.Graph
     calls: list[Call] = dataclasses.field(default_factory=list)
+    readers: list[Call] = dataclasses.field(default_factory=list)
     reads: list[Read] = dataclasses.field(default_factory=list)
     sums: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
@@ -123,13 +130,24 @@ def read(
         )
     call = next((call for call in reversed(trace.calls) if call.graph is trace.graph), None)
     with trace.graph.as_default():
-        found = gather(variable, () if call is None else call.inputs)
+        found = gather(variable, () if call is None else _last_but_one(trace, call))
         whole = link(variable, found)
     if call is not None:
+        if not call.reads:
+            trace.readers.append(call)
         noted = Read(variable, whole, gather)
         call.reads.append(noted)
         trace.reads.append(noted)
     return whole
+
+
+def _last_but_one(trace: Trace, call: Call) -> list[tf.Tensor]:
+    """What the weights of a layer wait for: the layer before the one that is under way then.
+
+    So they travel while one layer computes, and there are whole weights of two layers at a time.
+    """
+    ended = [one for one in trace.readers if one.outputs and one is not call]
+    return ended[-2].outputs if len(ended) > 1 else []
 
 
 def note_sum(summed: tf.Tensor) -> None:
@@ -148,14 +166,16 @@ def call_layer(call: Callable, /, *args: Structure, **kwargs: Structure) -> Any:
     if trace is None or tf.executing_eagerly():
         return call(*args, **kwargs)
     graph = tf.compat.v1.get_default_graph()
-    inputs = _tensors_of(graph, (args, kwargs))
-    under_way = Call(graph, inputs)
+    under_way = Call(graph)
     trace.calls.append(under_way)
     try:
         outputs = call(*args, **kwargs)
     finally:
         trace.calls.pop()
-    return _with_backward(trace, under_way.reads, outputs) if under_way.reads else outputs
+    if not under_way.reads:
+        return outputs
+    under_way.outputs = _tensors_of(graph, outputs)
+    return _with_backward(trace, under_way, outputs)
 
 
 def _tensors_of(graph: tf.Graph, structure: Structure) -> list[tf.Tensor]:
@@ -163,7 +183,7 @@ def _tensors_of(graph: tf.Graph, structure: Structure) -> list[tf.Tensor]:
     return [t for t in flat if tf.is_symbolic_tensor(t) and t.graph is graph]
 
 
-def _with_backward(trace: Trace, reads: list[Read], outputs: Structure) -> Any:
+def _with_backward(trace: Trace, call: Call, outputs: Structure) -> Any:
     """`outputs` of a layer, at which a tape gathers the weights of the layer again."""
     flat = tf.nest.flatten(outputs)
     places = [
@@ -174,18 +194,12 @@ def _with_backward(trace: Trace, reads: list[Read], outputs: Structure) -> Any:
     if not places:
         return outputs
 
-    begun: list[Any] = []  # the passes of tapes that have come to the layer
-
     def gather(gradient: tf.Tensor) -> tf.Tensor:
-        tape_pass = _pass()
-        if tf.compat.v1.get_default_graph() is trace.graph and not (
-            tape_pass is not None and any(tape_pass is one for one in begun)
-        ):
-            begun.append(tape_pass)
-            for one in reads:
-                if not one.is_old:
-                    whole = one.gather(one.variable, [gradient, *trace.sums[-1:]])
-                    one.again.append((compat.operations_so_far(), whole))
+        if tf.compat.v1.get_default_graph() is trace.graph:
+            _gather_again(trace, call, gradient)
+            before = trace.readers[: trace.readers.index(call)]
+            if before and _pass() is not None:  # its weights travel while this layer computes
+                _gather_again(trace, before[-1], gradient)
         return gradient
 
     # One by one: an output that nobody uses must not get a gradient of zeros.
@@ -196,6 +210,18 @@ def _with_backward(trace: Trace, reads: list[Read], outputs: Structure) -> Any:
     for place in places:
         flat[place] = compat.stand_in(flat[place], passed)
     return tf.nest.pack_sequence_as(outputs, flat)
+
+
+def _gather_again(trace: Trace, call: Call, gradient: tf.Tensor) -> None:
+    """Gathers the weights of a layer, once in a pass of a tape, after a gradient is there."""
+    tape_pass = _pass()
+    if tape_pass is not None and any(tape_pass is one for one in call.begun):
+        return
+    call.begun.append(tape_pass)
+    for one in call.reads:
+        if not one.is_old:
+            whole = one.gather(one.variable, [gradient, *trace.sums[-1:]])
+            one.again.append((compat.operations_so_far(), whole))
 
 
 def _pass() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -51,6 +51,11 @@ class Parts:
     def size(self) -> int:
         """The number of elements of the variable."""
         return math.prod(self.shape)
+
+    @property
+    def holders(self) -> Sequence[int]:
+        """The replicas that have a part: all."""
+        return range(self.replicas)
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""The optimizer's state of which each replica has a part, and how it is saved as a whole."""
+"""The optimizer's state of which each replica has its own, and how it is saved as a whole."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import tensorflow as tf
 
 from tfdist.step.replica_rows import PER_REPLICA, Entry
 from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding.owners import Owned
 from tfdist.step.sharding.parts import Parts
 
 
 @dataclasses.dataclass(frozen=True)
 class SlotInParts:
-    """One of an optimizer's variables, of which each replica has its part.
+    """One of an optimizer's variables, of which each replica has its part, or one replica has all.
 
     Attributes:
         variable: has the part of each replica.
-        parts: how the whole variable is divided.
+        parts: how the whole variable is divided, or who owns it.
     """
 
     variable: keras.Variable
-    parts: Parts
+    parts: Parts | Owned
 
 
 class _NoCheckpoint(tf.train.experimental.PythonState):
@@ -67,9 +68,17 @@ class PartsOfState(ReplicaState):
     def entries(self) -> list[Entry]:
         """The parts."""
         return [
-            Entry(slot.variable.value, [(str(number), ..., slot.parts.part_shape)])
+            Entry(
+                slot.variable.value,
+                [(str(number), ..., slot.parts.part_shape)],
+                holders=slot.parts.holders,
+            )
             for number, slot in enumerate(self._slots)
         ]
+
+    def checksums(self) -> list[int]:
+        """What tells whether what this process has was changed."""
+        return self._checksums()
 
     def position(self) -> int:
         """The number of updates."""
@@ -130,7 +139,7 @@ class PartsOfState(ReplicaState):
         """
         try:
             for slot in self._slots:
-                of_replicas = [next(rows) for _ in range(slot.parts.replicas)]
+                of_replicas = [next(rows) for _ in slot.parts.holders]
                 yield slot, slot.parts.array_of_parts(of_replicas)
         finally:
             for _ in rows:
@@ -144,6 +153,6 @@ class PartsOfState(ReplicaState):
 
     def start_anew(self) -> None:
         """Sets the parts to zero."""
-        for variable in self.owned:
-            for own in self._strategy.experimental_local_results(variable):
+        for entry in self.entries():
+            for own in self.held(entry):
                 own.assign(tf.zeros_like(own))

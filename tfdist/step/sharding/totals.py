@@ -18,16 +18,12 @@ from tfdist.step.sharding.exchange import reduce_scatter
 from tfdist.step.sharding.parts import NOTHING, Parts
 
 
-class PartialTotals:
-    """Gives each replica its parts of the gradients' sums.
+class OwnGradients:
+    """What accumulates each replica's own gradients, and compresses nothing.
 
     Args:
         options: the bucket size.
         specs: the trainable variables' shapes and dtypes.
-        paths: the trainable variables' paths.
-        replicas: the number of replicas.
-        in_parts: how variables are divided whose gradients, and `specs`, are parts of sums already;
-            by their positions.
 
     Attributes:
         compressed: None; gradients are not compressed.
@@ -38,19 +34,9 @@ class PartialTotals:
     compressed: CompressedExchange | None = None
     make_accumulator: Callable[..., GradientAccumulator] = GradientAccumulator
 
-    def __init__(
-        self,
-        options: Options,
-        specs: Sequence[tf.TensorSpec],
-        paths: Sequence[str],
-        replicas: int,
-        in_parts: Mapping[int, Parts] = NOTHING,
-    ):
+    def __init__(self, options: Options, specs: Sequence[tf.TensorSpec]):
         self._bucket_bytes = options.bucket_bytes
         self._specs = list(specs)
-        self._paths = list(paths)
-        self._summed = frozenset(in_parts)
-        self._parts = [in_parts.get(p) or Parts.of(spec, replicas) for p, spec in enumerate(specs)]
         self.accumulated = self._specs
 
     def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
@@ -60,6 +46,32 @@ class PartialTotals:
     def to_accumulate(self, packing: Packing, packed: list) -> tuple[Packing, list]:
         """What is accumulated: the replica's own gradients."""
         return packing, packed
+
+
+class PartialTotals(OwnGradients):
+    """Gives each replica its parts of the gradients' sums.
+
+    Args:
+        options: the bucket size.
+        specs: the trainable variables' shapes and dtypes.
+        paths: the trainable variables' paths.
+        replicas: the number of replicas.
+        in_parts: how variables are divided whose gradients, and `specs`, are parts of sums already;
+            by their positions.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        specs: Sequence[tf.TensorSpec],
+        paths: Sequence[str],
+        replicas: int,
+        in_parts: Mapping[int, Parts] = NOTHING,
+    ):
+        super().__init__(options, specs)
+        self._paths = list(paths)
+        self._summed = frozenset(in_parts)
+        self._parts = [in_parts.get(p) or Parts.of(spec, replicas) for p, spec in enumerate(specs)]
 
     def sum(self, packing: Packing, packed: list, number: tf.Tensor) -> list[Any]:
         """This replica's parts of the sums; None where there is no gradient."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -17,13 +16,14 @@ from tfdist.step.local_context import check_copies, index_of_replica
 from tfdist.step.sharding.clipping import clip_parts
 from tfdist.step.sharding.elementwise import check_elementwise
 from tfdist.step.sharding.exchange import all_gather
+from tfdist.step.sharding.kept import ShardedUpdate
 from tfdist.step.sharding.parts import Parts
-from tfdist.step.sharding.state import PartsOfState, SlotInParts
+from tfdist.step.sharding.state import SlotInParts
 
 _Optimizer = keras.optimizers.Optimizer
 
 
-class UpdateOfParts:
+class UpdateOfParts(ShardedUpdate):
     """The user's optimizer updates this replica's part of each variable.
 
     The whole variables are the truth: a part takes its value from them before each update, so that
@@ -32,20 +32,10 @@ class UpdateOfParts:
     Args:
         optimizer: the optimizer as the user gave it.
         options: the bucket size.
-
-    Attributes:
-        optimizer: the optimizer that updates, below any loss scaling.
-        state: the parts of the optimizer's state; None before `build`.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, options: Options):
-        self._given = optimizer
-        scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        self.optimizer = optimizer.inner_optimizer if scales else optimizer
-        self.state: PartsOfState | None = None
-        self._bucket_bytes = options.bucket_bytes
-        self._strategy = tf.distribute.get_strategy()
-        self._variables: list[keras.Variable] = []
+        super().__init__(optimizer, options)
         self._parts: list[Parts] = []
         self._own: list[compat.PartVariable] = []
         self._whole: list[int] = []  # the places of variables that replicas have whole
@@ -65,50 +55,21 @@ class UpdateOfParts:
         replicas = self._strategy.num_replicas_in_sync
         self._variables = list(variables)
         self._parts = [Parts.of(tf.TensorSpec(v.shape, v.dtype), replicas) for v in variables]
-        self._own = [
-            (compat.StoredPart if compat.is_sharded(variable) else compat.PartVariable)(
-                parts.part_shape, variable
-            )
-            for parts, variable in zip(self._parts, variables)
-        ]
         self._whole = [n for n, v in enumerate(variables) if not compat.is_sharded(v)]
-        with compat.recording_slots() as slots:
+        with self._making_state(), compat.recording_slots() as slots:
+            self._own = [
+                (compat.StoredPart if compat.is_sharded(variable) else compat.PartVariable)(
+                    parts.part_shape, variable
+                )
+                for parts, variable in zip(self._parts, variables)
+            ]
             self._given.build(list(self._own))
         for optimizer in self._optimizers():
             if optimizer not in known:  # a `MultiOptimizer` may choose them by variable
                 check_elementwise(optimizer)
         self._check_common([slot.variable for slot in slots])
         parts_of = {id(own): parts for own, parts in zip(self._own, self._parts)}
-        self.state = PartsOfState(
-            [SlotInParts(slot.variable, parts_of[id(slot.of)]) for slot in slots],
-            lambda: int(self.number().numpy()),
-        )
-        if self.optimizer is not self._given:
-            # Keras also saves the optimizer inside one that scales losses, by itself.
-            own: Any = self.optimizer
-            own.save_own_variables = functools.partial(self._save, own)
-            own.load_own_variables = functools.partial(self._load, own)
-
-    def _check(self, variables: list[keras.Variable]) -> None:
-        if self._given.built:
-            raise ValueError(
-                "With `sharding` an optimizer's state is made for parts of variables. Give an "
-                "optimizer that has not been built, and load its state afterwards. "
-                f"Received: {self._given.name}, which is built"
-            )
-        for name in ("save_own_variables", "load_own_variables"):
-            if getattr(type(self.optimizer), name) is not getattr(_Optimizer, name):
-                raise ValueError(
-                    "With `sharding` an optimizer's state is saved in Keras' own layout. Leave "
-                    "`sharding` out for an optimizer that saves in another one. Received: "
-                    f"{type(self.optimizer).__name__}, which has a `{name}` of its own"
-                )
-        overwritten = [v.path for v in variables if getattr(v, "overwrite_with_gradient", False)]
-        if overwritten:
-            raise ValueError(
-                "With `sharding` variables cannot take their gradient as their value (float8 "
-                f"training). Received: {overwritten}"
-            )
+        self._keep([SlotInParts(slot.variable, parts_of[id(slot.of)]) for slot in slots])
 
     def _check_common(self, in_parts: list[keras.Variable]) -> None:
         """Raises ValueError for state that may belong to one variable, and is not known to."""
@@ -123,10 +84,6 @@ class UpdateOfParts:
                 f"which variable it is for. Received: {type(self.optimizer).__name__}, which has "
                 f"made {unknown} otherwise"
             )
-
-    def number(self) -> tf.Tensor:
-        """The optimizer's `iterations`."""
-        return tf.convert_to_tensor(self.optimizer.iterations.value)
 
     def apply(
         self, gradients: list, variables: list[keras.Variable], after: Sequence[Any] = ()
@@ -146,6 +103,7 @@ class UpdateOfParts:
         with tf.control_dependencies(ready):
             self._read_parts(read, dict(zip(given, gradients)))
             with (
+                self._updating(),
                 compat.updating_own_copy(index_of_replica(), one_by_one=self._saves_memory),
                 compat.applying_reduced_gradients(),
                 compat.clipping_by(clip_parts),
@@ -159,10 +117,6 @@ class UpdateOfParts:
     @staticmethod
     def _with_gradients(places: list[int], gradients: list) -> list[int]:
         return [place for place, gradient in zip(places, gradients) if gradient is not None]
-
-    def _optimizers(self) -> list[keras.optimizers.Optimizer]:
-        """The optimizer, or those that a `MultiOptimizer` consists of."""
-        return list(getattr(self.optimizer, "optimizers", [self.optimizer]))
 
     def _read_parts(self, places: Sequence[int], gradients: Mapping[int, Any]) -> None:
         """Takes the values of parts from the whole variables; in replica context.
@@ -225,14 +179,6 @@ class UpdateOfParts:
         for place in places:
             self._own[place].clear(index_of_replica())
 
-    def set_weights(self, weights: list) -> None:
-        """Refuses: one process has the parts of its replicas only."""
-        raise ValueError(
-            "With `sharding` the variables of an optimizer are parts. Set them with "
-            "`model.load_weights` or `keras.models.load_model`. "
-            f"Received: set_weights of {self._given.name} with {len(weights)} arrays"
-        )
-
     def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
         """Lets the optimizer end training, if it does anything then; in cross-replica context."""
         del variables  # those that the optimizer was built for
@@ -261,22 +207,3 @@ class UpdateOfParts:
                 strategy.extended.call_for_each_replica(end)
 
         end_everywhere()
-
-    def save_own_variables(self, store: dict) -> None:
-        """Writes whole variables in Keras' layout."""
-        self._save(self._given, store)
-
-    def load_own_variables(self, store: dict) -> None:
-        """Reads whole variables in Keras' layout, and keeps the parts."""
-        self._load(self._given, store)
-
-    def _save(self, optimizer: keras.optimizers.Optimizer, store: dict) -> None:
-        if self.state is not None:
-            self.state.write(optimizer.variables, store)
-
-    def _load(self, optimizer: keras.optimizers.Optimizer, store: dict) -> None:
-        if self.state is None or len(store.keys()) != len(optimizer.variables):
-            # This says why it reads nothing.
-            _Optimizer.load_own_variables(optimizer, store)
-        else:
-            self.state.read(optimizer.variables, store)

@@ -59,11 +59,14 @@ class HorovodEngine(Engine):
         """`tensor` in `shape`, a vector, made so that TensorFlow cannot see a constant.
 
         Horovod's operations are not marked as stateful. If the input is a constant (the static size
-        of a batch, the gradient of no samples), TensorFlow runs the operation while it optimizes
-        the graph. A rank that traces alone would then wait for the others. A reshape copies
-        nothing.
+        of a batch, the gradient of no samples, the zeros of a rank that has nothing to give),
+        TensorFlow runs the operation while it optimizes the graph. A rank that traces alone would
+        then wait for the others. A slice that begins where a variable says has values that nobody
+        knows, also of zeros. Only a reshape to such a shape is not enough: TensorFlow knows what a
+        reshape of a vector to a vector gives. Neither copies anything.
         """
-        return tf.reshape(tensor, shape + self._zero.read_value())
+        flat = tf.reshape(tensor, [-1])
+        return tf.reshape(tf.slice(flat, self._zero.read_value()[None], [-1]), shape)
 
     def _left(self, result: tf.Tensor) -> None:
         """Keeps an operation in the graph: TensorFlow drops results that are multiplied by zero.
