@@ -61,6 +61,7 @@ def test_where_nobody_could_use_reducers_they_are_refused(launcher, options, cou
     assert text in finished.stderr.decode()
 
 
+@pytest.mark.full
 def test_a_reducer_that_dies_is_named(launcher):
     finished = launcher.run(_TRAINING, "--reducers", "1", timeout=120)
     assert finished.returncode == 137

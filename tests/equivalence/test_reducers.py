@@ -6,15 +6,8 @@ from tests.equivalence import compare
 from tests.equivalence.columns import REDUCED
 from tests.equivalence.parameters import cells
 
-_USUAL = {
-    "multi_worker-2-reducers": (
-        "accumulation_steps=3, steps_per_execution=4, remainders",
-        "two optimizers (GAN)",
-    )
-}
 
-
-@pytest.mark.parametrize(("column", "feature"), list(cells(REDUCED, _USUAL)))
+@pytest.mark.parametrize(("column", "feature"), list(cells(REDUCED, {})))
 def test_training_with_reducers_equals_one_device(column, feature, results):
     ranks = results.of(column, feature)
     problems = compare.problems(ranks, results.reference(feature), None, history=feature.history)
