@@ -58,7 +58,8 @@ class Launcher:
 
     def environment(self, **changes):
         environ = {**os.environ, "TMPDIR": str(self.temporary), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        for name in (*ranks.threads(1), *ranks.ALLOCATOR, "TF_CONFIG", "PYTHONUNBUFFERED"):
+        own = ("TF_CONFIG", "PYTHONUNBUFFERED", "HOROVOD_FUSION_THRESHOLD")
+        for name in (*ranks.threads(1), *ranks.ALLOCATOR, *own):
             environ.pop(name, None)
         return {**environ, **changes}
 

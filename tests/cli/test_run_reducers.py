@@ -89,5 +89,4 @@ def test_workers_at_different_sums_end_the_job(launcher):
     """
     finished = launcher.run(body, "--reducers", "1", timeout=120)
     assert finished.returncode == 1
-    assert "reducer 0 ended with exit status 1" in messages(finished)[0]
     assert "The workers are at different sums" in finished.stderr.decode()
