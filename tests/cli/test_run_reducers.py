@@ -89,4 +89,6 @@ def test_workers_at_different_sums_end_the_job(launcher):
     """
     finished = launcher.run(body, "--reducers", "1", timeout=120)
     assert finished.returncode == 1
-    assert "The workers are at different sums" in finished.stderr.decode()
+    # Who sees it first says so: the reducer, or a rank that the reducer has left.
+    said = finished.stderr.decode()
+    assert "The workers are at different sums" in said or "lost its connection to" in said

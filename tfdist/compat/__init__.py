@@ -70,13 +70,7 @@ from tfdist.compat.graphs import (
     traced_function,
     written_since,
 )
-from tfdist.compat.groups import (
-    abort_group,
-    form_group,
-    jobs_with_reducers,
-    join_as_reducer,
-    look_after_workers,
-)
+from tfdist.compat.groups import abort_group, form_group, jobs_with_reducers
 from tfdist.compat.initial_rows import CHIEF
 from tfdist.compat.launching import (
     all_to_all,
@@ -199,8 +193,6 @@ __all__ = [
     "forget_custom_gradients",
     "form_group",
     "jobs_with_reducers",
-    "join_as_reducer",
-    "look_after_workers",
     "function_graph",
     "innermost_function",
     "gather",

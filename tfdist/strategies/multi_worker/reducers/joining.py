@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.cluster import Cluster
+from tfdist.compat.groups import look_after_workers
 from tfdist.options import Options
 from tfdist.strategies.multi_worker.reducers.serving import serve
 
@@ -28,7 +28,7 @@ def joined_reducers(cluster: Cluster | None, options: Options) -> int:
     if cluster.task_type == "reducer":
         serve(cluster)
         raise SystemExit(0)
-    compat.look_after_workers(cluster.jobs)
+    look_after_workers(cluster.jobs)
     return reducers
 
 

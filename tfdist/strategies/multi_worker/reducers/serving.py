@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfdist import compat
 from tfdist.cluster import Cluster, chief, vanishing, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
 from tfdist.cluster.peers import connect_timeout
+from tfdist.compat.groups import join_as_reducer
 from tfdist.strategies.multi_worker.reducers.exchange import Cut, of_reducer
 from tfdist.strategies.multi_worker.reducers.told import Told, await_told, pair_of
 
@@ -34,7 +34,7 @@ def serve(cluster: Cluster) -> None:
     everyone = (*cluster.workers, *cluster.jobs["reducer"])
     os.environ.update(without_proxy(os.environ, everyone))
     wait_for_peers(everyone, cluster.size + cluster.task_index)
-    compat.join_as_reducer(cluster.jobs, cluster.task_index)
+    join_as_reducer(cluster.jobs, cluster.task_index)
     vanishing.watch(everyone)
     reducer = _Reducer(cluster)
     threading.Thread(target=reducer.listen, daemon=True).start()
