@@ -36,7 +36,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--reducers", type=int, nargs="+", default=[0, 4], help="0: a ring")
     parser.add_argument("--size", type=int, default=40_000_000, help="of the vector, in bytes")
     parser.add_argument("--rates", nargs="+", choices=RATES, default=list(RATES))
-    parser.add_argument("--pieces", type=int, default=16, help="of a vector, with Horovod")
     parser.add_argument("--rounds", type=int, default=7)
     pages.add_output_options(parser, pages.ALGORITHMS_PAGE)
     return parser.parse_args()
@@ -58,10 +57,9 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for rate in arguments.rates:
         for backend in arguments.backends:
-            for reducers in arguments.reducers:
+            for reducers in arguments.reducers if backend == "multi_worker" else [0]:
                 given = ["--backend", backend, "--workers", arguments.workers]
-                given += ["--size", arguments.size, "--pieces", arguments.pieces]
-                given += ["--rounds", arguments.rounds]
+                given += ["--size", arguments.size, "--rounds", arguments.rounds]
                 start = on_hosts(arguments.workers + reducers, rate)
                 rounds = runner.written("reduction_servers_ranks", *given, start=start)
                 row = {"rate": rate, "backend": backend, "reducers": reducers, "rounds": rounds}

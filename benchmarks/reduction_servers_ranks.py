@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from benchmarks.all_reduce import servers
 from tests.traffic.joining import PORT, join
 from tfdist.engines.processes import Processes
 from tfdist.step.exchange import all_reduce
@@ -46,15 +45,13 @@ def idle_seconds() -> float:
     return sum(map(int, fields[4:6])) / os.sysconf("SC_CLK_TCK")
 
 
-def timed(
-    step: Exchange, own: tf.Tensor, processes: Processes, workers: Sequence[int]
-) -> dict[str, float]:
+def timed(step: Exchange, own: tf.Tensor, processes: Processes) -> dict[str, float]:
     """An exchange that all begin together: the slowest worker's seconds, and how busy cores are."""
     processes.all_gather([0])
     start, idle = time.perf_counter_ns(), idle_seconds()
     step(own)
     wall = processes.all_gather([time.perf_counter_ns() - start])[:, 0]
-    seconds = wall[list(workers)].max() / 1e9
+    seconds = wall.max() / 1e9
     busy = 1 - (idle_seconds() - idle) / seconds / (os.cpu_count() or 1)
     return {"seconds": seconds, "busy": busy}
 
@@ -66,7 +63,6 @@ def main() -> None:
     parser.add_argument("--backend", choices=["multi_worker", "horovod"], required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="in bytes")
-    parser.add_argument("--pieces", type=int, required=True, help="of a vector, with Horovod")
     parser.add_argument("--rounds", type=int, required=True)
     # What `network.run_ranks` appends: the rank, a folder and the addresses of all hosts.
     parser.add_argument("--host", nargs="+", required=True)
@@ -79,19 +75,12 @@ def main() -> None:
         join(arguments.backend, int(rank), Path(folder), addresses)
     strategy: Any = tfdist.Strategy(arguments.backend)  # a reducer serves here
     processes = strategy.processes
-    workers = servers.workers_of(processes.size, arguments.workers)
-    exchange = summed
-    if processes.size > len(workers):
-        exchange = servers.by_alltoall(processes, workers, arguments.pieces)
     values = np.resize(np.arange(VALUES, dtype=np.float32), arguments.size // 4)
-    is_worker = processes.rank in workers
-    own = tf.constant(values * is_worker * 2 ** (processes.rank % 8))
-    step = tf.function(lambda vector: strategy.run(exchange, (vector,)), autograph=False)
-    total = step(own)
-    if is_worker:
-        expected = values * sum(2 ** (worker % 8) for worker in workers)
-        np.testing.assert_array_equal(total.numpy(), expected)
-    found = [timed(step, own, processes, workers) for _ in range(arguments.rounds)]
+    own = tf.constant(values * 2 ** (processes.rank % 8))
+    step = tf.function(lambda vector: strategy.run(summed, (vector,)), autograph=False)
+    expected = values * sum(2 ** (worker % 8) for worker in range(processes.size))
+    np.testing.assert_array_equal(step(own).numpy(), expected)
+    found = [timed(step, own, processes) for _ in range(arguments.rounds)]
     if processes.is_chief:
         arguments.path.write_text(json.dumps(found))
     processes.all_gather([0])  # rank 0 must not end first: it serves the others
