@@ -15,15 +15,9 @@ LOSSES = {
 }
 
 
-def _cases():
-    for engine in ENGINES:
-        for name in LOSSES:
-            usual = engine is ENGINES[0] and name == "another one is left"
-            marks = engine.marks if usual else (*engine.marks, pytest.mark.full)
-            yield pytest.param(name, engine.values[0], marks=marks)
-
-
-@pytest.mark.parametrize(("name", "engine"), list(_cases()))
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_the_next_job_goes_on_and_comes_to_the_result_of_one_device(
     name, engine, tmp_path, one_device
 ):

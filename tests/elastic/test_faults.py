@@ -21,6 +21,12 @@ NEEDS = {
     "horovod": (pytest.mark.skipif(not is_installed(), reason="make horovod"),),
 }
 ENGINES = [pytest.param(engine, marks=marks) for engine, marks in NEEDS.items()]
+_FIRST, *_OTHERS = ENGINES
+# For tests that the default suite runs with one engine only.
+ONE_USUAL = [
+    _FIRST,
+    *(pytest.param(*e.values, marks=[*e.marks, pytest.mark.full]) for e in _OTHERS),
+]
 
 # What happens to which of three ranks; which of them are left. Step 3 and 8 are in the middle of an
 # accumulation: an epoch has 5 batches, and an update takes 2.
@@ -140,7 +146,7 @@ def test_the_result_is_that_of_one_device(name, engine, tmp_path, one_device):
     check(tmp_path, left, one_device())
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ONE_USUAL)
 @pytest.mark.parametrize(
     "step", ["function", pytest.param("eager function", marks=pytest.mark.full)]
 )

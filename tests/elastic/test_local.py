@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.elastic.local_job import cases, notes
-from tests.elastic.test_faults import DEADLINE, ENGINES, launch
+from tests.elastic.test_faults import DEADLINE, ONE_USUAL, launch
 from tests.local_steps.by_hand import Replicas
 
 # What happens to which of three ranks, with which case; which of them are left. A round has three
@@ -31,7 +31,7 @@ FAULTS = {
     "dies while it traces": ("mean", ["1:SIGKILL:trace"], [0, 2]),
     "is stopped for ever": ("outer", ["1:SIGSTOP:micro 10"], [0, 2]),
 }
-USUAL = {"dies in a round", "dies before its part of a meeting", "two die at once"}
+USUAL = {"dies in a round"}
 
 # The same for ranks that are replaced by new ones, for which the others wait.
 REPLACED = {
@@ -144,13 +144,6 @@ def train(folder, engine, case, *faults, ranks=3, least=1, restarts=0):
     job += ["--restarts", str(restarts), "--stall-timeout", "3", "--timeout", str(DEADLINE)]
     job += ["-m", "tests.elastic.local_job", str(folder), case, *faults]
     return launch(folder, *job, RANKS=str(ranks))
-
-
-_FIRST, *_OTHERS = ENGINES
-ONE_USUAL = [
-    _FIRST,
-    *(pytest.param(*e.values, marks=[*e.marks, pytest.mark.full]) for e in _OTHERS),
-]
 
 
 @pytest.mark.parametrize("engine", ONE_USUAL)

@@ -33,18 +33,9 @@ def machines(tmp_path):
         yield made
 
 
-USUAL = {"those of the first one are replaced"}
-
-
-def _cases():
-    for engine in ENGINES:
-        for name in machines_of_job.FAULTS:
-            usual = engine is ENGINES[0] and name in USUAL
-            marks = engine.marks if usual else (*engine.marks, pytest.mark.full)
-            yield pytest.param(name, engine.values[0], marks=marks)
-
-
-@pytest.mark.parametrize(("name", "engine"), list(_cases()))
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", machines_of_job.FAULTS)
 def test_the_result_is_that_of_one_device(name, engine, machines, tmp_path, one_device):
     faults, least, left, statuses = machines_of_job.FAULTS[name]
     job = machines(engine, *faults)

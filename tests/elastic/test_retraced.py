@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tests.elastic.test_faults import DEADLINE, ENGINES, launch
+from tests.elastic.test_faults import DEADLINE, ONE_USUAL, launch
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ONE_USUAL)
 def test_no_group_keeps_the_graphs_of_its_steps(tmp_path, engine):
     command = ["tfdist", "run", "-n", "2", "--min", "2", "--strategy", engine]
     command += ["--timeout", str(DEADLINE), "-m", "tests.elastic.retraced", str(tmp_path)]

@@ -24,7 +24,6 @@ JOBS = {
 }
 COMPRESSORS = ("topk", "powersgd", "sign")
 USUAL = {
-    ("multi_worker", "topk", "leaves while connections break"),
     ("horovod", "powersgd", "dies, one leaves"),
 }
 

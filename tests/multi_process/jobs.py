@@ -58,8 +58,11 @@ _USUAL = {
     "mismatches": ("multi_worker-2",),
     "mismatches_by_hand": ("multi_worker-2",),
     "sharding": ("multi_worker-2",),
-    "sharding.owned": PAIRS,  # a constant of one rank means something to Horovod only
+    "sharding.owned": ("horovod-2",),  # to which alone a constant of one rank means something
+    "rows": ("horovod-2",),
+    "streaming.by_hands": ("horovod-2",),
     "streaming.coded": ("multi_worker-2",),
+    "streaming.delayed": ("multi_worker-2",),
     "streaming.lossless": ("horovod-2",),
     "streaming.resumed": ("horovod-2",),
     "strategies.several": ("multi_worker-2",),
