@@ -35,6 +35,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--reducers", type=int, nargs="+", default=[0, 4], help="0: a ring")
     parser.add_argument("--size", type=int, default=40_000_000, help="of the vector, in bytes")
+    parser.add_argument(
+        "--bucket-bytes", type=int, nargs="+", default=[4 * 2**20, 64 * 2**20], help="with reducers"
+    )
     parser.add_argument("--rates", nargs="+", choices=RATES, default=list(RATES))
     parser.add_argument("--rounds", type=int, default=7)
     pages.add_output_options(parser, pages.ALGORITHMS_PAGE)
@@ -52,17 +55,26 @@ def on_hosts(ranks: int, rate: str) -> Callable[[list[str]], None]:
     return start
 
 
+def jobs(arguments: argparse.Namespace, backend: str) -> list[tuple[int, int]]:
+    """The numbers of reducers and the sizes of buckets that are measured with a backend."""
+    first, *_ = sizes = arguments.bucket_bytes
+    counts = arguments.reducers if backend == "multi_worker" else [0]
+    return [(count, size) for count in counts for size in (sizes if count else [first])]
+
+
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The rounds of each rate, backend and number of reducers."""
     found = []
     for rate in arguments.rates:
         for backend in arguments.backends:
-            for reducers in arguments.reducers if backend == "multi_worker" else [0]:
+            for reducers, bucket in jobs(arguments, backend):
                 given = ["--backend", backend, "--workers", arguments.workers]
                 given += ["--size", arguments.size, "--rounds", arguments.rounds]
                 start = on_hosts(arguments.workers + reducers, rate)
-                rounds = runner.written("reduction_servers_ranks", *given, start=start)
+                name = "reduction_servers_ranks"
+                rounds = runner.written(name, *given, "--bucket-bytes", bucket, start=start)
                 row = {"rate": rate, "backend": backend, "reducers": reducers, "rounds": rounds}
+                row["bucket_bytes"] = bucket
                 found.append(row)
                 print(row, file=sys.stderr, flush=True)
     return found
@@ -70,7 +82,15 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def table(found: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     """A row for each job, in Markdown."""
-    head = ["link", "engine", "workers + reducers", "ms", "÷ a ring's least", "cores busy"]
+    head = [
+        "link",
+        "engine",
+        "workers + reducers",
+        "buckets, MiB",
+        "ms",
+        "÷ a ring's least",
+        "cores busy",
+    ]
     rows = []
     for row in found:
         least = 2 * (arguments.workers - 1) / arguments.workers * arguments.size
@@ -82,6 +102,7 @@ def table(found: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
                 row["rate"],
                 f"`{row['backend']}`",
                 f"{arguments.workers} + {row['reducers']}",
+                f"{row['bucket_bytes'] / 2**20:g}",
                 f"{1000 * statistics.median(seconds):.0f}",
                 tables.with_quartiles([one / least for one in seconds], ".2f"),
                 f"{statistics.median(busy):.0%}",
@@ -93,7 +114,7 @@ def table(found: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
         f"{machine.measured_with('TensorFlow', 'Horovod')}. Made by `make "
         "benchmark-reduction-servers`."
     )
-    return "\n".join([*tables.table(head, rows, "tttn"), "", text])
+    return "\n".join([*tables.table(head, rows, "tttnn"), "", text])
 
 
 def main() -> None:

@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="in bytes")
     parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--bucket-bytes", type=int, required=True)
     # What `network.run_ranks` appends: the rank, a folder and the addresses of all hosts.
     parser.add_argument("--host", nargs="+", required=True)
     arguments = parser.parse_args()
@@ -73,7 +74,9 @@ def main() -> None:
         with_reducers(int(rank), addresses, arguments.workers)
     else:
         join(arguments.backend, int(rank), Path(folder), addresses)
-    strategy: Any = tfdist.Strategy(arguments.backend)  # a reducer serves here
+    strategy: Any = tfdist.Strategy(  # a reducer serves here
+        arguments.backend, bucket_bytes=arguments.bucket_bytes
+    )
     processes = strategy.processes
     values = np.resize(np.arange(VALUES, dtype=np.float32), arguments.size // 4)
     own = tf.constant(values * 2 ** (processes.rank % 8))

@@ -18,9 +18,9 @@ import tensorflow as tf
 PIECE_BYTES = 256 * 1024
 # How many pieces a process sends to another one at once: one travels while the next one is taken.
 AHEAD = 2
+# The name of what a reducer holds while it takes the pieces of a sum.
+_RECEIVING = "tfdist_receiving"
 DTYPES = (tf.float32, tf.float64, tf.float16)
-# Sums are counted up to here, and again from 0: half precision knows all of these numbers.
-COUNTED = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +48,20 @@ class Cut:
         """How often each reducer gets a piece."""
         return -(-self.elements // (self.piece * self.reducers))
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers an exchange has: for the counts, and for each round there and back."""
+        return 1 + 2 * self.rounds
+
     def length(self, round_: int, reducer: int) -> int:
         """The elements of a piece; 0 where the vector has ended."""
         start = (round_ * self.reducers + reducer) * self.piece
         return max(0, min(self.piece, self.elements - start))
 
 
-def numbers_of(round_: int) -> tuple[int, int]:
+def _numbers_of(round_: int) -> tuple[int, int]:
     """The numbers of a round's messages to the reducers, and back, from the exchange's first on."""
-    return 2 * round_, 2 * round_ + 1
+    return 1 + 2 * round_, 2 + 2 * round_
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,27 +102,25 @@ def of_worker(
         cut: of the vectors.
         vector: what this worker adds.
         first: the number of the exchange's first message.
-        count: which sum of all this is, below `COUNTED`. It is in the first piece for each reducer.
+        count: int32 scalar, which sum of all this is. It travels before the pieces.
         pairs: this worker and each reducer.
     """
-    taken: list[list[tf.Tensor]] = []
+    used = [pair for pair in pairs if cut.length(0, pair.reducer)]
+    counts = [pair.send(tf.reshape(count, [1]), first) for pair in used]
+    taken: dict[Pair, list[list[tf.Tensor]]] = {pair: [] for pair in used}
     sums, start = [], 0
     for round_ in range(cut.rounds):
-        sent = []
-        up, down = numbers_of(round_)
-        with tf.control_dependencies(_before(taken, round_)):
-            for pair in pairs:
-                length = cut.length(round_, pair.reducer)
-                if not length:
-                    continue
-                piece = tf.identity(vector[start : start + length])
-                if round_ == 0:
-                    piece = tf.concat([piece, [tf.cast(count, cut.dtype)]], axis=0)
-                sent.append(pair.send(piece, first + up))
+        up, down = _numbers_of(round_)
+        for pair in used:
+            if not (length := cut.length(round_, pair.reducer)):
+                continue
+            # Only for this reducer: another one may take the pieces of another sum first.
+            with tf.control_dependencies(_before(taken[pair], round_)):
+                sent = pair.send(tf.identity(vector[start : start + length]), first + up)
                 sums.append(pair.receive(length, cut.dtype, first + down))
-                start += length
-        taken.append(sent)
-    with tf.control_dependencies(_all(taken)):
+            taken[pair].append([sent])
+            start += length
+    with tf.control_dependencies([*counts, *_all(_all(taken.values()))]):
         return tf.concat(sums, axis=0)
 
 
@@ -127,8 +130,10 @@ def of_reducer(cut: Cut, first: tf.Tensor, pairs: Sequence[Pair]) -> tf.Tensor:
     The sum is in the order of the workers, so that it always has the same bits. Half precision is
     added up in float32, and rounded once.
 
-    Each receive that waits costs a thread. So at first only the one from the first worker waits,
-    and then those of a few rounds.
+    Each receive that waits costs a thread. So at first only one waits: for the first worker's
+    count. Then those of a few rounds do. A reducer takes the pieces of one sum after the other, and
+    those of the next one while the last ones of a sum travel back: the links of the workers are in
+    use in both directions all the time.
 
     Args:
         cut: of the vectors.
@@ -142,32 +147,35 @@ def of_reducer(cut: Cut, first: tf.Tensor, pairs: Sequence[Pair]) -> tf.Tensor:
         tf.errors.InvalidArgumentError: when the workers are at different sums.
     """
     wide = tf.float32 if cut.dtype == tf.float16 else cut.dtype
+    counts = [pairs[0].receive(1, tf.int32, first)]
+    with tf.control_dependencies(counts):
+        counts += [pair.receive(1, tf.int32, first) for pair in pairs[1:]]
+        turn = tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name=_RECEIVING, container=""))
+    is_same = _check(counts)
     got: list[list[tf.Tensor]] = []
     taken: list[list[tf.Tensor]] = []
     for round_ in range(cut.rounds):
         length = cut.length(round_, pairs[0].reducer)
         if not length:
             break
-        pieces: list[tf.Tensor] = []
-        up, down = numbers_of(round_)
-        for pair in pairs:
-            waits = pieces[:1] if round_ == 0 else _before(got, round_) or got[0]
-            with tf.control_dependencies(waits):
-                pieces.append(pair.receive(length + (round_ == 0), cut.dtype, first + up))
+        up, down = _numbers_of(round_)
+        with tf.control_dependencies(_before(got, round_) or [turn]):
+            pieces = [pair.receive(length, cut.dtype, first + up) for pair in pairs]
         got.append(pieces)
-        checks = [_check_counts(pieces)] if round_ == 0 else []
-        with tf.control_dependencies([*checks, *_before(taken, round_)]):
+        with tf.control_dependencies([is_same, *_before(taken, round_)]):
             total = tf.zeros([length], wide)
             for piece in pieces:
-                total += tf.cast(piece[:length], wide)
+                total += tf.cast(piece, wide)
             total = tf.cast(total, cut.dtype)
         taken.append([pair.send(total, first + down) for pair in pairs])
-    with tf.control_dependencies(_all(taken)):
+    with tf.control_dependencies(got[max(0, len(got) - AHEAD)]):
+        released = tf.raw_ops.ConsumeMutexLock(mutex_lock=turn)
+    with tf.control_dependencies([released, *_all(taken)]):
         return tf.constant(0)
 
 
-def _check_counts(pieces: Sequence[tf.Tensor]) -> tf.Operation:
-    counts = tf.stack([piece[-1] for piece in pieces])
+def _check(counts: Sequence[tf.Tensor]) -> tf.Operation:
+    counts = tf.concat(counts, axis=0)
     return tf.debugging.Assert(
         tf.reduce_all(tf.equal(counts, counts[0])),
         ["The workers are at different sums: one has left a step, or traced another one.", counts],

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.strategies.multi_worker.reducers.exchange import COUNTED, Cut, of_worker
+from tfdist.strategies.multi_worker.reducers.exchange import Cut, of_worker
 from tfdist.strategies.multi_worker.reducers.told import Told, pair_of, tell
 
 # So many sums are under way at once: while one has only its last pieces to get back, the next one
@@ -72,11 +72,11 @@ class Exchanges:
             with tf.init_scope():
                 tell(self._pairs, told, place)
         self._told += 1
-        self._next_number += 2 * cut.rounds
+        self._next_number += cut.numbers
         return functools.partial(self._sum, told, place % UNDER_WAY)
 
     def _sum(self, told: Told, turn: int, vector: tf.Tensor) -> tf.Tensor:
-        count = self._count.assign_add(1) % COUNTED
+        count = tf.identity(self._count.assign_add(1))
         return self._function(told.cut, turn)(vector, tf.constant(told.first), count)
 
     def _function(self, cut: Cut, turn: int) -> Callable[..., tf.Tensor]:
