@@ -163,7 +163,7 @@ def predicted(row: Measured, constants: Constants) -> float:
         constants.early,
         CPU_COSTS.update,
     )
-    slowdown = constants.slowdown * -(-row.hosts // CORES)
+    slowdown = constants.slowdown * max(1.0, row.hosts / CORES)
     workload = _workload(row.work, row.batch)
     found = models.Found(workload, row.device, costs, [])
     machines = Machines(link, costs=costs, slowdown=slowdown)

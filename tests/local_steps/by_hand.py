@@ -154,7 +154,8 @@ CASES = {
         of("Adam"), dense, _local(4), rows=67, batch=8, compiled={"steps_per_execution": 3}
     ),
     "eager": Case(sgd(momentum=0.9), dense, _local(3), **_EMPTY, compiled={"run_eagerly": True}),
-    "BatchNormalization": Case(sgd(), normalized, _local(3), rows=67, epochs=2),
+    # Of parts of two samples BatchNormalization makes signs, which differ by more than rounding.
+    "BatchNormalization": Case(sgd(), normalized, _local(3), rows=77, epochs=2),
     "BatchNormalization, accumulation": Case(
         sgd(), normalized, _local(2), rows=64, batch=8, options={"accumulation_steps": 2}
     ),
