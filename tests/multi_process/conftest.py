@@ -5,7 +5,11 @@ import os
 import pytest
 
 from tests.equivalence.job import Job
+from tests.equivalence.ranks import Limits
 from tests.multi_process.jobs import JOBS, Wanted
+
+# Some scenarios are fifteen trainings, on cores that other tests use too.
+_LIMITS = Limits(feature=600.0)
 
 pytest.register_assert_rewrite("tests.multi_process.checks")
 
@@ -27,7 +31,7 @@ class Found:
         """What each rank of `job` found out in `scenario`."""
         if job not in self._jobs:
             folder = self._folder / f"{job}-{os.getpid()}"
-            self._jobs[job] = Job(JOBS[job], self._wanted[job], folder)
+            self._jobs[job] = Job(JOBS[job], self._wanted[job], folder, _LIMITS)
         return self._jobs[job].result(scenario)
 
     def stop(self):
