@@ -145,7 +145,7 @@ def _device(alone: dict[tuple[str, int], float], work: str, batch: int) -> Devic
 @functools.cache
 def _workload(work: str, batch: int) -> Workload:
     model = models_keras.build(work, keras)
-    inputs = tracing.random_inputs(model, batch)
+    inputs = tracing.specs_of(model, batch)
     optimizer = models_keras.optimizer(work, keras)
     return tracing.trace(model, inputs, batch, optimizer)
 

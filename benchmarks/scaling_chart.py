@@ -81,7 +81,7 @@ CHOICES = {
 def found(task: Task) -> models.Found:
     """The traced model."""
     model = models_keras.build(task.work, keras)
-    inputs = tracing.random_inputs(model, 8)
+    inputs = tracing.specs_of(model, 8)
     optimizer = models_keras.optimizer(task.work, keras)
     workload = tracing.trace(model, inputs, 8, optimizer)
     device = Device(task.seconds, task.batch, task.fixed)

@@ -55,6 +55,23 @@ def test_on_a_slow_link_compression_is_recommended_with_the_reason():
     assert "not that of one device" in found.reason and "70 MB travel" in found.reason
 
 
+def test_the_batch_for_fit_is_that_of_all_workers():
+    found = advice(planner(1.25e9))
+    assert "an update is of 512 samples: pass batch_size=512 to `fit`" in found.reason
+    divided = advice(dataclasses.replace(planner(1.25e9), strong=True))
+    assert divided.workers > 1 and "batch_size" not in divided.reason
+
+
+def test_the_batch_for_fit_is_that_of_one_worker_with_parameter_servers():
+    only = [Candidate("parameter_server")]
+    for strong, found in ((False, None), (True, 16)):
+        made = dataclasses.replace(planner(1.25e9), strong=strong)
+        told = candidates.recommend(made.alone(), [made.predict(c, 4) for c in only], 0.1)
+        assert told.workers == 4
+        assert (f"pass batch_size={found} to `fit`" in told.reason) == (found is not None)
+        assert ("batch_size" in told.reason) == (found is not None)
+
+
 def test_what_converges_badly_is_not_recommended():
     every = predictions(planner(1.25e7), (8,))
     (random,) = [p for p in every if p.candidate == Candidate("multi_worker", "randomk")]
@@ -80,6 +97,25 @@ def test_a_model_that_does_not_fit_is_sharded():
 def test_an_epoch_needs_some_updates():
     assert advice(planner(1.25e9), samples=64 * 4 * 20).workers == 4
     assert advice(planner(1.25e9), samples=64).code is None
+
+
+def test_the_reason_says_what_would_be_faster_but_for_the_updates():
+    found = advice(planner(1.25e9), samples=64 * 4 * 20).reason
+    faster = '; 8 workers would be faster (tfdist.Strategy("multi_worker")), but an epoch would'
+    assert f"{faster} have less than 20 updates." in found
+    assert "faster" not in advice(planner(1.25e9), samples=64 * 8 * 20).reason
+
+
+def test_to_stay_may_be_faster_with_more_updates():
+    made = planner(1.25e9)
+    two, eight = (made.predict(Candidate("multi_worker"), n) for n in (2, 8))
+    slow = dataclasses.replace(two, step=4 * two.step, efficiency=two.efficiency / 4)
+    told = candidates.recommend(made.alone(), [slow, eight], 0.5, samples=64 * 2 * 20)
+    assert told.code is None and "asked for; 8 workers would be faster" in told.reason
+    # Too many workers that wait for the link are no loss.
+    wasted = dataclasses.replace(eight, efficiency=0.4)
+    told = candidates.recommend(made.alone(), [slow, wasted], 0.5, samples=64 * 2 * 20)
+    assert told.code is None and "8 workers" not in told.reason
 
 
 def test_memory_of_a_rank():
@@ -121,6 +157,8 @@ def test_memory_of_what_options_keep():
 def test_without_several_workers_there_is_nothing_to_recommend():
     assert advice(planner(1e9), counts=()).reason.endswith("workers above 1 was asked about.")
     found = advice(planner(1e9), counts=(2,), samples=5)
+    assert "was asked about for which an epoch has 20 updates; 2 workers would be" in found.reason
+    found = advice(planner(1e4, step=1e-3), counts=(2,), samples=5)  # which are not faster
     assert found.reason.endswith("was asked about for which an epoch has 20 updates.")
 
 
@@ -178,3 +216,11 @@ def test_the_link_that_was_measured_on_one_host_counts_there():
     slow = of_servers.predict(Candidate("parameter_server"), 4)
     fast = of_servers.predict(Candidate("parameter_server"), 16)
     assert slow.step < fast.step / 4  # not over the link between hosts
+
+
+def test_parameter_servers_wait_for_the_link_of_a_host_with_many_workers():
+    machines = Machines(Link(0.0, 1e-7), per_host=4, costs=Costs())
+    made = dataclasses.replace(planner(1e9), machines=machines, servers=64)
+    found = made.predict(Candidate("parameter_server"), 8)
+    assert found.step == pytest.approx(4 * SIZE * 1e-7)
+    assert made.predict(Candidate("parameter_server"), 4).step < found.step / 4  # inside the host

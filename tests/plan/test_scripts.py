@@ -51,6 +51,9 @@ def first_fit(tmp_path, text, *arguments):
         ("model.fit(Batches())", 10),
         ("model.fit(endless(), steps_per_epoch=2)", 7),
         ("try:\n    model.fit(x, y)\nexcept Exception:\n    pass", 32),
+        ("try:\n    model.fit(x, y)\nfinally:\n    sys.exit(0)", 32),
+        ("try:\n    model.fit(x, y)\nfinally:\n    raise KeyError('k')", 32),
+        ("try:\n    model.fit(x, y, batch_size=6)\nexcept:\n    model.fit(x, y)", 6),
     ],
 )
 def test_the_first_batch_is_taken(tmp_path, call, batch):
@@ -77,6 +80,7 @@ def test_fit_is_keras_own_afterwards(tmp_path):
         ("model.fit(tf.data.Dataset.from_tensor_slices(x[:, 0]))", "must give batches of samples"),
         ("model.fit([[1.0, 2.0]], y)", "must give batches of samples"),
         ("model.fit([tf.sparse.from_dense(x)])", "knows dense inputs only"),
+        ("try:\n    model.fit(3)\nfinally:\n    sys.exit(0)", "Received: x=3"),
     ],
 )
 def test_scripts_without_a_fit_are_refused(tmp_path, text, message):
@@ -191,7 +195,8 @@ def test_a_step_is_measured_with_the_batch_and_with_half_of_it():
     model = keras.Sequential([keras.Input((256,)), *(keras.layers.Dense(512) for _ in range(3))])
     before = [tf.identity(variable.value) for variable in model.variables]
     optimizer = keras.optimizers.SGD(0.1)
-    found = device.measured(model, tf.random.normal((256, 256)), 256, optimizer)
+    found, notes = device.measured(model, tf.random.normal((256, 256)), 256, optimizer)
+    assert not notes
     assert 0 <= found.fixed <= found.step < 10
     assert found.seconds(256) == found.step
     assert not optimizer.built

@@ -123,3 +123,9 @@ def test_parameter_servers_are_as_fast_as_their_link():
     many = step_time.with_parameter_servers(PARTS, 1e6, 100, 1, link)
     assert many == pytest.approx(100)
     assert step_time.with_parameter_servers(PARTS, 1e6, 100, 4, link) == pytest.approx(25)
+
+
+def test_workers_of_one_host_share_its_link_to_parameter_servers():
+    link = Link(0.0, 1e-6)
+    found = step_time.with_parameter_servers(PARTS, 1e6, 100, 100, link, shared=8)
+    assert found == pytest.approx(8)

@@ -11,8 +11,7 @@ layers = keras.layers
 
 def traced(*stack, batch=4, optimizer=None):
     model = keras.Sequential(list(stack))
-    inputs = tracing.random_inputs(model, batch)
-    return tracing.trace(model, inputs, batch, optimizer)
+    return tracing.trace(model, tracing.specs_of(model, batch), batch, optimizer)
 
 
 def test_the_last_layer_is_there_first():
@@ -96,7 +95,7 @@ def test_a_model_with_several_inputs_is_given_all_of_them():
     a, b = keras.Input((3,), name="a"), keras.Input((5,), name="b")
     joined = layers.Dense(2)(layers.Concatenate()([a, b]))
     model = keras.Model({"a": a, "b": b}, joined)
-    inputs = tracing.random_inputs(model, 4)
+    inputs = tracing.random_inputs(tracing.specs_of(model, 4))
     assert {name: tensor.shape[1] for name, tensor in inputs.items()} == {"a": 3, "b": 5}
     assert len(tracing.trace(model, inputs, 4, None).variables) == 2
 
@@ -104,6 +103,6 @@ def test_a_model_with_several_inputs_is_given_all_of_them():
 def test_inputs_of_any_size_are_refused():
     model = keras.Sequential([keras.Input((None, 3)), layers.Dense(2)])
     with pytest.raises(ValueError, match=r"size. Give a script.*Received: .* shapes \[\(4, None"):
-        tracing.random_inputs(model, 4)
+        tracing.specs_of(model, 4)
     with pytest.raises(ValueError, match="does not state the shapes of its inputs. Give a script"):
-        tracing.random_inputs(keras.Model(name="own"), 4)
+        tracing.specs_of(keras.Model(name="own"), 4)

@@ -11,6 +11,7 @@ from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
 from tfdist.plan import decisions
 
 _MOST = 10**15  # samples, workers of a host, servers
+_LARGEST_BATCH = 2**31 - 1  # shapes in a trace have 32 bits
 
 _EXAMPLE = """\b
 Example:
@@ -25,7 +26,7 @@ Example:
 @click.argument("model", required=False, type=click.Path(dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--batch-size", type=click.IntRange(1, _MOST), help="Samples of each worker in a step."
+    "--batch-size", type=click.IntRange(1, _LARGEST_BATCH), help="Samples of each worker in a step."
 )
 @click.option("--cluster", type=click.Path(dir_okay=False), help="What `tfdist test --json` wrote.")
 @click.option("--bandwidth", type=Bandwidth(), help="Of a host's link, such as 1Gbit/s.")
@@ -44,7 +45,7 @@ Example:
     "--ps", "servers", type=click.IntRange(1, _MOST), default=1, help="Parameter servers."
 )
 @click.option("--samples", type=click.IntRange(1, _MOST), help="Samples of an epoch.")
-@click.option("--price", type=Price(), help="Of a worker for an hour, such as 2.5/h.")
+@click.option("--price", type=Price(), help="Of a machine for an hour, such as 2.5/h.")
 @click.option("--memory", type=Size(), help="Of a device, such as 16GB: what does not fit is out.")
 @click.option(
     "--efficiency",

@@ -77,7 +77,7 @@ class Size(click.ParamType):
 
 
 class Price(click.ParamType):
-    """What one worker costs in an hour, such as 2.5/h."""
+    """What one machine costs in an hour, such as 2.5/h."""
 
     name = "price"
 

@@ -32,7 +32,7 @@ _WORTH = 0.15
 # Of two that are as far, the first one counts if the other one saves less.
 _LIKE = 0.03
 # An epoch has at least so many updates: with fewer, a model hardly learns.
-_UPDATES = 20
+UPDATES = 20
 # More samples per second than one device, for less nobody should start a cluster.
 _LEAST_GAIN = 1.2
 
@@ -135,16 +135,21 @@ def recommend(
         memory: the bytes that a device has; None for no bound.
         samples: of an epoch, which has some updates at least; None if they are not known.
     """
-    most = float("inf") if samples is None else samples
-    counts = sorted({p.workers for p in predictions if _UPDATES * p.workers * p.batch <= most})
-    bests = [best([p for p in predictions if p.workers == n], memory) for n in counts]
-    found = [prediction for prediction in bests if prediction is not None]
+    few = with_few_updates(predictions, samples)
+    counts = sorted({p.workers for p in predictions}.difference(few))
+    found = _bests(predictions, counts, memory)
+
+    def is_good(p: Prediction) -> bool:
+        return p.efficiency >= least_efficiency and _gain(p, alone) >= _LEAST_GAIN
+
+    good = [p for p in found if is_good(p)]
+    excluded = [p for p in _bests(predictions, few, memory) if is_good(p)]
     if not found:
-        return _nothing(alone, counts, memory, bool(predictions))
-    good = [p for p in found if p.efficiency >= least_efficiency and _gain(p, alone) >= _LEAST_GAIN]
+        return _nothing(alone, counts, memory, bool(predictions), _faster(alone, excluded))
     fits = memory is None or alone.memory <= memory
     if not good and fits:
-        return _stay(alone, max(found, key=lambda p: p.samples_per_second), least_efficiency)
+        fastest = max(found, key=lambda p: p.samples_per_second)
+        return _stay(alone, fastest, least_efficiency, _but_for_updates(alone, excluded))
     chosen = good[-1] if good else max(found, key=lambda p: p.efficiency)
     reason = (
         f"{chosen.workers} workers make {_gain(chosen, alone):.1f} times the samples per second of "
@@ -160,40 +165,79 @@ def recommend(
         )
     if not chosen.candidate.is_exact:
         reason += "; the result is not that of one device, and may need more steps"
-    if chosen.workers * chosen.batch > alone.batch:
+    if chosen.samples_per_update != alone.batch:
         reason += (
-            f"; an update is of {chosen.workers * chosen.batch:,.0f} samples, so look for another "
-            "learning rate"
+            f"; an update is of {chosen.samples_per_update:,} samples: pass "
+            f"batch_size={chosen.samples_per_update} to `fit`, or batch a data set so, and look "
+            "for another learning rate"
         )
     if not fits:
         reason += "; one device has too little memory"
+    reason += _but_for_updates(chosen, excluded)
     return Recommendation(chosen.workers, chosen.candidate.code, reason + ".")
+
+
+def with_few_updates(predictions: Iterable[Prediction], samples: int | None) -> list[int]:
+    """The numbers of workers that are not recommended: an epoch has less than `UPDATES` updates.
+
+    Args:
+        predictions: for all numbers of workers.
+        samples: of an epoch; None if they are not known.
+    """
+    most = float("inf") if samples is None else samples
+    return sorted({p.workers for p in predictions if UPDATES * p.global_batch > most})
+
+
+def _bests(
+    predictions: Iterable[Prediction], counts: Iterable[int], memory: float | None
+) -> list[Prediction]:
+    """The best choice for each of these numbers of workers, where there is one."""
+    bests = [best([p for p in predictions if p.workers == n], memory) for n in counts]
+    return [prediction for prediction in bests if prediction is not None]
+
+
+def _faster(chosen: Prediction, excluded: Iterable[Prediction]) -> str:
+    """Which choice would be faster, but for the updates of an epoch; "" if none is."""
+    fastest = max(excluded, key=lambda p: p.samples_per_second, default=chosen)
+    if fastest.samples_per_second <= chosen.samples_per_second:
+        return ""
+    return f"; {fastest.workers} workers would be faster ({fastest.candidate.code})"
+
+
+def _but_for_updates(chosen: Prediction, excluded: Iterable[Prediction]) -> str:
+    faster = _faster(chosen, excluded)
+    return faster and f"{faster}, but an epoch would have less than {UPDATES} updates"
 
 
 def _gain(prediction: Prediction, alone: Prediction) -> float:
     return prediction.samples_per_second / alone.samples_per_second
 
 
-def _stay(alone: Prediction, fastest: Prediction, least: float) -> Recommendation:
+def _stay(alone: Prediction, fastest: Prediction, least: float, but: str) -> Recommendation:
     return Recommendation(
         1,
         None,
         f"Stay on one device: a step takes {duration(alone.step)} there. The fastest choice, "
         f"{fastest.candidate.code} on {fastest.workers} workers, takes {duration(fastest.step)} "
         f"and makes {_gain(fastest, alone):.2g} times the samples per second: each worker is used "
-        f"to {100 * fastest.efficiency:.2g} %, and at least {100 * least:.0f} % were asked for.",
+        f"to {100 * fastest.efficiency:.2g} %, and at least {100 * least:.0f} % were asked "
+        f"for{but}.",
     )
 
 
 def _nothing(
-    alone: Prediction, counts: Sequence[int], memory: float | None, was_asked: bool
+    alone: Prediction,
+    counts: Sequence[int],
+    memory: float | None,
+    was_asked: bool,
+    faster: str,
 ) -> Recommendation:
     if not counts:
         return Recommendation(
             1,
             None,
             "Stay on one device: no number of workers above 1 was asked about"
-            + (f" for which an epoch has {_UPDATES} updates." if was_asked else "."),
+            + (f" for which an epoch has {UPDATES} updates{faster}." if was_asked else "."),
         )
     return Recommendation(
         1,

@@ -25,7 +25,7 @@ def measured(
     inputs: Structure,
     batch: int,
     optimizer: keras.optimizers.Optimizer | None,
-) -> Device:
+) -> tuple[Device, list[str]]:
     """The time of a step with these inputs, and the part that does not depend on their number.
 
     The weights of the model are changed, or those of a copy where a strategy has mirrored them.
@@ -35,6 +35,9 @@ def measured(
         inputs: tensors, a batch.
         batch: the number of samples in them.
         optimizer: of the model; None for SGD with momentum. A copy of it makes the updates.
+
+    Returns:
+        The times, and what people should know about them.
 
     Raises:
         ValueError: when a strategy has mirrored the weights, and the model cannot be copied.
@@ -53,11 +56,17 @@ def measured(
 
     whole = _median(lambda: step(inputs).numpy())
     if batch < 2:
-        return Device(whole, batch)
+        return Device(whole, batch), []
     part = tf.nest.map_structure(lambda tensor: tensor[: batch // 2], inputs)
-    half = _median(lambda: step(part).numpy())
+    try:
+        half = _median(lambda: step(part).numpy())
+    except Exception as error:  # such as that of a model whose batch has a fixed size
+        return Device(whole, batch), [
+            f"The model takes {batch} samples and not {batch // 2} ({type(error).__name__}): the "
+            "time of a step is taken to grow with the batch from 0 on."
+        ]
     per_sample = max(0.0, whole - half) / (batch - batch // 2)
-    return Device(whole, batch, max(0.0, whole - per_sample * batch))
+    return Device(whole, batch, max(0.0, whole - per_sample * batch)), []
 
 
 def _on_one_device(model: keras.Model) -> keras.Model:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
 from tfdist.compression.choice import Choice
+from tfdist.memory.inputs import spec_of
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.plan import assumptions, device, scripts, tracing
 from tfdist.plan.machine import CPU_COSTS, GPU_COSTS, Costs
@@ -56,48 +58,75 @@ def read(path: str, arguments: Sequence[str], batch_size: int | None, step: floa
         path: a `.keras` file, or a Python script, which runs up to its first `fit`.
         arguments: of the script.
         batch_size: samples of a step; None for the script's own.
-        step: seconds of a step on one device; None to run some steps here.
+        step: seconds of a step on one device; None to run some steps here. Otherwise only shapes
+            are needed, so the batch may be larger than this machine's memory.
 
     Raises:
-        ValueError: when there is no model to be had, or nothing says how large a batch is.
+        ValueError: when there is no model to be had, or nothing says how large a batch is; when
+            no step can run here.
     """
     if not os.path.isfile(path):
         raise ValueError(f"There is no such file. Received: {path!r}")
     notes: list[str] = []
     if path.endswith(".py"):
-        model, inputs = scripts.first_fit(path, arguments)
-        inputs = _resized(inputs, batch_size)
+        model, first = scripts.first_fit(path, arguments)
+        specs = tf.nest.map_structure(lambda one: spec_of(one, batch_size or one.shape[0]), first)
+        inputs, data = functools.partial(_resized, first, batch_size), "the script's first batch"
         notes.append(f"{path} ran up to its first fit, and trained nothing.")
     else:
-        model, inputs = _loaded(path, arguments, batch_size)
-    batch = int(tf.nest.flatten(inputs)[0].shape[0])
+        model, specs = _loaded(path, arguments, batch_size)
+        inputs = functools.partial(tracing.random_inputs, specs)
+        data = "random data of the model's input shape"
+    batch = int(tf.nest.flatten(specs)[0].shape[0])
     optimizer = _optimizer(model)
     notes += assumptions.of(model, optimizer)
     try:
         with tf.device("CPU"):
-            workload = tracing.trace(model, inputs, batch, optimizer)
+            workload = tracing.trace(model, specs, batch, optimizer)
     except Exception as error:
         if isinstance(error, ValueError):
             raise
         raise ValueError(
-            "tfdist plan calls the model with a batch of inputs, which failed with "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. "
-            f"Received: model={model.name!r}"
+            f"tfdist plan calls the model with a batch of {batch} samples, which failed with "
+            f"{_described(error)}. Received: model={model.name!r}"
         ) from error
     refused = assumptions.refusals(model, optimizer)
     notes += [f"Left out: {kind}, as {reason}." for kind, reason in refused.items()]
     if step is not None:
         known = Device(step, batch)
     else:
-        known = device.measured(model, inputs, batch, optimizer)
+        known, told = _measured(model, inputs, batch, optimizer)
+        notes += told
         notes.append(
-            "Some steps ran on this machine, on random data of the model's input shape "
+            f"Some steps ran on this machine, on {data} "
             f"({'a GPU' if _has_gpu() else f'CPU, {os.cpu_count()} cores'}): give --device-step "
             "for another device."
         )
     if _has_gpu():
         notes.append("Compressors were not measured on GPUs: 20 times as fast as two cores, say.")
     return Found(workload, known, GPU_COSTS if _has_gpu() else CPU_COSTS, notes, refused)
+
+
+def _measured(
+    model: keras.Model,
+    inputs: Callable[[], Structure],
+    batch: int,
+    optimizer: keras.optimizers.Optimizer | None,
+) -> tuple[Device, list[str]]:
+    try:
+        return device.measured(model, inputs(), batch, optimizer)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"A step with {batch} samples failed on this machine with {_described(error)}. Give a "
+            "smaller --batch-size, or --device-step, with which no step runs here. "
+            f"Received: a batch of {batch} samples"
+        ) from error
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _has_gpu() -> bool:
@@ -114,12 +143,19 @@ def _loaded(
     try:
         model = keras.saving.load_model(path)
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
         raise ValueError(
-            f"Keras cannot read the model: {text}. Give a script that makes it, or a model.keras. "
-            f"Received: {path!r}"
+            f"Keras cannot read the model: {_what_keras_misses(error)}. Give a script that makes "
+            f"it, or a model.keras. Received: {path!r}"
         ) from None
-    return model, tracing.random_inputs(model, batch_size)
+    return model, tracing.specs_of(model, batch_size)
+
+
+def _what_keras_misses(error: Exception) -> str:
+    """The class or function that Keras does not know, else the innermost reason, uncut."""
+    text = " ".join(str(error).split())
+    if unknown := re.search(r"Could not locate (class|function) '[^']+'", text):
+        return f"{unknown[0]}, which is not registered here"
+    return text.rpartition("Exception encountered: ")[2].rstrip(".")
 
 
 def _resized(inputs: Structure, batch: int | None) -> Structure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from tfdist.local.choices import LocalSteps
@@ -87,6 +88,7 @@ class Prediction:
         efficiency: samples per second, divided by those of one device times the workers.
         sent: the bytes that a worker sends in a step; the mean where steps differ.
         memory: bytes of weights, gradients, slots and activations of a worker.
+        machines: the number of machines, with those of parameter servers and their chief.
     """
 
     candidate: Candidate
@@ -96,6 +98,25 @@ class Prediction:
     efficiency: float
     sent: float
     memory: float
+    machines: int
+
+    @property
+    def global_batch(self) -> int:
+        """The samples of all workers in a step."""
+        return round(self.workers * self.batch)
+
+    @property
+    def samples_per_update(self) -> int:
+        """What `fit` takes as `batch_size`: with parameter servers the batch of one worker."""
+        is_one = self.candidate.strategy == "parameter_server"
+        return math.ceil(self.batch) if is_one else self.global_batch
+
+    def epoch_seconds(self, samples: int) -> float:
+        """The seconds of so many samples, in whole steps; with parameter servers whole updates."""
+        if self.candidate.strategy != "parameter_server":
+            return -(-samples // self.global_batch) * self.step
+        updates = -(-samples * self.workers // self.global_batch)
+        return max(1.0, updates / self.workers) * self.step
 
     @property
     def samples_per_second(self) -> float:
@@ -145,7 +166,14 @@ class Planner:
             workers * batch / step / (workers * alone),
             sent,
             self._memory(candidate, workers, slowest),
+            self._count_of_machines(candidate, workers),
         )
+
+    def _count_of_machines(self, candidate: Candidate, workers: int) -> int:
+        hosts = self.machines.hosts(workers)
+        # Workers of one host reach parameter servers over that host's own link: all are there.
+        is_apart = candidate.strategy == "parameter_server" and hosts > 1
+        return hosts + self.servers + 1 if is_apart else hosts
 
     def _memory(self, candidate: Candidate, workers: int, samples: float) -> float:
         messages = self.messages(candidate.compression, workers) if candidate.compression else []
@@ -166,7 +194,10 @@ class Planner:
         if candidate.strategy == "parameter_server":
             size = self.workload.trained_bytes
             link = self.machines.between(workers)
-            step = step_time.with_parameter_servers(parts, size, workers, self.servers, link)
+            shared = min(self.machines.per_host, workers) if self.machines.hosts(workers) > 1 else 1
+            step = step_time.with_parameter_servers(
+                parts, size, workers, self.servers, link, shared
+            )
             return step, float(size)
         if workers == 1:
             return sum(parts), 0.0

@@ -30,7 +30,7 @@ class Question:
         strong: whether the batch is divided among the workers.
         servers: the number of parameter servers.
         samples: of an epoch; None if they are not known.
-        price: of a worker for an hour; None if it is not known.
+        price: of a machine for an hour; None if it is not known.
         memory: the bytes of a device; None for no bound.
         efficiency: to which part workers must be used that are recommended.
     """
@@ -106,7 +106,8 @@ def answer(question: Question) -> Answer:
     step = question.device_step or (known.device_step if known else None)
     found = models.read(question.model, question.arguments, question.batch_size, step)
     machines = dataclasses.replace(machines, costs=found.costs)
-    counts = _counts(question, known, found.device.batch)
+    asked = _asked(question, known)
+    counts = _possible(asked, question, found.device.batch)
     planner = Planner(
         found.workload, found.messages, found.device, machines, question.strong, question.servers
     )
@@ -120,7 +121,9 @@ def answer(question: Question) -> Answer:
     advice = candidates.recommend(
         alone, predictions, question.efficiency, question.memory, question.samples
     )
-    return Answer(question, [*found.notes, *_notes(question, planner)], alone, predictions, advice)
+    few = candidates.with_few_updates(predictions, question.samples)
+    notes = [*found.notes, *_notes(question, planner), *_left_out(question, asked, counts, few)]
+    return Answer(question, notes, alone, predictions, advice)
 
 
 def _machines(question: Question, known: Cluster | None) -> Machines:
@@ -138,10 +141,13 @@ def _machines(question: Question, known: Cluster | None) -> Machines:
     return Machines(link, per_host, link if known.is_one_host else INSIDE)
 
 
-def _counts(question: Question, known: Cluster | None, batch: int) -> list[int]:
-    counts = list(question.workers or _WORKERS)
+def _asked(question: Question, known: Cluster | None) -> list[int]:
     if question.workers is None and known is not None:
-        counts = sorted({*(n for n in _WORKERS if n < known.ranks), known.ranks})
+        return sorted({*(n for n in _WORKERS if n < known.ranks), known.ranks})
+    return list(question.workers or _WORKERS)
+
+
+def _possible(counts: Sequence[int], question: Question, batch: int) -> list[int]:
     possible = [count for count in counts if not question.strong or count <= batch]
     if not possible:
         raise ValueError(
@@ -149,6 +155,30 @@ def _counts(question: Question, known: Cluster | None, batch: int) -> list[int]:
             f"needs one at least. Received: --workers {','.join(map(str, counts))}"
         )
     return possible
+
+
+def _left_out(
+    question: Question, asked: Sequence[int], counts: Sequence[int], few: Sequence[int]
+) -> list[str]:
+    """Which numbers of workers have no rows, and which have rows but are not recommended."""
+    notes = []
+    if missing := [n for n in asked if n not in counts]:
+        notes.append(
+            f"Left out: {_listed(missing)} workers, as --strong divides one batch among them, and "
+            "each needs a sample at least."
+        )
+    if few:
+        notes.append(
+            f"Not recommended: {_listed(few)} workers, as an epoch of {question.samples:,} samples "
+            f"has less than {candidates.UPDATES} updates with them."
+        )
+    return notes
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Numbers for people; of many, the first ones and the last one."""
+    shown = [str(number) for number in numbers]
+    return ", ".join(shown if len(shown) <= 6 else [*shown[:4], "...", shown[-1]])
 
 
 def _notes(question: Question, planner: Planner) -> list[str]:

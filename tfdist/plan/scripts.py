@@ -46,30 +46,41 @@ def first_fit(script: str, arguments: Sequence[str] = ()) -> tuple[keras.Model, 
         ValueError: when the script fails or ends without a `fit`, or there is no first batch of
             dense data.
     """
-    with _intercepted(), _as_main(script, arguments), contextlib.redirect_stdout(sys.stderr):
+    with (
+        _intercepted() as calls,
+        _as_main(script, arguments),
+        contextlib.redirect_stdout(sys.stderr),
+    ):
         try:
             runpy.run_path(script, run_name="__main__")
-        except _Reached as reached:
-            if reached.error is not None:
-                raise ValueError(str(reached.error)) from reached.error
-            return reached.model, reached.inputs
-        except SystemExit as end:
-            raise ValueError(
-                f"The script ended with the status {end.code} before it called `fit`. "
-                f"Received: {script!r}"
-            ) from None
-        except Exception as error:
-            raise ValueError(
-                f"The script failed before it called `fit`: {_described(error, script)}. Run it by "
-                f"itself first. Received: {script!r}"
-            ) from error
-    raise ValueError(
-        "The script ended and had not called `fit` of a Keras model. Give a script that trains, "
-        f"with its arguments after `--`, or a model.keras. Received: {script!r}"
+        except (_Reached, SystemExit, Exception) as end:
+            # A `finally` of the script may have ended it in another way than `fit` did.
+            if not calls:
+                raise _no_fit(end, script) from end
+    if not calls:
+        raise ValueError(
+            "The script ended and had not called `fit` of a Keras model. Give a script that "
+            f"trains, with its arguments after `--`, or a model.keras. Received: {script!r}"
+        )
+    first = calls[0]
+    if first.error is not None:
+        raise ValueError(str(first.error)) from first.error
+    return first.model, first.inputs
+
+
+def _no_fit(end: BaseException, script: str) -> ValueError:
+    if isinstance(end, SystemExit):
+        return ValueError(
+            f"The script ended with the status {end.code} before it called `fit`. "
+            f"Received: {script!r}"
+        )
+    return ValueError(
+        f"The script failed before it called `fit`: {_described(end, script)}. Run it by itself "
+        f"first. Received: {script!r}"
     )
 
 
-def _described(error: Exception, script: str) -> str:
+def _described(error: BaseException, script: str) -> str:
     """The error, with the last line of the script that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if os.path.abspath(f.filename) == os.path.abspath(script)]
@@ -78,7 +89,9 @@ def _described(error: Exception, script: str) -> str:
 
 
 @contextlib.contextmanager
-def _intercepted() -> Iterator[None]:
+def _intercepted() -> Iterator[list[_Reached]]:
+    """Lets each `fit` end the script; gives the calls, the first one first."""
+    calls: list[_Reached] = []
     before = keras.Model.fit
 
     def fit(
@@ -94,12 +107,14 @@ def _intercepted() -> Iterator[None]:
             if not self.built:
                 self(inputs)
         except Exception as error:
-            raise _Reached(self, None, error) from error
-        raise _Reached(self, inputs)
+            calls.append(_Reached(self, None, error))
+        else:
+            calls.append(_Reached(self, inputs))
+        raise calls[-1]
 
     keras.Model.fit = fit
     try:
-        yield
+        yield calls
     finally:
         keras.Model.fit = before
 

@@ -224,11 +224,12 @@ def with_parameter_servers(
     workers: int,
     servers: int,
     link: Link,
+    shared: int = 1,
 ) -> float:
     """The mean seconds between two gradients of one worker, without waiting for the others.
 
     A worker reads the weights, computes, and sends its gradient. The links of the servers carry the
-    weights of all workers.
+    weights of all workers; the link of a host carries those of its workers.
 
     Args:
         parts: as for `synchronous`.
@@ -236,6 +237,7 @@ def with_parameter_servers(
         workers: the number of workers.
         servers: the number of parameter servers, which have equal parts of the weights.
         link: of each host.
+        shared: the number of workers that share the link of their host.
     """
     alone = sum(parts) + 2 * (link.alpha + size * link.beta)
-    return max(alone, workers * size * link.beta / servers)
+    return max(alone, workers * size * link.beta / servers, shared * size * link.beta)

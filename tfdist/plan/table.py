@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ class Epoch:
 
     Attributes:
         samples: of an epoch; None if they are not known.
-        price: of one worker for an hour; None if it is not known.
+        price: of one machine for an hour; None if it is not known.
     """
 
     samples: int | None
@@ -23,14 +24,14 @@ class Epoch:
 
     def seconds(self, prediction: Prediction) -> float | None:
         """Of an epoch."""
-        return None if self.samples is None else self.samples / prediction.samples_per_second
+        return None if self.samples is None else prediction.epoch_seconds(self.samples)
 
     def cost(self, prediction: Prediction) -> float | None:
-        """Of an epoch, for all workers."""
+        """Of an epoch, for all machines."""
         seconds = self.seconds(prediction)
         if seconds is None or self.price is None:
             return None
-        return prediction.workers * self.price * seconds / 3600
+        return prediction.machines * self.price * seconds / 3600
 
 
 def as_data(predictions: Sequence[Prediction], epoch: Epoch) -> list[dict[str, Any]]:
@@ -38,6 +39,7 @@ def as_data(predictions: Sequence[Prediction], epoch: Epoch) -> list[dict[str, A
     return [
         {
             "workers": p.workers,
+            "machines": p.machines,
             "strategy": p.candidate.strategy,
             **p.candidate.options,
             "code": p.candidate.code if p.workers > 1 else None,
@@ -83,7 +85,7 @@ def _cells(prediction: Prediction, epoch: Epoch) -> tuple[str, ...]:
     ]
     seconds, cost = epoch.seconds(p), epoch.cost(p)
     cells += [] if seconds is None else [duration(seconds)]
-    cells += [] if cost is None else [f"{cost:,.2f}"]
+    cells += [] if cost is None else [money(cost)]
     return tuple(cells)
 
 
@@ -105,6 +107,12 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * unit or (unit == 1.0 and seconds >= 1):
             return f"{seconds / unit:.3g} {name}"
     return f"{1e3 * seconds:.3g} ms"
+
+
+def money(amount: float) -> str:
+    """An amount for people: two decimals, or three digits of what is less than 1."""
+    decimals = 2 if amount >= 1 or not amount else 2 - math.floor(math.log10(amount))
+    return f"{amount:,.{decimals}f}"
 
 
 def size(nbytes: float) -> str:

@@ -28,8 +28,8 @@ _OF_AN_ELEMENT = 16
 _TRANSPOSED = {"MatMul": "transpose_a", "BatchMatMulV2": "adj_x", "BatchMatMulV3": "adj_x"}
 
 
-def random_inputs(model: keras.Model, batch: int) -> Structure:
-    """What the model is called with: random numbers; zeros where numbers choose, such as rows.
+def specs_of(model: keras.Model, batch: int) -> Structure:
+    """Shapes and dtypes of what the model is called with.
 
     Args:
         model: a model whose inputs are known.
@@ -39,7 +39,11 @@ def random_inputs(model: keras.Model, batch: int) -> Structure:
         ValueError: for a model without known inputs, and for dimensions that are not known.
     """
     instead = "Give a script instead, whose first batch in `fit` has their shapes."
-    specs = inputs_of(model, batch, instead=instead)
+    return inputs_of(model, batch, instead=instead)
+
+
+def random_inputs(specs: Structure) -> Structure:
+    """Tensors of these shapes: random numbers; zeros where numbers choose, such as rows."""
     return tf.nest.map_structure(
         lambda spec: (
             tf.random.normal(spec.shape, dtype=spec.dtype)
@@ -77,7 +81,7 @@ def trace(
     Raises:
         ValueError: for a model that trains nothing.
     """
-    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, inputs)
+    specs = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), inputs)
     moments: dict[str, int] = {}
 
     @tf.function(autograph=False)
