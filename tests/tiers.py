@@ -127,9 +127,12 @@ _OF_PATH = {
     "test_versions.py": "pure graph job",
     "traffic": "job",
     "watch/test_browser.py": "job",
+    "watch/test_charts.py": "pure",
     "watch/test_page.py": "pure",
     "watch/test_ranks.py": "job",
+    "watch/test_reported_runs.py": "graph",
     "watch/test_run_report.py": "graph",
+    "watch/test_watching.py": "pure",
 }
 
 

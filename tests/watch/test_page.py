@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.watch.runs import rank, run
-from tfdist.watch import charts, page
+from tfdist.watch import page, summary
 from tfdist.watch.numbers import Epoch, RankNumbers
 from tfdist.watch.status import Status
 
@@ -125,17 +125,48 @@ def test_names_are_text_and_nothing_else():
     assert "<b>&\"'" in text
 
 
-def test_values_that_are_not_finite_are_no_points():
-    chart = charts.lines("loss", {"loss": [(1, 2.0), (2, math.inf), (3, 1.0)]}, "{:g}".format)
-    assert chart.count("dot") == 2
-    assert "inf" not in chart and "nan" not in chart
-    assert "not finite" in charts.lines("loss", {"loss": [(1, math.nan)]}, str)
+def test_a_loss_that_became_nan_is_told_first():
+    given = run(4)
+    for epoch, value in zip(given.epochs, (0.5, 0.25, math.nan, math.inf)):
+        epoch.logs["loss"] = epoch.logs["of_user"] = value
+    first, *others = summary.found(given)
+    assert first == "loss, of_user: nan or inf since epoch 3."
+    assert not any("since epoch" in text for text in others)
+    assert first in _shown(given)
 
 
-def test_an_axis_has_the_values_in_it():
-    chart = charts.lines("t", {"a": [(1, 4.0), (2, 8.0)]}, "{:g}".format, from_zero=True)
-    assert re.findall(r"<span>([\d.]+)</span>", chart)[:3] == ["8", "4", "0"]
-    assert 'd="M0.0 150.0L1000.0 0.0"' in chart
+@pytest.mark.parametrize(
+    ("numbers", "wanted", "has_ended", "state", "callout"),
+    [
+        ([10], 12, False, "Epoch 11 of 12 is done. Begun at ", ""),
+        ([10, 11], 12, True, "2 epochs. Begun at ", ""),
+        ([], 12, False, "0 epochs. Begun at ", "The first epoch has not ended yet."),
+        ([], 0, True, "0 epochs. Begun at ", "There was no epoch."),
+    ],
+)
+def test_how_far_a_run_is(numbers, wanted, has_ended, state, callout):
+    epochs = [Epoch(number, 1000.0, {"loss": 1.0}, []) for number in numbers]
+    given = dataclasses.replace(run(0), epochs=epochs, wanted=wanted, has_ended=has_ended)
+    assert summary.state(given).startswith(state)
+    assert list(summary.found(given)) == ([callout] if callout else [])
+    assert _shown(given)
+
+
+def test_earlier_runs_of_the_callback_are_told():
+    assert "the callback has seen a `fit` before" in _shown(run(earlier=1))
+    assert "the callback has seen 2 calls of `fit` before" in _shown(run(earlier=2))
+    assert "before" not in " ".join(summary.found(run()))
+
+
+def test_metrics_of_the_user_stay_loss_and_metrics():
+    given = run(metrics={"loss", "staleness", "step_seconds"})
+    for epoch in given.epochs:
+        epoch.logs.update(step_seconds=77.0, waiting=88.0)
+    section = page.as_html(given).partition("Loss and metrics")[2].partition("<section>")[0]
+    titles = re.findall("<figcaption>(.*?)</figcaption>", section)
+    assert {"loss", "staleness", "step_seconds"} <= set(titles)
+    assert not {"waiting", "staleness_max", "replicas"} & set(titles)
+    assert page.as_html(given).count("<figcaption>staleness</figcaption>") == 1
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):

@@ -263,7 +263,7 @@ def test_a_run_that_dies_leaves_its_report(two_replicas, tmp_path):
     with pytest.raises(RuntimeError, match="no more"):
         trained(two_replicas, [RunReport(path), Fails()])
     text = path.read_text()
-    assert "1 of 2 epochs" in text and "Had not ended" in text
+    assert "Epoch 1 of 2 is done" in text and "Had not ended" in text
     assert two_replicas.parts is None
 
 

@@ -38,7 +38,8 @@ class RunReport(keras.callbacks.Callback):
     seldom where that would take more than a twentieth of the time, as after thousands of epochs.
 
     These keys come into the logs, and so into `History` and TensorBoard, each a mean over ranks and
-    steps. The parts of a step are in seconds:
+    steps. A metric of yours that has such a name keeps its values. The parts of a step are in
+    seconds:
 
     - `compute_seconds`: from the batch to the gradients;
     - `exchange_seconds`: from the gradients to their sums, as far as nothing hides the exchange;
@@ -60,7 +61,8 @@ class RunReport(keras.callbacks.Callback):
 
     Times are read in the step, and summed up there, so the step is traced anew when training begins
     and ends. What the ranks have measured travels at the end of an epoch, in a kilobyte for each
-    rank. Give the callback to all ranks.
+    rank. Give the callback to all ranks. A `fit` replaces the file of the `fit` before: give each
+    one a callback with a path of its own to keep both.
 
     Args:
         path: of the file; its folder must exist. None for no file.
@@ -108,6 +110,8 @@ class RunReport(keras.callbacks.Callback):
         self._writer: Any = None
         self._measuring: Measuring
         self._run: Run
+        self._fits = 0
+        self._batch_logs: dict = {}
         self._staleness: Any = None
         self._next = 0  # when the page may be written again; whole, as each rank has its own clock
 
@@ -132,7 +136,9 @@ class RunReport(keras.callbacks.Callback):
             wanted=(self.params or {}).get("epochs"),
             environment=environment_of(strategy, self.model),
             left_out=_left_out(strategy, parts is not None),
+            earlier=self._fits,
         )
+        self._fits += 1
         error: Exception | None = None
         if strategy.is_chief and self._path is not None:
             error = problem_with_file("report", "report", self._path) or self._written()
@@ -155,6 +161,7 @@ class RunReport(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Notes that the call has returned."""
         self._measuring.end_step(batch)
+        self._batch_logs = logs or {}
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Gathers what the ranks have measured, and shows it."""
@@ -168,7 +175,9 @@ class RunReport(keras.callbacks.Callback):
             workers=self._workers(),
         )
         self._run.epochs.append(found)
-        logs.update(found.history())
+        self._run.metrics.update(self._batch_logs)
+        for name, value in found.history().items():
+            logs.setdefault(name, value)
         if not self.model.distribute_strategy.is_chief:
             return
         slowest = found.slowest()

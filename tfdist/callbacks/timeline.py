@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +16,7 @@ from tfdist.callbacks.trace import events_of
 from tfdist.engines.clocks import clocks_of
 from tfdist.processes.runs import raise_everywhere
 from tfdist.step.spans import Point, Spans
+from tfdist.watch.files import write_whole
 
 _ERROR = 1e-3  # seconds
 
@@ -41,7 +41,9 @@ class Timeline(keras.callbacks.Callback):
     timed waits until its begin is noted. Where kernels run on a GPU, times are those of the host.
 
     Give the callback to all ranks; rank 0 writes the file when training ends. If an exception ends
-    training, there is no file. With one replica the file is empty.
+    training, there is no file. If the file cannot be written then, there is a warning. If training
+    ends before the last of `steps`, a warning and the `metadata` say which steps are there. With
+    one replica the file is empty.
 
     The format is the Trace Event Format, in JSON:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -137,22 +139,33 @@ class Timeline(keras.callbacks.Callback):
             rows, calls = json.loads(text)
             points = [Point(*row) for row in rows]
             events += events_of(rank, points, calls, round(1e9 * clock.offset_seconds))
-        if not any(event["ph"] == "X" for event in events):
-            alone = strategy.num_replicas_in_sync == 1
-            why = (
-                "there is one replica" if alone else f"training ended before step {self._steps[0]}"
+        first, end = self._steps
+        ended = max(first, min(end, self._ended))
+        if strategy.num_replicas_in_sync == 1:
+            self._warn("there is one replica, so the timeline %s is empty")
+        elif ended == first:
+            self._warn(f"training ended before step {first}, so the timeline %s is empty")
+        elif ended < end:
+            there = (
+                f"step {first}" if ended == first + 1 else f"the steps from {first} to {ended - 1}"
             )
-            tf.get_logger().warning("tfdist: %s, so the timeline %s is empty", why, self._path)
-        self._write(events, [(c.offset_seconds, c.error_seconds) for c in clocks])
-
-    def _write(self, events: Iterable[dict], clocks: Sequence[tuple[float, float]]) -> None:
+            self._warn(f"training ended before step {ended}, so the timeline %s has only {there}")
         metadata = {
-            "steps": list(self._steps),
-            "clock_offset_seconds": [offset for offset, _ in clocks],
-            "largest_clock_error_seconds": max(error for _, error in clocks),
+            "steps": [first, ended],
+            "clock_offset_seconds": [clock.offset_seconds for clock in clocks],
+            "largest_clock_error_seconds": max(clock.error_seconds for clock in clocks),
         }
-        content = {"traceEvents": list(events), "displayTimeUnit": "ms", "metadata": metadata}
-        self._path.write_text(json.dumps(content))
+        self._write({"traceEvents": events, "displayTimeUnit": "ms", "metadata": metadata})
+
+    def _write(self, content: dict[str, Any]) -> None:
+        """Writes the file. A full disk is warned of: training has cost more than the file."""
+        try:
+            write_whole(self._path, json.dumps(content))
+        except OSError as error:
+            self._warn("the timeline %s could not be written: %s", error)
+
+    def _warn(self, text: str, *more: object) -> None:
+        tf.get_logger().warning(f"tfdist: {text}", self._path, *more)
 
 
 def _check(strategy: tf.distribute.Strategy, model: keras.Model) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from tfdist import environment
@@ -17,8 +19,9 @@ from tfdist.watch.status import Status
 
 _PLAIN_SECONDS = 10.0
 _SECONDS = 0.5
+_WIDEST = 1000  # columns of a terminal; more than a table has
 _ROWS_OF_OTHERS = 4  # of the terminal, for what the script prints
-_NARROW = 72  # columns; a table needs more
+_INDENT = "  "
 _MUCH = 0.2  # waiting that is worth a colour
 
 
@@ -85,7 +88,9 @@ def _size_of(terminal: int) -> tuple[int, int]:
 
 
 def rendered(statuses: Sequence[Status], columns: int, rows: int) -> list[bytes]:
-    """The lines of a table for a terminal: as wide as it is at most, and not as high.
+    """The lines for a terminal: as wide as it is at most, and not as high.
+
+    They are a table where that fits; else sentences, which are wrapped.
 
     Args:
         statuses: of the ranks.
@@ -94,18 +99,17 @@ def rendered(statuses: Sequence[Status], columns: int, rows: int) -> list[bytes]
     """
     room = max(1, rows - _ROWS_OF_OTHERS)
     shown = statuses if len(statuses) < room else statuses[: max(0, room - 2)]
-    if not shown:
+    if not shown or columns < 1:
         return []
-    now = status.now()
-    lines = [one.line(now)[:columns] for one in shown]
-    if columns >= _NARROW:
-        lines = _table(shown, now, columns)
+    now, more = status.now(), []
     if len(shown) < len(statuses):
-        lines.append(f"and {len(statuses) - len(shown)} more")
-    return [line.encode() for line in lines]
+        more = _wrapped([f"and {len(statuses) - len(shown)} more"], columns)[:1]
+    lines = _table(shown, now, columns) or _sentences(shown, now, columns, room - len(more))
+    return [line.encode() for line in [*lines, *more]]
 
 
 def _table(statuses: Sequence[Status], now: float, columns: int) -> list[str]:
+    """The lines of a table; none if it does not fit, as nothing in it is cut."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, name in enumerate(status.HEAD):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
@@ -113,6 +117,34 @@ def _table(statuses: Sequence[Status], now: float, columns: int) -> list[str]:
         waits = max(one.data or 0.0, one.others or 0.0) > _MUCH
         table.add_row(*one.cells(now), style="yellow" if waits else None)
     console = Console(file=io.StringIO(), width=columns, force_terminal=True)
+    wide = console.options.update(width=_WIDEST)
+    if Measurement.get(console, wide, table).maximum > columns:
+        return []
     with console.capture() as captured:
         console.print(table)
     return captured.get().splitlines()
+
+
+def _sentences(statuses: Sequence[Status], now: float, columns: int, room: int) -> list[str]:
+    """A sentence for each status; the first line of each if there is no room for more."""
+    found = [_wrapped(one.pieces(now), columns) for one in statuses]
+    if sum(map(len, found)) > room:
+        found = [lines[:1] for lines in found]
+    return [line for lines in found for line in lines]
+
+
+def _wrapped(pieces: Sequence[str], columns: int) -> list[str]:
+    """Lines of `pieces`, which are broken only where one is longer than a line.
+
+    A word that is longer than a line is left out: a part of a number would be another number.
+    """
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if len(lines[-1]) + len(piece) + 2 <= columns:
+            lines[-1] += f", {piece}"
+        else:
+            lines.append(f"{_INDENT}{piece}")
+    wrapper = textwrap.TextWrapper(
+        columns, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+    return [part for line in lines for part in wrapper.wrap(line) if len(part) <= columns]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import html
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-Points = Sequence[tuple[float, float]]
+from tfdist.watch.curves import Points, not_finite_since
 
 _COLOURS = 8  # that the template has
 _MOST_DOTS = 60
@@ -22,11 +23,11 @@ def lines(
     show: Callable[[float], str],
     from_zero: bool = False,
 ) -> str:
-    """A chart of lines by epoch, with a legend that has their last values.
+    """A chart of lines by epoch, with a legend that has their last values, finite or not.
 
     Args:
         title: of the chart.
-        series: points (epoch from 1, value) by name. Values that are not finite are left out.
+        series: points (epoch from 1, value) by name. Values that are not finite are not drawn.
         show: makes text of a value.
         from_zero: whether the axis begins at 0, as for times.
 
@@ -44,18 +45,19 @@ def lines(
     every = [point for points in finite.values() for point in points]
     legend = "".join(
         f'<li><i class="k{number % _COLOURS}"></i>{html.escape(name)} '
-        f"<b>{html.escape(show(points[-1][1])) if points else 'not finite'}</b></li>"
-        for number, (name, points) in enumerate(finite.items())
+        f"<b>{html.escape(_last(points, show))}</b></li>"
+        for number, (name, points) in enumerate(series.items())
     )
     head = f'<figure><figcaption>{html.escape(title)}</figcaption><ul class="legend">{legend}</ul>'
     if not every:
         return f"{head}</figure>"
-    left, right = min(x for x, _ in every), max(x for x, _ in every)
+    epochs = [x for points in series.values() for x, _ in points]
+    left, right = min(epochs), max(epochs)
     low, high = _around([y for _, y in every] + [0.0] * from_zero)
 
     def place(point: tuple[float, float]) -> str:
         x = (point[0] - left) / (right - left) if right > left else 0.5
-        return f"{1000 * x:.1f} {300 - 300 * (point[1] - low) / (high - low):.1f}"
+        return f"{1000 * x:.1f} {300 - 300 * _part(point[1], low, high):.1f}"
 
     drawn = []
     for number, points in enumerate(finite.values()):
@@ -67,7 +69,7 @@ def lines(
                 f'<path class="dot c{number % _COLOURS}" d="M{place(point)}h0">'
                 f"<title>epoch {point[0]:g}: {html.escape(show(point[1]))}</title></path>"
             )
-    marks = "".join(f"<span>{html.escape(show(y))}</span>" for y in (high, (low + high) / 2, low))
+    marks = "".join(f"<span>{html.escape(show(y))}</span>" for y in (high, low / 2 + high / 2, low))
     ends = f"<span>epoch {left:g}</span>" + (f"<span>{right:g}</span>" if right > left else "")
     return (
         f'{head}<div class="plot"><div class="y">{marks}</div>'
@@ -78,13 +80,25 @@ def lines(
     )
 
 
+def _last(points: Points, show: Callable[[float], str]) -> str:
+    if not points:
+        return "not known"
+    return not_finite_since(points) or show(points[-1][1])
+
+
+def _part(value: float, low: float, high: float) -> float:
+    """Where `value` is between two bounds, from 0 to 1; also of bounds that are very far apart."""
+    scale = 1.0 if math.isfinite(high - low) else 0.5
+    return (scale * value - scale * low) / (scale * high - scale * low)
+
+
 def _around(values: Sequence[float]) -> tuple[float, float]:
     """Bounds of an axis: those of the values, with room where all are equal."""
     low, high = min(values), max(values)
     if high > low:
         return low, high
     room = abs(low) / 2 or 1.0
-    return low - room, high + room
+    return max(low - room, -sys.float_info.max), min(high + room, sys.float_info.max)
 
 
 def bars(

@@ -198,6 +198,8 @@ class Run:
         left_out: what is not measured here, and why; a sentence for each.
         epochs: those that have ended.
         has_ended: whether `fit` has come to its end.
+        metrics: the names of what the steps themselves log: the loss, and the user's metrics.
+        earlier: how many runs the same callback has seen before.
     """
 
     title: str
@@ -207,3 +209,5 @@ class Run:
     left_out: list[str]
     epochs: list[Epoch] = dataclasses.field(default_factory=list)
     has_ended: bool = False
+    metrics: set[str] = dataclasses.field(default_factory=set)
+    earlier: int = 0

@@ -47,14 +47,13 @@ class Status(NamedTuple):
 
     def cells(self, now: float) -> list[str]:
         """As short texts: of the rank, epoch, step, speed, waits and memory; "" for what is not."""
-        silent = now - self.written
-        late = f" (silent for {silent:.0f} s)" if silent > 20 * SECONDS else ""
+        silence = self._silence(now)
 
         def share(value: float | None) -> str:
             return "" if value is None else f"{value:.0%}"
 
         return [
-            self.name + late,
+            f"{self.name} ({silence})" if silence else self.name,
             f"{self.epoch}/{self.epochs}" if self.epochs else f"{self.epoch}",
             f"{self.step}/{self.steps}" if self.steps else f"{self.step}",
             "" if self.samples is None else f"{self.samples:,.0f}",
@@ -65,13 +64,28 @@ class Status(NamedTuple):
 
     def line(self, now: float) -> str:
         """As a sentence."""
-        name, epoch, step, samples, data, others, memory = self.cells(now)
-        parts = [f"epoch {epoch}, step {step}"]
-        parts += [f"{samples} samples/s"] if samples else []
-        waits = [f"{data} for data"] if data else []
-        waits += [f"{others} for others"] if others else []
-        parts += [f"waits {' and '.join(waits)}"] if waits else []
-        return f"{name}: {', '.join([*parts, *([memory] if memory else [])])}"
+        name, epoch, step, *more = self.cells(now)
+        return f"{name}: {', '.join([f'epoch {epoch}', f'step {step}', *_said(*more)])}"
+
+    def pieces(self, now: float) -> list[str]:
+        """The pieces of a sentence, those that change most first."""
+        _, epoch, step, *more = self.cells(now)
+        silence = self._silence(now)
+        first = [f"{self.name}: step {step}", *([silence] if silence else [])]
+        return [*first, f"epoch {epoch}", *_said(*more)]
+
+    def _silence(self, now: float) -> str:
+        silent = now - self.written
+        return f"silent for {silent:.0f} s" if silent > 20 * SECONDS else ""
+
+
+def _said(samples: str, data: str, others: str, memory: str) -> list[str]:
+    """The pieces of a sentence for cells, of those that are known."""
+    waits = " and ".join(
+        [f"{data} for data"] * bool(data) + [f"{others} for others"] * bool(others)
+    )
+    found = [f"{samples} samples/s"] * bool(samples) + [f"waits {waits}"] * bool(waits)
+    return found + [memory] * bool(memory)
 
 
 HEAD = ("", "epoch", "step", "samples/s", "waits for data", "for others", "memory")
