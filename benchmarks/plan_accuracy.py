@@ -163,7 +163,9 @@ def predicted(row: Measured, constants: Constants) -> float:
         constants.early,
         CPU_COSTS.update,
     )
-    slowdown = constants.slowdown * max(1.0, row.hosts / CORES)
+    # Until the core with the fewest hosts is done, all cores are busy; then that of the others is.
+    fewest, most = row.hosts // CORES, -(-row.hosts // CORES)
+    slowdown = fewest * constants.slowdown + (most - fewest)
     workload = _workload(row.work, row.batch)
     found = models.Found(workload, row.device, costs, [])
     machines = Machines(link, costs=costs, slowdown=slowdown)
