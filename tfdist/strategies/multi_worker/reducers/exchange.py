@@ -102,11 +102,12 @@ def of_worker(
         cut: of the vectors.
         vector: what this worker adds.
         first: the number of the exchange's first message.
-        count: int32 scalar, which sum of all this is. It travels before the pieces.
+        count: int32 scalar, which sum of all this is. A reducer gets no piece before it has the
+            count: a piece of another sum would look the same.
         pairs: this worker and each reducer.
     """
     used = [pair for pair in pairs if cut.length(0, pair.reducer)]
-    counts = [pair.send(tf.reshape(count, [1]), first) for pair in used]
+    counts = {pair: pair.send(tf.reshape(count, [1]), first) for pair in used}
     taken: dict[Pair, list[list[tf.Tensor]]] = {pair: [] for pair in used}
     sums, start = [], 0
     for round_ in range(cut.rounds):
@@ -115,12 +116,12 @@ def of_worker(
             if not (length := cut.length(round_, pair.reducer)):
                 continue
             # Only for this reducer: another one may take the pieces of another sum first.
-            with tf.control_dependencies(_before(taken[pair], round_)):
+            with tf.control_dependencies(_before(taken[pair], round_) or [counts[pair]]):
                 sent = pair.send(tf.identity(vector[start : start + length]), first + up)
                 sums.append(pair.receive(length, cut.dtype, first + down))
             taken[pair].append([sent])
             start += length
-    with tf.control_dependencies([*counts, *_all(_all(taken.values()))]):
+    with tf.control_dependencies(_all(_all(taken.values()))):
         return tf.concat(sums, axis=0)
 
 
@@ -150,8 +151,8 @@ def of_reducer(cut: Cut, first: tf.Tensor, pairs: Sequence[Pair]) -> tf.Tensor:
     counts = [pairs[0].receive(1, tf.int32, first)]
     with tf.control_dependencies(counts):
         counts += [pair.receive(1, tf.int32, first) for pair in pairs[1:]]
+    with tf.control_dependencies([_check(counts)]):
         turn = tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name=_RECEIVING, container=""))
-    is_same = _check(counts)
     got: list[list[tf.Tensor]] = []
     taken: list[list[tf.Tensor]] = []
     for round_ in range(cut.rounds):
@@ -162,7 +163,7 @@ def of_reducer(cut: Cut, first: tf.Tensor, pairs: Sequence[Pair]) -> tf.Tensor:
         with tf.control_dependencies(_before(got, round_) or [turn]):
             pieces = [pair.receive(length, cut.dtype, first + up) for pair in pairs]
         got.append(pieces)
-        with tf.control_dependencies([is_same, *_before(taken, round_)]):
+        with tf.control_dependencies(_before(taken, round_)):
             total = tf.zeros([length], wide)
             for piece in pieces:
                 total += tf.cast(piece, wide)

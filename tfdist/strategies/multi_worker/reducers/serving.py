@@ -97,5 +97,6 @@ class _Reducer:
         if isinstance(error, _GONE):
             tf.get_logger().debug("tfdist: %s has lost a worker: %s", self._name, error.message)
         elif not self.has_ended.is_set():
-            print(f"{self._name} cannot sum: {error.message}", file=sys.stderr, flush=True)
+            why = f"Has a worker left a step by an error, and gone on? {error.message}"
+            print(f"{self._name} cannot sum. {why}", file=sys.stderr, flush=True)
             os._exit(1)
