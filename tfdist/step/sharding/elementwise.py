@@ -16,11 +16,11 @@ _RATE = 0.01
 _TOLERANCE = 1e-6
 # Keras' own optimizers that look at whole variables, one by one. A trial does not show that all
 # state belongs to one variable each, so no other optimizer is taken, and no subclass of these.
-_OF_WHOLE_VARIABLES = (
-    keras.optimizers.Lamb,
-    keras.optimizers.Adafactor,
-    keras.optimizers.Muon,
-    keras.optimizers.ScheduleFreeAdamW,
+# Older versions of Keras do not have all of them.
+_OF_WHOLE_VARIABLES = tuple(
+    getattr(keras.optimizers, name)
+    for name in ("Lamb", "Adafactor", "Muon", "ScheduleFreeAdamW")
+    if hasattr(keras.optimizers, name)
 )
 
 
@@ -58,7 +58,7 @@ def needs_whole_variables(optimizer: keras.optimizers.Optimizer) -> bool:
 
 def begins_with_values(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether the state of such an optimizer begins with the values of the weights."""
-    return type(optimizer) is keras.optimizers.ScheduleFreeAdamW
+    return type(optimizer) is getattr(keras.optimizers, "ScheduleFreeAdamW", None)
 
 
 def _problem(kind: type[keras.optimizers.Optimizer], config: dict[str, Any]) -> str | None:

@@ -24,8 +24,8 @@ class Exchanges:
 
     A function that is traced takes one exchange for each of its sums. Other functions take the same
     ones, also those that it calls or that call it. Sums of an exchange run one after the other, in
-    the order of the program, which is the same in all workers. Which sum it is travels before it, and
-    the reducers compare that.
+    the order of the program, which is the same in all workers. Which sum it is travels before it,
+    and the reducers compare that.
 
     Args:
         rank: of the worker.
