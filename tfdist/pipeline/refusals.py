@@ -12,8 +12,7 @@ from tfdist.arguments import check_instance, shown
 def check_model(model: keras.Model) -> None:
     """Raises an error unless `model` is a plain Sequential or functional model, and built."""
     check_instance("model", model, keras.Model, "keras.Model")
-    kinds = (keras.Sequential, type(keras.Model(*[keras.Input((1,))] * 2)))
-    if type(model) not in kinds:
+    if type(model) not in (keras.Sequential, _functional_kind()):
         raise ValueError(
             "`model` must be a plain `keras.Sequential` or functional model: a stage has layers of "
             "its own, and a class of your own may compute something between them. "
@@ -35,6 +34,13 @@ def check_model(model: keras.Model) -> None:
                 f"A pipeline takes one {what}, a dense tensor. "
                 f"Received: model={model.name} with the {what} {shown(structure)}"
             )
+
+
+def _functional_kind() -> type[keras.Model]:
+    """The class of functional models, which has no public name."""
+    inputs = keras.Input((1,), name="inputs")
+    outputs = keras.layers.Identity(name="outputs")(inputs)
+    return type(keras.Model(inputs, outputs, name="model"))
 
 
 def check_layers(model: keras.Model) -> None:
