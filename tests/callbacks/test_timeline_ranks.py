@@ -14,7 +14,9 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _NO_HOROVOD = pytest.mark.skipif(not is_installed(), reason="make horovod")
 
 
-@pytest.mark.parametrize("engine", ["multi_worker", pytest.param("horovod", marks=_NO_HOROVOD)])
+@pytest.mark.parametrize(
+    "engine", ["multi_worker", pytest.param("horovod", marks=[_NO_HOROVOD, pytest.mark.full])]
+)
 def test_ranks_share_a_file_and_a_clock(engine, tmp_path):
     path = tmp_path / "trace.json"
     job = [sys.executable, "-m", "tfdist", "run", "-n", "2", "--strategy", engine]

@@ -67,6 +67,7 @@ def test_it_starts_two_ranks_by_itself(tmp_path):
     assert "an embedding, batches of many sizes  equal" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", _ENGINES)
 def test_a_wrong_weight_of_one_rank_is_noticed(engine, tmp_path):
     job = ["tfdist", "run", "-n", "3", "--strategy", engine, "-m", "tests.checkup.rank"]

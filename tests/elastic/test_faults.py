@@ -129,7 +129,7 @@ def check(folder, left, expected):
     assert len(list(folder.glob("*.weights.h5"))) == epochs
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ONE_USUAL)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.full) for n in FAULTS]
 )
@@ -146,10 +146,9 @@ def test_the_result_is_that_of_one_device(name, engine, tmp_path, one_device):
     check(tmp_path, left, one_device())
 
 
-@pytest.mark.parametrize("engine", ONE_USUAL)
-@pytest.mark.parametrize(
-    "step", ["function", pytest.param("eager function", marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("step", ["function", "eager function"])
 def test_a_step_that_is_a_function_is_traced_for_each_group(step, engine, tmp_path, one_device):
     done = train(tmp_path, engine, "1:SIGKILL:step 3", STEP=step)
     assert done.returncode == 0, done.stderr
@@ -171,7 +170,7 @@ def test_two_jobs_at_the_same_time_do_not_disturb_each_other(engine, tmp_path, o
 def _replacements():
     for engine, marks in NEEDS.items():
         for name in REPLACED:
-            usual = engine == "multi_worker" and name == USUALLY_REPLACED
+            usual = engine == "horovod" and name == USUALLY_REPLACED
             yield pytest.param(name, engine, marks=marks if usual else (*marks, pytest.mark.full))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.elastic.local_job import cases, notes
-from tests.elastic.test_faults import DEADLINE, ONE_USUAL, launch
+from tests.elastic.test_faults import DEADLINE, ENGINES, ONE_USUAL, launch
 from tests.local_steps.by_hand import Replicas
 
 # What happens to which of three ranks, with which case; which of them are left. A round has three
@@ -31,7 +31,6 @@ FAULTS = {
     "dies while it traces": ("mean", ["1:SIGKILL:trace"], [0, 2]),
     "is stopped for ever": ("outer", ["1:SIGSTOP:micro 10"], [0, 2]),
 }
-USUAL = {"dies in a round"}
 
 # The same for ranks that are replaced by new ones, for which the others wait.
 REPLACED = {
@@ -146,10 +145,9 @@ def train(folder, engine, case, *faults, ranks=3, least=1, restarts=0):
     return launch(folder, *job, RANKS=str(ranks))
 
 
-@pytest.mark.parametrize("engine", ONE_USUAL)
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.full) for n in FAULTS]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", FAULTS)
 def test_only_local_steps_of_lost_ranks_are_lost(name, engine, tmp_path):
     case, faults, left = FAULTS[name]
     done = train(tmp_path, engine, case, *faults)
@@ -175,14 +173,10 @@ def test_one_that_joins_takes_part_from_the_next_round(name, engine, tmp_path):
     assert all(last.values()), "all have made steps since"
 
 
-@pytest.mark.parametrize("engine", ONE_USUAL)
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("case", "moment"),
-    [
-        ("reports", "meet"),
-        pytest.param("outer", "meet", marks=pytest.mark.full),
-        pytest.param("mean", "met", marks=pytest.mark.full),
-    ],
+    ("case", "moment"), [("reports", "meet"), ("outer", "meet"), ("mean", "met")]
 )
 def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_it(
     case, moment, engine, tmp_path
@@ -201,12 +195,12 @@ def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_
 @pytest.mark.parametrize(
     "check",
     [
-        "metrics_that_are_reset_within_a_round",
         "metrics_with_a_nan_in_one_rank",
         "frozen_models",
-        "models_that_are_freed",
-        "steps_that_are_not_traced",
-        "metrics_that_are_no_sums",
+        pytest.param("metrics_that_are_reset_within_a_round", marks=pytest.mark.full),
+        pytest.param("models_that_are_freed", marks=pytest.mark.full),
+        pytest.param("steps_that_are_not_traced", marks=pytest.mark.full),
+        pytest.param("metrics_that_are_no_sums", marks=pytest.mark.full),
     ],
 )
 def test_what_local_steps_do_where_nobody_is_lost(check, engine, tmp_path):

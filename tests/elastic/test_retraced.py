@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from tests.elastic.test_faults import DEADLINE, ONE_USUAL, launch
+from tests.elastic.test_faults import DEADLINE, ENGINES, launch
 
 
-@pytest.mark.parametrize("engine", ONE_USUAL)
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
 def test_no_group_keeps_the_graphs_of_its_steps(tmp_path, engine):
     command = ["tfdist", "run", "-n", "2", "--min", "2", "--strategy", engine]
     command += ["--timeout", str(DEADLINE), "-m", "tests.elastic.retraced", str(tmp_path)]

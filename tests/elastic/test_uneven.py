@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.elastic import uneven, unsent
-from tests.elastic.test_faults import DEADLINE, ENGINES, ONE_USUAL, launch
+from tests.elastic.test_faults import DEADLINE, ENGINES, launch
 
 
 def train(folder, engine, *options, faults):
@@ -29,7 +29,8 @@ def check(folder, members):
     return [rank["shares"] for rank in ranks]
 
 
-@pytest.mark.parametrize("engine", ONE_USUAL)
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
 def test_shares_are_even_again_and_then_follow(tmp_path, engine):
     shown = train(tmp_path, engine, faults=["0:SIGKILL:micro 32"])
     shares = check(tmp_path, [1, 2])

@@ -30,10 +30,8 @@ _KERAS = _versions.release(keras.__version__)
 # What groups must take back, hand over, or compute again.
 _USUAL = {
     "multi_worker": (
-        "Adam",
         "accumulation_steps=3, steps_per_execution=4, remainders",
         "predict and evaluate, uneven batches",
-        "two optimizers (GAN), last batch of 3",
     ),
 }
 # A rank that is lost in its first step would leave variables of which nobody knows the first value.

@@ -49,7 +49,6 @@ _USUAL = {
     "hosts": ("multi_worker-2x2",),
     "local_callbacks": ("multi_worker-2",),
     "local_steps": ("horovod-2",),
-    "local_steps.by_hands": ("multi_worker-2",),
     "loops.keras_losses": ("multi_worker-2",),
     "loops.means": ("multi_worker-2",),
     "loops.built_in_the_first_step": ("horovod-2",),
@@ -58,17 +57,34 @@ _USUAL = {
     "mismatches": ("multi_worker-2",),
     "mismatches_by_hand": ("multi_worker-2",),
     "sharding": ("multi_worker-2",),
-    "sharding.owned": ("horovod-2",),  # to which alone a constant of one rank means something
     "rows": ("horovod-2",),
-    "streaming.by_hands": ("horovod-2",),
-    "streaming.coded": ("multi_worker-2",),
-    "streaming.delayed": ("multi_worker-2",),
     "streaming.lossless": ("horovod-2",),
-    "streaming.resumed": ("horovod-2",),
     "strategies.several": ("multi_worker-2",),
     "strategies.loop_with_changing_sizes": ("horovod-2",),
     "strategies.predictions_of_other_dtypes": ("horovod-2",),
     "timed": ("horovod-2",),
+}
+
+# What takes long, of which a quicker scenario of the same file tests a part: for the full suite.
+_LONG = {
+    "hosts.compressed",
+    "hosts.trained",
+    "local_callbacks.allowed",
+    "local_steps.after",
+    "local_steps.by_hands",
+    "local_steps.compressed",
+    "local_steps.interrupted",
+    "local_steps.logs",
+    "local_steps.looked_at",
+    "local_steps.resumed",
+    "sharding.looked_at",
+    "sharding.owned",
+    "sharding.resumed",
+    "streaming.by_hands",
+    "streaming.coded",
+    "streaming.delayed",
+    "streaming.resumed",
+    "timed.by_hands",
 }
 
 
@@ -82,7 +98,8 @@ class Wanted(NamedTuple):
 def scenario(function: Callable, jobs: tuple[str, ...] = PAIRS) -> pytest.MarkDecorator:
     """Gives a test as `found` what the ranks of each of `jobs` found out in `function`.
 
-    Jobs of more processes or devices than two, and some of a second engine, are marked `full`.
+    Jobs of more processes or devices than two, some of a second engine, and what takes long are
+    marked `full`.
 
     Args:
         function: one of the folder `scenarios`.
@@ -91,6 +108,8 @@ def scenario(function: Callable, jobs: tuple[str, ...] = PAIRS) -> pytest.MarkDe
     usual = _USUAL.get(name_of(function)) or _USUAL.get(module_of(function), PAIRS)
     if not set(usual) & set(jobs):
         usual = jobs[:1]
+    if name_of(function) in _LONG:
+        usual = ()
     parameters = [_param(job, function, job in usual) for job in jobs]
     return pytest.mark.parametrize("found", parameters, indirect=True)
 

@@ -105,14 +105,16 @@ OPTIMIZERS = {
     "averaged": lambda: keras.optimizers.SGD(0.05, use_ema=True, ema_overwrite_frequency=2),
     "accumulated": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
 }
+# The default suite trains the first ones.
+USUAL = 3
 CASES = [
-    ("mlp", mlp, X, "sgd", {}),
     ("mlp", mlp, X, "accumulated", {"run_eagerly": True}),
-    ("mlp", mlp, X, "averaged", {}),
     ("masked", masked, TEXT, "sgd", {}),
+    ("transformer", transformer, TEXT, "clipped", {}),
+    ("mlp", mlp, X, "sgd", {}),
+    ("mlp", mlp, X, "averaged", {}),
     ("transformer", transformer, TEXT, "sgd", {}),
     ("transformer", transformer, TEXT, "adam", {}),
-    ("transformer", transformer, TEXT, "clipped", {}),
 ]
 
 
@@ -131,10 +133,10 @@ def difference(first, second):
     return max(float(np.abs(a - b).max()) for a, b in zip(first, second, strict=True))
 
 
-def equality(mesh, folder):
+def equality(mesh, folder, cases):
     """By case: how far weights and logs are from one device, and how large the parts are."""
     found = {}
-    for name, make, x, optimizer, options in CASES:
+    for name, make, x, optimizer, options in cases:
         model, logs = train(make, mesh, x, optimizer, options)
         path = folder / f"{name}-{optimizer}.weights.h5"
         mesh.save_weights(model, path)
@@ -300,10 +302,10 @@ def _other_seed(mesh):
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
+    folder, count = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     keras.utils.set_random_seed(3)
     mesh = parallel.Mesh()
-    found = {"shape": mesh.shape, "equality": equality(mesh, folder)}
+    found = {"shape": mesh.shape, "equality": equality(mesh, folder, CASES[:count])}
     found["loops"] = loops(mesh, folder)
     found["refusals"] = refusals(mesh, folder)
     (folder / f"{mesh.rank}.json").write_text(json.dumps(found))
