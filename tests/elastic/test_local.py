@@ -157,11 +157,9 @@ def test_only_local_steps_of_lost_ranks_are_lost(name, engine, tmp_path):
     assert members[-1] == set(left)
 
 
-@pytest.mark.parametrize("engine", ONE_USUAL)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n == "dies in a round" else pytest.mark.full) for n in REPLACED],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", REPLACED)
 def test_one_that_joins_takes_part_from_the_next_round(name, engine, tmp_path):
     case, faults, there = REPLACED[name]
     done = train(tmp_path, engine, case, *faults, least=3, restarts=len(faults))

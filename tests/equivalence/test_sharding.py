@@ -9,7 +9,6 @@ from tests.equivalence.parameters import cells
 _USUAL = {
     "mirrored-2-sharded": (
         "Lamb",
-        "MultiOptimizer in a LossScaleOptimizer",
         "ModelCheckpoint",
         "two optimizers (GAN)",
     ),

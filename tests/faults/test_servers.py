@@ -7,7 +7,6 @@ from tests.traffic import network
 
 REASON = network.reason_against()
 USUAL = {
-    ("the chief is stopped for 5 s", "workers update"),
     ("the network of a worker is cut", "synchronous"),
 }
 

@@ -15,7 +15,7 @@ from tfdist.processes.callback_kinds import may_set_in_batches
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
-@pytest.mark.parametrize("name", ["refused", "allowed"])
+@pytest.mark.parametrize("name", ["refused", pytest.param("allowed", marks=pytest.mark.full)])
 def test_in_one_process(name, replicas, tmp_path):
     found = getattr(local_callbacks, name)(Here(tmp_path, replicas))
     getattr(callback_checks, name)([found])

@@ -26,7 +26,14 @@ class Here:
         """Nobody else is there."""
 
 
-@pytest.mark.parametrize("name", ["resumed", "looked_at", "loop", "after", "compressed"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resumed",
+        "loop",
+        *(pytest.param(n, marks=pytest.mark.full) for n in ("looked_at", "after", "compressed")),
+    ],
+)
 def test_in_one_process(name, tmp_path):
     found = getattr(local_steps, name)(Here(tmp_path))
     getattr(checks, name)([found])

@@ -18,7 +18,7 @@ from tfdist.step import local_means
 from tfdist.step.all_rounds import AllRounds
 
 
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("case", [own_steps.MEAN, own_steps.OUTER], ids=["mean", "outer"])
 def test_all_that_a_step_sets_equals_the_same_by_hand(case, eager):
     """Moving statistics after a second pass, a frozen teacher, and a weight set by hand."""

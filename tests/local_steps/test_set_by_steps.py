@@ -132,7 +132,7 @@ LOCAL = [tfdist.LocalSGD(3), tfdist.DiLoCo(3)]
 
 @pytest.mark.parametrize("local", LOCAL, ids=["mean", "outer"])
 @pytest.mark.parametrize("act", [plain, decays, perturbs])
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_weights_that_a_step_sets_equal_the_same_by_hand(act, local, eager):
     """The last batch has one sample, so a replica has none."""
     for actual, expected in zip(trained(act, 33, local, eager), by_hand(act, 33, local)):
@@ -157,7 +157,7 @@ def test_a_round_of_an_optimizer_that_a_step_builds_begins_with_the_step(eager):
         assert np.abs(actual - expected).max() <= 1e-6
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_fragments_of_which_an_optimizer_trains_a_part(overlap):
     """The second optimizer trains no weight of its first fragment."""
     local = tfdist.DiLoCo(4, fragments=2, overlap=overlap)

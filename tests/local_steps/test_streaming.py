@@ -21,15 +21,8 @@ from tfdist.step.local_turns import AllAtOnce, Streamed
 
 # Each with something of its own; the rest takes minutes.
 _USUAL = (
-    "three fragments",
     "both",
-    "both, the mean",
-    "sent by the last update",
     "sent before the last update",
-    "unknown length",
-    "eager",
-    "constraints",
-    "ema",
     "everything",
 )
 
@@ -111,6 +104,7 @@ def test_fragments_have_rounds_of_their_own():
     assert int(state.updates.numpy()) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["resumed", "lossless", "coded"])
 def test_in_one_process(name, tmp_path):
     found = getattr(streaming, name)(Here(tmp_path))

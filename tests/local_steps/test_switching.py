@@ -130,13 +130,13 @@ def test_a_file_of_weights_alone_leaves_what_the_optimizer_has(local, tmp_path):
         np.testing.assert_array_equal(new, old)
 
 
-@pytest.mark.parametrize("accumulates", [1, 2])
+@pytest.mark.parametrize("accumulates", [1, pytest.param(2, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "local",
     [
         tfdist.LocalSGD(2),
-        tfdist.DiLoCo(2),
-        tfdist.DiLoCo(3),
+        pytest.param(tfdist.DiLoCo(2), marks=pytest.mark.full),
+        pytest.param(tfdist.DiLoCo(3), marks=pytest.mark.full),
         tfdist.DiLoCo(4, fragments=2, overlap=1),
     ],
 )

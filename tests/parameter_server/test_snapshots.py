@@ -78,6 +78,7 @@ def test_a_server_that_answers_again_when_the_chief_looks_was_lost(tmp_path):
     assert [lost for _, lost, *_ in facts["restored"]] == [[0], [0]]
 
 
+@pytest.mark.full
 def test_a_worker_that_is_lost_too_is_left_out(tmp_path):
     facts, said = run(tmp_path, "with_a_worker", ps=1)
     assert "rank 1 was killed by SIGKILL" in said and "training goes on without it" in said

@@ -45,7 +45,10 @@ def _owned(name, replicas):
 
 @pytest.mark.parametrize("largest", [None, 64])
 @pytest.mark.parametrize("name", _SHAPES)
-@pytest.mark.parametrize("replicas", [2, 3, 4])
+@pytest.mark.parametrize(
+    "replicas",
+    [pytest.param(2, marks=pytest.mark.full), 3, pytest.param(4, marks=pytest.mark.full)],
+)
 def test_sums_come_to_owners_and_values_from_them(replicas, name, largest):
     strategy = tfdist.MirroredStrategy(DEVICES[:replicas])
     strategy.engine.largest_message = largest

@@ -72,8 +72,6 @@ def reference():
     ("replicas", "sharding", "whole"),
     _usual(
         (3, "gradients", True),
-        (2, "optimizer", False),
-        (3, "parameters", True),
         (3, "parameters", False),
         of=[(*kind, whole) for kind in _KINDS[2:] for whole in (True, False)],
     ),

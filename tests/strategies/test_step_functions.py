@@ -57,7 +57,7 @@ def trained(strategy, accumulated, *, eagerly):
 
 @pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
 @pytest.mark.parametrize("accumulated", [None, 2])
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_the_result_is_that_of_one_device(replicas, accumulated, eagerly):
     expected, history = trained(None, accumulated, eagerly=eagerly)
     strategy = tfdist.MirroredStrategy(DEVICES[:replicas], accumulation_steps=accumulated or 1)
