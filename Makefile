@@ -50,7 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-reduction-servers benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
-.PHONY: benchmark-model-parallel
+.PHONY: benchmark-model-parallel benchmark-collectives benchmark-payloads
 .PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations
 .PHONY: benchmark-backup-workers bench bench-full docs docs-versions
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -113,6 +113,9 @@ benchmark-revisions: horovod ## step time and exchange of this revision by those
 benchmark-codecs: $(INSTALLED) ## measure the time and memory of all compressors
 	$(BIN)/python -m benchmarks.codecs --update
 
+benchmark-payloads: $(INSTALLED) ## measure what decoding further payloads takes
+	$(BIN)/python -m benchmarks.payloads --update
+
 benchmark-traffic: horovod ## count the bytes of an exchange over loopback
 	$(BIN)/python -m benchmarks.traffic --update
 
@@ -133,6 +136,9 @@ benchmark-model-parallel: $(INSTALLED) ## steps of a pipeline, and of layers in 
 
 benchmark-small-sums: $(INSTALLED) ## sums of small tensors, beside TensorFlow's ring; needs root
 	$(BIN)/python -m benchmarks.small_sums --update
+
+benchmark-collectives: horovod ## sums, gathers and sums of parts between hosts; needs root
+	$(BIN)/python -m benchmarks.collectives --update
 
 benchmark-reduction-servers: horovod ## sums by reducers, beside rings on slow links; needs root
 	$(BIN)/python -m benchmarks.reduction_servers --update

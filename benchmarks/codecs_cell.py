@@ -28,6 +28,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dgc": {"ratio": 0.01},
 }
 TOP_K = 0.01
+# Behind the name of a compressor, whose payloads are gathered.
+TWICE = ", two payloads"
 
 Call = Callable[[], object]
 
@@ -50,21 +52,23 @@ def make_gradients(shape: list[int], tensors: int) -> list[tf.Tensor]:
     ]
 
 
-def exchange(codec: Compressor, gradient: tf.Tensor, state: State, step: Step) -> Result:
-    """One step as tfdist.step.compression does it, with one replica."""
+def exchange(
+    codec: Compressor, gradient: tf.Tensor, state: State, step: Step, replicas: int
+) -> Result:
+    """One step as tfdist.step.compression does it, where so many replicas send the same."""
     steps = codec.exchange(gradient, state, step)
     payload = next(steps)
     while True:
         summed = codec.aggregation == "sum"
-        received = payload if summed else tuple(part[None] for part in payload)
+        received = payload if summed else tuple(tf.stack([part] * replicas) for part in payload)
         try:
             payload = steps.send(received)
         except StopIteration as end:
             return end.value
 
 
-def codec_call(codec: Compressor, gradients: list[tf.Tensor]) -> Call:
-    """A function that encodes and decodes `gradients` once, with the state that the last call left.
+def codec_call(codec: Compressor, gradients: list[tf.Tensor], replicas: int) -> Call:
+    """A function that encodes `gradients` once, with the state of the last call, and decodes.
 
     The graph returns all totals and the whole state: TensorFlow would leave out work whose results
     are used only in part. Seeds are arguments: with constants, TensorFlow would compute the results
@@ -76,7 +80,7 @@ def codec_call(codec: Compressor, gradients: list[tf.Tensor]) -> Call:
     @tf.function
     def step(gradients: list, states: list, seeds: tf.Tensor) -> tuple[list, list]:
         results = [
-            exchange(codec, gradient, state, Step(seed, seed))
+            exchange(codec, gradient, state, Step(seed, seed), replicas)
             for gradient, state, seed in zip(gradients, states, tf.unstack(seeds))
         ]
         return [result.total for result in results], [result.state for result in results]
@@ -106,15 +110,17 @@ def make_call(system: str, gradients: dict[bool, list[tf.Tensor]]) -> tuple[Call
     """A call of `system`, and the bytes of its payload.
 
     Args:
-        system: a compressor's name, "copy" or "top_k".
+        system: a compressor's name, or that and `TWICE`, which decodes two payloads; "copy" or
+            "top_k".
         gradients: as vectors (False) and as matrices (True).
     """
     if system in ("copy", "top_k"):
         return plain_call(system, gradients[False]), None
-    codec = tfdist.compression.get(system, **OPTIONS.get(system, {}))
+    name = system.removesuffix(TWICE)
+    codec = tfdist.compression.get(name, **OPTIONS.get(name, {}))
     mine = gradients[codec.per_tensor]
     wire = sum(codec.wire_bytes(tf.TensorSpec(g.shape, g.dtype)) for g in mine)
-    return codec_call(codec, mine), wire
+    return codec_call(codec, mine, 1 if name == system else 2), wire
 
 
 def make_all_gradients(elements: int, tensors: int) -> dict[bool, list[tf.Tensor]]:
@@ -163,7 +169,8 @@ def peak_bytes() -> int:
 
 def main() -> None:
     """Measures what the command line describes."""
-    systems = ["copy", "top_k", *tfdist.compression.available()]
+    names = tfdist.compression.available()
+    systems = ["copy", "top_k", *names, *(f"{name}{TWICE}" for name in names)]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--systems", nargs="+", choices=systems, default=systems)
     parser.add_argument("--tensors", type=int, nargs="+", required=True)

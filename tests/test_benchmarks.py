@@ -273,6 +273,24 @@ def test_codecs_measures_times_memory_and_payloads(tmp_path):
     )
 
 
+@pytest.mark.full
+def test_payloads_measures_what_is_gathered(tmp_path):
+    result = tmp_path / "result.json"
+    options = ["--systems", "topk", "int8", "--elements", "20000", "--tensors", "2"]
+    printed = run("payloads", *options, "--rounds", "3", "--json", str(result))
+    assert set(json.loads(result.read_text())) == {"topk", "int8"}
+    assert "| topk | " in printed
+
+
+def test_codecs_decodes_as_many_payloads_as_replicas_send():
+    gradients = codecs_cell.make_all_gradients(600, 2)
+    one, _ = codecs_cell.make_call("int8", gradients)
+    two, payload = codecs_cell.make_call(f"int8{codecs_cell.TWICE}", gradients)
+    assert payload == codecs_cell.make_call("int8", gradients)[1]
+    for once, twice in zip(one()[0], two()[0]):
+        np.testing.assert_allclose(twice, 2 * once, rtol=1e-6)
+
+
 def test_codecs_decodes_whole_gradients_with_the_state_of_the_last_call():
     gradients = codecs_cell.make_all_gradients(600, 2)
     assert [tuple(gradient.shape) for gradient in gradients[True]] == [(15, 20)] * 2

@@ -8,15 +8,20 @@ from tests.docs import sources
 from tfdist.plan import codecs
 
 
-def rows():
+def cells_of(name):
+    """The cells of each line of a table of the page."""
     text = (sources.DOCS / "compression.md").read_text()
-    (table,) = re.findall(r"<!-- codecs:begin -->(.*?)<!-- codecs:end -->", text, re.S)
-    found = {}
+    (table,) = re.findall(rf"<!-- {name}:begin -->(.*?)<!-- {name}:end -->", text, re.S)
     for line in table.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 7 and cells[1] == "100":
-            found[cells[0]] = float(cells[2].split()[0])
-    return found
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def rows():
+    return {
+        cells[0]: float(cells[2].split()[0])
+        for cells in cells_of("codecs")
+        if len(cells) == 7 and cells[1] == "100"
+    }
 
 
 def test_the_table_is_that_of_the_docs():
@@ -24,6 +29,11 @@ def test_the_table_is_that_of_the_docs():
     assert len(found) > 10
     for name, seconds in codecs.SECONDS_PER_BYTE.items():
         assert seconds * 1e8 * 1e3 == pytest.approx(found[name]), name
+
+
+def test_what_decodes_is_that_of_the_docs():
+    found = {c[0]: float(c[1].split()[0]) for c in cells_of("payloads") if "(" in c[-1]}
+    assert codecs.DECODING == {name: share for name, share in found.items() if name != "noop"}
 
 
 def test_all_payloads_that_are_gathered_are_decoded():

@@ -3,7 +3,7 @@
 import pytest
 
 from tfdist.local.choices import DiLoCo, LocalSGD
-from tfdist.plan import codecs, step_time
+from tfdist.plan import codecs, collectives, step_time
 from tfdist.plan.alpha_beta import Link
 from tfdist.plan.machine import Costs, Machines
 from tfdist.plan.workload import Message
@@ -93,6 +93,17 @@ def test_rounds_of_a_gather_are_half_those_of_a_sum():
     assert [way.latency for way in ways] == [6 * 0.25, 3 * 0.25]
 
 
+def test_of_two_hosts_with_horovod_one_gathers_after_the_other():
+    gathered = message(1, 1.0, aggregation="gather")
+    (two,), (three,) = carried([gathered]), carried([gathered], 3)
+    assert (two.sent, three.sent) == (1e6, 2e6)
+    assert two.busy == pytest.approx(collectives.factor("horovod", "gather", 2))
+    assert two.busy > 1.5
+    assert three.busy == pytest.approx(2.0)
+    other = step_time.carriage(gathered, 2, MACHINES, "ring", "multi_worker")
+    assert other.busy == pytest.approx(1.0)
+
+
 def test_hosts_with_several_ranks_send_less_if_they_sum_first():
     machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=Costs())
     (ring,) = carried([message(1, 1.0)], 4, machines)
@@ -114,6 +125,12 @@ def test_sharded_updates_travel_after_their_half_of_the_sums():
     ways = carried([message(4, 1.0)])
     found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2)
     assert found == pytest.approx(3 + 2 + 0.5 / 2 + 2)
+
+
+def test_parts_may_take_longer_than_half_of_a_sum():
+    ways = carried([message(4, 1.0)])
+    found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2, longer=(1.5, 2.0))
+    assert found == pytest.approx(3 + 1.5 * 2 + 0.5 / 2 + 2.0 * 2)
 
 
 def test_parameter_servers_are_as_fast_as_their_link():

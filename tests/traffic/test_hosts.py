@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(_REASON), reason=_REASON)
 @pytest.mark.parametrize(
     "backend",
     [
-        "multi_worker",
+        pytest.param("multi_worker", marks=pytest.mark.full),
         pytest.param(
             "horovod", marks=pytest.mark.skipif(not is_installed(), reason="make horovod")
         ),

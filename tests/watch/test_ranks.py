@@ -43,7 +43,13 @@ def assert_as_on_one_device(found):
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["multi_worker", pytest.param("horovod", marks=NO_HOROVOD)])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("multi_worker", marks=pytest.mark.full),
+        pytest.param("horovod", marks=NO_HOROVOD),
+    ],
+)
 def test_all_ranks_know_who_is_slow(engine, tmp_path):
     output, found = started(["-n", "2", "--strategy", engine], engine, tmp_path)
     assert set(found) == {0, 1}

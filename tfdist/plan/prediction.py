@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tfdist.local.choices import LocalSteps
-from tfdist.plan import memory, step_time
+from tfdist.plan import collectives, memory, step_time
 from tfdist.plan.machine import Machines
 from tfdist.plan.workload import Device, Message, Workload
 
@@ -213,9 +213,13 @@ class Planner:
             step = step_time.with_local_steps(parts, carried, candidate.local)
             return step, sent / candidate.local.updates
         early = self.machines.costs.early
-        if candidate.sharding == "parameters":
-            step = step_time.with_weights_in_parts(parts, messages, carried, workers, early)
-            return step, 1.5 * sent
         if candidate.sharding is not None:
-            return step_time.sharded(parts, messages, carried, workers, early), sent
+            scattering, gathering = (
+                collectives.factor(candidate.strategy, operation, workers)
+                for operation in ("sum of a part", "gather")
+            )
+            in_parts = candidate.sharding == "parameters"
+            seconds = step_time.with_weights_in_parts if in_parts else step_time.sharded
+            step = seconds(parts, messages, carried, workers, early, (scattering, gathering))
+            return step, 1.5 * sent if in_parts else sent
         return step_time.synchronous(parts, messages, carried, early), sent

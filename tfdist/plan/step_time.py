@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from tfdist.compression.traffic import sent_bytes
 from tfdist.local.choices import LocalSteps
-from tfdist.plan import codecs
+from tfdist.plan import codecs, collectives
 from tfdist.plan.algorithms import cost
 from tfdist.plan.alpha_beta import Link
 from tfdist.plan.machine import Machines
@@ -70,7 +70,8 @@ def carriage(
     costs, slowdown = machines.costs, machines.slowdown
     halves = costs.halves if message.compressor == "fp16" else 0.0
     cores = slowdown * sent * (costs.per_byte(strategy) + halves)
-    busy = max(sent * link.beta, cores) + inner
+    longer = collectives.factor(strategy, message.aggregation, groups)
+    busy = max(longer * sent * link.beta, cores) + inner
     gathered = groups if message.aggregation == "gather" else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec
@@ -117,6 +118,7 @@ def sharded(
     carried: Sequence[Carriage],
     ranks: int,
     early: float = 1.0,
+    longer: tuple[float, float] = (1.0, 1.0),
 ) -> float:
     """The seconds of a step in which each rank updates its part of the variables.
 
@@ -129,11 +131,13 @@ def sharded(
         carried: as for `synchronous`, for whole all-reduces.
         ranks: the number of ranks.
         early: as for `synchronous`.
+        longer: how many times as long as half of a sum the link is busy with the sums of parts, and
+            with the gathering of parts.
     """
     forward, backward, update = parts
-    halves = _halves(carried)
-    sums = synchronous((forward, backward, update / ranks), messages, halves, early)
-    return sums + exchanged_alone(halves)
+    scattering, gathering = (_halves(carried, factor) for factor in longer)
+    sums = synchronous((forward, backward, update / ranks), messages, scattering, early)
+    return sums + exchanged_alone(gathering)
 
 
 def with_weights_in_parts(
@@ -142,6 +146,7 @@ def with_weights_in_parts(
     carried: Sequence[Carriage],
     ranks: int,
     early: float = 1.0,
+    longer: tuple[float, float] = (1.0, 1.0),
 ) -> float:
     """The seconds of a step in which each rank keeps its part of the weights.
 
@@ -155,15 +160,20 @@ def with_weights_in_parts(
         carried: as for `synchronous`, for whole all-reduces.
         ranks: the number of ranks.
         early: as for `synchronous`.
+        longer: as for `sharded`.
     """
-    in_parts = sharded(parts, messages, carried, ranks, early)
-    return in_parts + exchanged_alone(_halves(carried))
+    in_parts = sharded(parts, messages, carried, ranks, early, longer)
+    return in_parts + exchanged_alone(_halves(carried, longer[1]))
 
 
-def _halves(carried: Sequence[Carriage]) -> list[Carriage]:
+def _halves(carried: Sequence[Carriage], longer: float) -> list[Carriage]:
     return [
         dataclasses.replace(
-            way, busy=way.busy / 2, latency=way.latency / 2, sent=way.sent / 2, cores=way.cores / 2
+            way,
+            busy=longer * way.busy / 2,
+            latency=way.latency / 2,
+            sent=way.sent / 2,
+            cores=way.cores / 2,
         )
         for way in carried
     ]
