@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.cli.launching import Launcher
+from tfdist.cluster.addresses import free_ports
 
 
 @pytest.fixture
@@ -22,3 +23,17 @@ def launcher(signals, tmp_path):
     launcher = Launcher(tmp_path / "job")
     yield launcher
     launcher.close()
+
+
+@pytest.fixture
+def two(signals, tmp_path):
+    """Two machines: folders of their own, and one for what the scripts note."""
+    launchers = [Launcher(tmp_path / "first"), Launcher(tmp_path / "second")]
+    yield launchers
+    for launcher in launchers:
+        launcher.close()
+
+
+@pytest.fixture
+def address():
+    return f"127.0.0.1:{free_ports(1)[0]}"

@@ -10,47 +10,14 @@ import time
 import pytest
 
 from tests.cli.launching import Launcher, all_end
-from tfdist.cluster.addresses import free_ports
+from tests.cli.machines import NOTES, SECRET, said, start, wait_until_served
 
-SECRET = {"TFDIST_SECRET": "known to all launchers"}
-NOTES = """
-    note(f"task-{rank}", json.dumps([task, config["cluster"], "TFDIST_SECRET" in os.environ]))
-"""
 STAYS = NOTES + "    time.sleep(600)\n"
 FAILS = """
     if rank == 2:
         wait_for("task-0", "task-1")
         sys.exit(7)
 """
-
-
-@pytest.fixture
-def two(signals, tmp_path):
-    """Two machines: folders of their own, and one for what the scripts note."""
-    launchers = [Launcher(tmp_path / "first"), Launcher(tmp_path / "second")]
-    yield launchers
-    for launcher in launchers:
-        launcher.close()
-
-
-@pytest.fixture
-def address():
-    return f"127.0.0.1:{free_ports(1)[0]}"
-
-
-def start(launcher, body, address, *options, count=1, machines=2, environ=SECRET, notes):
-    given = ("--rendezvous", address, "--machines", machines, *options)
-    command = launcher.command(body, *given, count=count)
-    command[command.index(str(launcher.script)) + 1] = str(notes.directory)
-    process = subprocess.Popen(
-        command,
-        env=launcher.environment(**environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    launcher._started.append(process)
-    return process
 
 
 def both(two, body, address, *options, **arguments):
@@ -70,23 +37,6 @@ def two_of_three(two, body, address):
     while b"2 of 3" not in serving.stderr.readline():
         pass
     return serving, other
-
-
-def wait_until_served(address):
-    host, _, port = address.partition(":")
-    end = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-
-
-def said(process, timeout=40):
-    output, errors = process.communicate(timeout=timeout)
-    return process.returncode, output.decode(), errors.decode()
 
 
 def test_ranks_are_numbered_over_all_machines_and_do_not_learn_the_secret(two, address):

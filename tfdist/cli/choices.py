@@ -38,17 +38,31 @@ def strategy_of(
 
 
 def check_reducers(
-    context: click.Context, strategy: str, reducers: int | None, count: int, *, is_fixed: bool
+    context: click.Context,
+    strategy: str,
+    reducers: int | None,
+    count: int,
+    *,
+    is_fixed: bool,
+    is_alone: bool,
 ) -> None:
-    """Fails if there are reducers where nobody can use them.
+    """Fails if there are reducers where nobody can use them, or neither ranks nor reducers.
 
     Args:
         context: fails where options do not fit.
         strategy: the name of a backend that `tfdist run` starts.
         reducers: the number of reducers.
         count: the number of ranks.
-        is_fixed: whether the job is neither elastic nor on several machines.
+        is_fixed: whether the job is not elastic.
+        is_alone: whether this is the only machine; others may have the ranks.
     """
+    if count < 1 and (is_alone or reducers is None):
+        raise click.BadParameter(
+            "it must be at least 1, except with --rendezvous and --reducers, on a machine that "
+            f"only sums. Received: -n {count}",
+            context,
+            param_hint="'-n'",
+        )
     if reducers is None:
         return
     if not LAUNCHED[strategy].has_reducers:
@@ -59,11 +73,10 @@ def check_reducers(
         )
     if not is_fixed:
         context.fail(
-            "--reducers is for a fixed number of ranks on one machine: leave out --min and "
-            "--rendezvous. On several machines, set TF_CONFIG on each, with a job `reducer`. "
+            "--reducers is for a fixed number of ranks: leave out --min. "
             f"Received: --reducers {reducers}"
         )
-    if count < 2:
+    if is_alone and count < 2:
         context.fail(
             "Reducers sum what several ranks send them, so -n must be at least 2. "
             f"Received: -n {count} --reducers {reducers}"

@@ -53,11 +53,11 @@ Example:
     "-n",
     "--processes",
     "count",
-    type=_NUMBER,
+    type=click.IntRange(0, MOST_DEVICES),
     required=True,
     metavar="N",
     help="Number of processes on this machine, the ranks 0 to N-1 if it is alone; with parameter "
-    "servers a chief and N-1 workers.",
+    "servers a chief and N-1 workers. 0 is for a machine that has only --reducers.",
 )
 @click.option(
     "--strategy",
@@ -89,7 +89,7 @@ Example:
     type=_NUMBER,
     metavar="R",
     help="Number of processes that hold no model and only sum gradients, started besides the N "
-    "processes; with --strategy multi_worker. On several machines, set TF_CONFIG on each.",
+    "processes of this machine; with --strategy multi_worker.",
 )
 @click.option(
     "--rendezvous",
@@ -223,7 +223,9 @@ def run(
         )
     elastic, is_alone = ElasticOptions(**given), rendezvous is None
     check_elastic(context, strategy, count, elastic, devices_per_worker, is_alone=is_alone)
-    check_reducers(context, strategy, reducers, count, is_fixed=elastic.least is None and is_alone)
+    check_reducers(
+        context, strategy, reducers, count, is_fixed=elastic.least is None, is_alone=is_alone
+    )
     across = machines_of(
         context, strategy, rendezvous, machines, secret_file, connect_timeout, elastic
     )

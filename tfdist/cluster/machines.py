@@ -25,17 +25,28 @@ class Machine:
     Attributes:
         host: its address, as other machines reach it.
         interface: the network interface that has this address; "" where it is not known.
-        ports: a free port for each rank that it starts.
+        ports: a free port for each rank that it starts, and then for each reducer.
         gpus: its GPUs, as CUDA_VISIBLE_DEVICES names them.
+        reducers: the number of reducers.
     """
 
     host: str
     interface: str
     ports: tuple[int, ...]
     gpus: tuple[str, ...]
+    reducers: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """The number of its ranks."""
+        return len(self.ports) - self.reducers
+
+    def kind(self, place: int) -> str:
+        """The job of its process number `place`, as in TF_CONFIG."""
+        return "worker" if place < self.ranks else "reducer"
 
     def address(self, place: int) -> str:
-        """The address "host:port" of its rank number `place`."""
+        """The address "host:port" of its process number `place`."""
         return address_of(self.host, self.ports[place])
 
 
@@ -54,20 +65,26 @@ class Location:
 
 @contextlib.contextmanager
 def clustered_across(machines: Sequence[Machine]) -> Iterator[list[dict[str, str]]]:
-    """The variables of the ranks on all machines, with TF_CONFIG.
+    """The variables of the ranks and reducers on all machines, with TF_CONFIG.
 
     Args:
         machines: the machines, in the order of the ranks.
     """
     places = [(machine, place) for machine in machines for place in range(len(machine.ports))]
-    jobs = {"worker": tuple(machine.address(place) for machine, place in places)}
+    jobs: dict[str, tuple[str, ...]] = {}
+    tasks = []
+    for machine, place in places:
+        kind = machine.kind(place)
+        known = jobs.get(kind, ())
+        tasks.append({"type": kind, "index": len(known)})
+        jobs[kind] = (*known, machine.address(place))
     config = json.loads(Cluster(jobs, "worker", 0).to_tf_config())
     yield [
         {
-            "TF_CONFIG": json.dumps(config | {"task": {"type": "worker", "index": rank}}),
-            **own_gpus(("worker", place), len(machine.ports), list(machine.gpus)),
+            "TF_CONFIG": json.dumps(config | {"task": task}),
+            **own_gpus((machine.kind(place), place), max(1, machine.ranks), list(machine.gpus)),
         }
-        for rank, (machine, place) in enumerate(places)
+        for task, (machine, place) in zip(tasks, places)
     ]
 
 

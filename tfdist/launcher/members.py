@@ -76,7 +76,13 @@ class Member:
 
 
 def members(
-    count: int, ps: int = 0, evaluator: bool = False, reducers: int = 0, *, first: int = 0
+    count: int,
+    ps: int = 0,
+    evaluator: bool = False,
+    reducers: int = 0,
+    *,
+    first: int = 0,
+    first_reducer: int = 0,
 ) -> list[Member]:
     """The processes of a job, in the order in which they are started.
 
@@ -87,6 +93,7 @@ def members(
         evaluator: whether there is an evaluator; only with parameter servers.
         reducers: the number of reducers; only without parameter servers.
         first: the number of the first rank; other machines have those before it.
+        first_reducer: the number of the first reducer, likewise.
 
     Example:
 
@@ -97,7 +104,10 @@ def members(
     if not ps:
         return [
             *(Member("rank", rank, PEER, ("worker", rank)) for rank in range(first, first + count)),
-            *(Member("reducer", i, REDUCER, ("reducer", i)) for i in range(reducers)),
+            *(
+                Member("reducer", number, REDUCER, ("reducer", number))
+                for number in range(first_reducer, first_reducer + reducers)
+            ),
         ]
     return [
         Member("rank", 0, CHIEF, ("chief", 0)),

@@ -88,6 +88,7 @@ def environments_of_machine(
     count: int,
     environ: Mapping[str, str] = os.environ,
     *,
+    reducers: int = 0,
     devices_per_worker: int | None = None,
     connect_timeout: float | None = None,
 ) -> Iterator[tuple[Meeting, list[dict[str, str]]]]:
@@ -97,20 +98,27 @@ def environments_of_machine(
         terms: what the launchers agree on.
         count: the number of ranks on this machine.
         environ: the environment to start from.
+        reducers: the number of reducers on this machine.
         devices_per_worker: the number of virtual CPU devices of each rank.
         connect_timeout: seconds that a rank waits for the other ranks.
 
     Yields:
-        The launchers, and the environments of this machine's ranks.
+        The launchers, and the environments of this machine's ranks, and then of its reducers.
 
     Raises:
         RefusedError: in one line, when the job cannot begin.
         OSError: when the rendezvous cannot be reached, or when there are not enough free ports.
     """
-    divided = threads(count, devices_per_worker or 1)
+    divided = threads(count + reducers, devices_per_worker or 1)
     common = _common(divided, environ, devices_per_worker, connect_timeout)
-    with meet(terms, count) as meeting:
-        yield meeting, [{**common, **variables} for variables in meeting.variables]
+    with meet(terms, count, reducers) as meeting:
+        yield (
+            meeting,
+            [
+                {**(_QUIET if place >= count else {}), **common, **variables}
+                for place, variables in enumerate(meeting.variables)
+            ],
+        )
 
 
 def _common(

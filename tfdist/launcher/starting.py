@@ -76,10 +76,15 @@ def starting(
     """
     if isinstance(across, FixedTerms):
         with ranks.environments_of_machine(
-            across, count, devices_per_worker=devices_per_worker, connect_timeout=connect_timeout
+            across,
+            count,
+            reducers=reducers,
+            devices_per_worker=devices_per_worker,
+            connect_timeout=connect_timeout,
         ) as (meeting, found):
-            own = members(count, first=meeting.first)
-            described = f"{count} of {meeting.ranks} processes on {across.machines} machines"
+            first, first_reducer = meeting.first, meeting.first_reducer
+            own = members(count, reducers=reducers, first=first, first_reducer=first_reducer)
+            described = f"{count} of {meeting.ranks} ranks on {across.machines} machines"
             yield Start(own, found, described, Remote(meeting))
         return
     with (

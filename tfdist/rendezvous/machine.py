@@ -26,8 +26,9 @@ class Meeting:
 
     Attributes:
         first: the first rank of this machine.
+        first_reducer: the first reducer of this machine.
         ranks: the number of ranks on all machines.
-        variables: the environment variables of this machine's ranks.
+        variables: the environment variables of this machine's ranks, and then of its reducers.
         host: the address of this machine.
         said: what this launcher has said last of its own end; None for nothing.
     """
@@ -35,6 +36,7 @@ class Meeting:
     def __init__(self, channel: Channel, told: Message):
         self._channel = channel
         self.first: int = told["first"]
+        self.first_reducer: int = told["first_reducer"]
         self.ranks: int = told["ranks"]
         self.variables: list[dict[str, str]] = told["variables"]
         self.host = channel.own_host
@@ -64,12 +66,13 @@ class Meeting:
 
 
 @contextlib.contextmanager
-def meet(terms: FixedTerms, processes: int) -> Iterator[Meeting]:
+def meet(terms: FixedTerms, count: int, reducers: int = 0) -> Iterator[Meeting]:
     """Waits for the other launchers. Keep it open until the job has ended everywhere.
 
     Args:
         terms: what the launchers agree on.
-        processes: the number of ranks of this machine.
+        count: the number of ranks of this machine.
+        reducers: the number of its reducers.
 
     Raises:
         RefusedError: in one line, when the launchers are too few or were given other things, or
@@ -86,9 +89,10 @@ def meet(terms: FixedTerms, processes: int) -> Iterator[Meeting]:
     )
     end = End(1, "its launcher has ended")
     try:
-        with connected(terms) as channel, reserved_ports(processes) as ports:
+        with connected(terms) as channel, reserved_ports(count + reducers) as ports:
             own = channel.own_host
-            machine = Machine(own, interface_of(own), tuple(ports), tuple(gpus(os.environ)))
+            place, devices = interface_of(own), tuple(gpus(os.environ))
+            machine = Machine(own, place, tuple(ports), devices, reducers)
             joining = {"machine": dataclasses.asdict(machine), "serves": server is not None}
             channel.send({**joining, "terms": dict(terms.same_everywhere)})
             meeting = Meeting(channel, answer(channel, terms))

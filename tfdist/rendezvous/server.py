@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import queue
 import socket
 import threading
@@ -145,6 +144,17 @@ class Server:
             elif launcher in self._launchers:
                 self._launchers.remove(launcher)
                 terms.say(f"{launcher.machine.host} has left ({self._count()})")
+        return self._lack()
+
+    def _lack(self) -> str | None:
+        """Why the machines are no job together, if so."""
+        ranks = sum(launcher.machine.ranks for launcher in self._launchers)
+        reducers = sum(launcher.machine.reducers for launcher in self._launchers)
+        if reducers and ranks < 2:
+            return (
+                "Reducers sum what several ranks send them, so -n of all machines together must be "
+                f"at least 2. Received: {ranks}, and {reducers} reducer(s)"
+            )
         return None
 
     def _take(self, launcher: _Launcher) -> str | None:
@@ -165,10 +175,13 @@ class Server:
         return f"{len(self._launchers)} of {self._terms.machines} machines"
 
     def _begin(self, machines: Sequence[Machine], variables: Sequence[dict[str, str]]) -> None:
-        firsts = itertools.accumulate((len(m.ports) for m in machines), initial=0)
-        for launcher, machine, first in zip(self._launchers, machines, firsts):
-            own = variables[first : first + len(machine.ports)]
-            self._tell(launcher, {"first": first, "ranks": len(variables), "variables": own})
+        first = reducer = begin = 0
+        ranks = sum(machine.ranks for machine in machines)
+        for launcher, machine in zip(self._launchers, machines):
+            end = begin + len(machine.ports)
+            numbers = {"first": first, "first_reducer": reducer, "ranks": ranks}
+            self._tell(launcher, {**numbers, "variables": variables[begin:end]})
+            first, reducer, begin = first + machine.ranks, reducer + machine.reducers, end
 
     def _watch(self) -> None:
         """Tells all launchers of the first failure, and at the end of the one that caused it."""
