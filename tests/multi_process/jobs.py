@@ -70,6 +70,7 @@ _LONG = {
     "hosts.compressed",
     "hosts.trained",
     "local_callbacks.allowed",
+    "local_callbacks.refused",
     "local_steps.after",
     "local_steps.by_hands",
     "local_steps.compressed",
