@@ -225,7 +225,7 @@ def test_a_module_is_started_by_its_name(launcher, tmp_path):
         (["run", "missing.py"], "tfdist run: Missing option '-n'"),
         (["run", "-n", "2"], "tfdist run: Missing argument 'SCRIPT"),
         (["run", "-n", "0", "x.py"], "tfdist run: Invalid value for '-n'"),
-        (["run", "-n", "99999999", "x.py"], "99999999 is not in the range 1<=x<=1024"),
+        (["run", "-n", "99999999", "x.py"], "99999999 is not in the range 0<=x<=1024"),
         (["run", "-n", "2", "--ps", "1025", "x.py"], "1025 is not in the range 1<=x<=1024"),
         (
             ["run", "-n", "2", "--connect-timeout", "1e30", "x.py"],

@@ -37,6 +37,26 @@ def strategy_of(
     return servers, ps or 1
 
 
+def check_count(
+    context: click.Context, count: int, reducers: int | None, *, is_alone: bool
+) -> None:
+    """Fails if there are no ranks where other machines do not have them.
+
+    Args:
+        context: as for `check_reducers`.
+        count: as there.
+        reducers: as there.
+        is_alone: as there.
+    """
+    if count < 1 and (is_alone or reducers is None):
+        raise click.BadParameter(
+            "it must be at least 1, except with --rendezvous and --reducers, on a machine that "
+            f"only sums. Received: -n {count}",
+            context,
+            param_hint="'-n'",
+        )
+
+
 def check_reducers(
     context: click.Context,
     strategy: str,
@@ -46,7 +66,7 @@ def check_reducers(
     is_fixed: bool,
     is_alone: bool,
 ) -> None:
-    """Fails if there are reducers where nobody can use them, or neither ranks nor reducers.
+    """Fails if there are reducers where nobody can use them.
 
     Args:
         context: fails where options do not fit.
@@ -56,13 +76,6 @@ def check_reducers(
         is_fixed: whether the job is not elastic.
         is_alone: whether this is the only machine; others may have the ranks.
     """
-    if count < 1 and (is_alone or reducers is None):
-        raise click.BadParameter(
-            "it must be at least 1, except with --rendezvous and --reducers, on a machine that "
-            f"only sums. Received: -n {count}",
-            context,
-            param_hint="'-n'",
-        )
     if reducers is None:
         return
     if not LAUNCHED[strategy].has_reducers:

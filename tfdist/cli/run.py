@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tfdist.cli.choices import check_reducers, machines_of, strategy_of
+from tfdist.cli.choices import check_count, check_reducers, machines_of, strategy_of
 from tfdist.cli.elastic_options import ElasticOptions, check_elastic, elastic_options
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
@@ -204,6 +204,7 @@ def run(
     killed it. With parameter servers, training goes on when a worker fails, and a parameter server
     is started again; the job ends with the chief.
     """
+    check_count(context, count, reducers, is_alone=rendezvous is None)
     strategy, ps = strategy_of(context, strategy, ps, count)
     if evaluator and not ps:
         context.fail(f"--evaluator is for jobs with --ps. Received: --strategy {strategy}")
