@@ -69,7 +69,7 @@ check: lint ## what to run after every change: lint, pure tests, a sample of the
 	  echo "Horovod is not installed here (make horovod), so its job is left out"
 	$(PYTEST) -q -n 2 -rs $(SAMPLE)
 
-test: lint horovod ## the test suite: lint, format, types, tests; 35 to 45 minutes
+test: lint horovod ## the test suite: lint, format, types, tests; 20 to 40 minutes
 	$(PYTEST) --tier pure -n 2
 	$(PYTEST) --tier graph,job,page,bench -n 3 --durations 60
 
