@@ -52,6 +52,7 @@ def test_reducers_are_started_besides_the_ranks(launcher):
         (["--strategy", "horovod"], 2, "--reducers is for the strategy multi_worker"),
         (["--ps", "1"], 3, "--reducers is for the strategy multi_worker"),
         (["--min", "2"], 2, "leave out --min. Received: --reducers 2"),
+        (["--devices-per-worker", "2"], 2, "leave out --devices-per-worker"),
         ([], 1, "-n must be at least 2. Received: -n 1 --reducers 2"),
     ],
 )

@@ -149,3 +149,11 @@ def test_tensorflow_gets_the_ports_again_and_again():
         started = [workers.start("serve_and_train", rank, *rounds) for rank in range(3)]
         for code, out, err in workers.finish(started, timeout=120):
             assert (code, out.splitlines()[-1:]) == (0, ["sum 6.0"]), err
+
+
+def test_a_missing_reducer_is_called_one(addresses):
+    with (
+        listen(int(addresses[1].rpartition(":")[2])),
+        pytest.raises(TimeoutError, match=r"^reducer 0 \(.*by worker 0 .*workers and reducers"),
+    ):
+        wait_for_peers(addresses, 0, timeout=0.5, reducers=1)

@@ -97,7 +97,7 @@ def test_of_two_hosts_with_horovod_one_gathers_after_the_other():
     gathered = message(1, 1.0, aggregation="gather")
     (two,), (three,) = carried([gathered]), carried([gathered], 3)
     assert (two.sent, three.sent) == (1e6, 2e6)
-    assert two.busy == pytest.approx(collectives.factor("horovod", "gather", 2))
+    assert two.busy == pytest.approx(collectives.factor("horovod", "gather", 2, 2))
     assert two.busy > 1.5
     assert three.busy == pytest.approx(2.0)
     other = step_time.carriage(gathered, 2, MACHINES, "ring", "multi_worker")
@@ -131,6 +131,32 @@ def test_parts_may_take_longer_than_half_of_a_sum():
     ways = carried([message(4, 1.0)])
     found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2, longer=(1.5, 2.0))
     assert found == pytest.approx(3 + 1.5 * 2 + 0.5 / 2 + 2.0 * 2)
+
+
+def test_only_parts_of_sums_take_longer_and_only_on_the_link():
+    rows = message(4, 1.0, aggregation="gather")
+    ways = carried([rows], 3)  # 8 s, half of which is before the update
+    found = step_time.sharded(PARTS, [rows], ways, 3, longer=(1.5, 2.0))
+    assert found == pytest.approx(3 + 4 + 0.5 / 3 + 4)
+    busy = Machines(Link(0.0, 1e-12), costs=Costs(1e-6))
+    ways = carried([message(4, 1.0)], machines=busy)
+    found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2, longer=(1.5, 2.0))
+    assert found == pytest.approx(3 + 2 + 0.5 / 2 + 2)
+
+
+def test_two_ranks_of_one_host_gather_as_fast_as_their_bytes():
+    together = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-6), costs=Costs())
+    (way,) = carried([message(1, 1.0, aggregation="gather")], 2, together)
+    assert way.busy == pytest.approx(1.0)
+
+
+def test_rows_of_sparse_gradients_have_no_groups():
+    machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=Costs())
+    rows, coded = (
+        message(1, 1.0, aggregation="gather", compressor=name) for name in (None, "topk")
+    )
+    ways = carried([rows, coded], 4, machines, "hierarchical")
+    assert [way.sent for way in ways] == [3e6, 1e6]
 
 
 def test_parameter_servers_are_as_fast_as_their_link():

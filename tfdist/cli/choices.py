@@ -63,6 +63,7 @@ def check_reducers(
     reducers: int | None,
     count: int,
     *,
+    devices: int | None,
     is_fixed: bool,
     is_alone: bool,
 ) -> None:
@@ -73,6 +74,7 @@ def check_reducers(
         strategy: the name of a backend that `tfdist run` starts.
         reducers: the number of reducers.
         count: the number of ranks.
+        devices: the number of devices of each rank.
         is_fixed: whether the job is not elastic.
         is_alone: whether this is the only machine; others may have the ranks.
     """
@@ -88,6 +90,11 @@ def check_reducers(
         context.fail(
             "--reducers is for a fixed number of ranks: leave out --min. "
             f"Received: --reducers {reducers}"
+        )
+    if devices is not None and devices > 1:
+        context.fail(
+            "Reducers are for ranks of one device: leave out --devices-per-worker. "
+            f"Received: --devices-per-worker {devices} --reducers {reducers}"
         )
     if is_alone and count < 2:
         context.fail(

@@ -20,7 +20,9 @@ DEFAULT_TIMEOUT = 60.0
 _MOST_NAMED = 8
 
 
-def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = None) -> None:
+def wait_for_peers(
+    addresses: Sequence[str], rank: int, timeout: float | None = None, *, reducers: int = 0
+) -> None:
     """Returns when every worker has been reached; raises when some are missing for too long.
 
     All workers call this before they start TensorFlow's server. Meanwhile each worker listens on
@@ -32,6 +34,7 @@ def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = 
         rank: the place of this process in `addresses`.
         timeout: seconds to wait. None for the environment variable TFDIST_CONNECT_TIMEOUT, which
             is 60 where it is not set.
+        reducers: how many of `addresses`, the last ones, are those of reducers.
 
     Raises:
         TimeoutError: in one line, with the rank and address of each peer that is missing.
@@ -52,16 +55,28 @@ def wait_for_peers(addresses: Sequence[str], rank: int, timeout: float | None = 
             f"`rank` must be the place of this worker among {len(addresses)}. Received: "
             f"rank={shown(rank)}"
         )
-    missing = missing_peers(addresses, rank, timeout)
+    names = _names(len(addresses) - reducers, reducers) if reducers else None
+    missing = missing_peers(addresses, rank, timeout, names)
     if missing:
-        workers = "Worker" if len(missing) == 1 else "Workers"
+        workers = "Workers " if len(missing) > 1 else "Worker "
+        subject = listed(missing) if reducers else workers + listed(missing)
+        own = names[rank] if names else f"worker {rank}"
+        everyone = "workers and reducers" if reducers else "workers"
         raise TimeoutError(
-            f"{workers} {listed(missing)} could not be reached within {timeout:g} s by worker "
-            f"{rank} ({addresses[rank]}), which is one of {len(addresses)}. Start all workers, "
+            f"{subject} could not be reached within {timeout:g} s by {own} ({addresses[rank]}), "
+            f"which is one of {len(addresses)}. Start all {everyone}, "
             f"check their addresses and the firewalls between them, or set "
             f"{environment.CONNECT_TIMEOUT} to "
             f"wait longer. Received: addresses={shortened(addresses)}"
         )
+
+
+def _names(workers: int, reducers: int) -> list[str]:
+    """What the processes are called where some are reducers."""
+    return [
+        *(f"worker {number}" for number in range(workers)),
+        *(f"reducer {number}" for number in range(reducers)),
+    ]
 
 
 def missing_peers(

@@ -60,7 +60,7 @@ class Processes:
 
     def _started_rank(self, place: int, *, is_spare: bool = False) -> Rank:
         member, log = self._members[place], self._logs[place]
-        first = place == member.number == 0
+        first = place == member.number == 0 and member.kind == "rank"
         given = self._group.connect(member, is_spare=is_spare) if self._group else ({}, ())
         variables, descriptors = given
         program, *arguments = self._command

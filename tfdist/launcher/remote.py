@@ -55,11 +55,11 @@ class Remote:
             now = time.monotonic()
             if now >= patience:  # a launcher is stopped, or its network is cut
                 return own
-            if now >= end:
+            if now >= end and not own.status:
                 return self._interrupted(
                     Outcome(124, "the job was ended (--timeout); ranks of other machines still ran")
                 )
-            wait = min(patience, end) - now
+            wait = (patience if own.status else end) - now
             limit = wait if wait < math.inf else None
             readable, _, _ = select.select([signals, self.fileno()], [], [], limit)
             if signals in readable:

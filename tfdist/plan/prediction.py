@@ -215,7 +215,9 @@ class Planner:
         early = self.machines.costs.early
         if candidate.sharding is not None:
             scattering, gathering = (
-                collectives.factor(candidate.strategy, operation, workers)
+                collectives.factor(
+                    candidate.strategy, operation, workers, self.machines.hosts(workers)
+                )
                 for operation in ("sum of a part", "gather")
             )
             in_parts = candidate.sharding == "parameters"

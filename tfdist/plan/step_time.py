@@ -35,6 +35,7 @@ class Carriage:
         decoding: seconds of the cores after it has arrived.
         sent: the bytes that the busiest link of a rank carries.
         cores: seconds of the cores while the link is busy.
+        summed: seconds that the bytes need on the link, if they are a sum of all ranks; else 0.
     """
 
     busy: float
@@ -43,6 +44,7 @@ class Carriage:
     decoding: float
     sent: float
     cores: float
+    summed: float = 0.0
 
 
 def carriage(
@@ -58,26 +60,34 @@ def carriage(
         strategy: the name of the backend.
     """
     groups, inner = ranks, 0.0
-    if exchange == "hierarchical":
+    is_gathered = message.aggregation == "gather"
+    # The rows of sparse gradients are gathered by all ranks.
+    if exchange == "hierarchical" and not (is_gathered and message.compressor is None):
         groups = machines.hosts(ranks)
         inner_cost = cost("ring", -(-ranks // groups))
         inner = inner_cost.carried * message.dense * machines.inside.beta
     link = machines.between(ranks)
     sent = sent_bytes(message.payload, message.aggregation, groups)
     rounds = cost("ring", groups).rounds * message.exchanges
-    if message.aggregation == "gather":
+    if is_gathered:
         rounds //= 2
     costs, slowdown = machines.costs, machines.slowdown
     halves = costs.halves if message.compressor == "fp16" else 0.0
     cores = slowdown * sent * (costs.per_byte(strategy) + halves)
-    longer = collectives.factor(strategy, message.aggregation, groups)
+    longer = collectives.factor(strategy, message.aggregation, groups, machines.hosts(ranks))
     busy = max(longer * sent * link.beta, cores) + inner
-    gathered = groups if message.aggregation == "gather" else 1
+    gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec
     residual = slowdown * costs.residual * message.dense if message.has_residual else 0.0
     return Carriage(
-        busy, rounds * link.alpha, factor * encoding + residual, factor * decoding, sent, cores
+        busy,
+        rounds * link.alpha,
+        factor * encoding + residual,
+        factor * decoding,
+        sent,
+        cores,
+        0.0 if is_gathered else sent * link.beta,
     )
 
 
@@ -131,8 +141,8 @@ def sharded(
         carried: as for `synchronous`, for whole all-reduces.
         ranks: the number of ranks.
         early: as for `synchronous`.
-        longer: how many times as long as half of a sum the link is busy with the sums of parts, and
-            with the gathering of parts.
+        longer: how many times as long as its bytes need the link is busy with the sums of parts,
+            and with the gathering of parts. Rows of sparse gradients travel as without `sharding`.
     """
     forward, backward, update = parts
     scattering, gathering = (_halves(carried, factor) for factor in longer)
@@ -170,13 +180,18 @@ def _halves(carried: Sequence[Carriage], longer: float) -> list[Carriage]:
     return [
         dataclasses.replace(
             way,
-            busy=longer * way.busy / 2,
+            busy=(way.busy + _longer(way, longer)) / 2,
             latency=way.latency / 2,
             sent=way.sent / 2,
             cores=way.cores / 2,
         )
         for way in carried
     ]
+
+
+def _longer(way: Carriage, factor: float) -> float:
+    """The further seconds of the link where its bytes take so many times as long."""
+    return max(factor * way.summed, way.cores) - max(way.summed, way.cores)
 
 
 def _computed(

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-_GREETING = "tfdist rendezvous 1"  # another number for other messages
+_GREETING = "tfdist rendezvous 2"  # another number for other messages
 _PATIENCE = 10.0  # seconds, until both sides have greeted
 _GREETING_BYTES = 200
 _MOST_BYTES = 16 * 1024 * 1024

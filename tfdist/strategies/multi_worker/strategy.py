@@ -227,9 +227,10 @@ _joined: list[Cluster] = []
 def _join(cluster: Cluster) -> None:
     """Waits for the other workers, only once: all strategies of a process share the cluster."""
     if not _joined:
-        everyone = (*cluster.workers, *cluster.jobs.get("reducer", ()))
+        reducers = cluster.jobs.get("reducer", ())
+        everyone = (*cluster.workers, *reducers)
         os.environ.update(without_proxy(os.environ, everyone))
-        wait_for_peers(everyone, _rank(cluster))
+        wait_for_peers(everyone, _rank(cluster), reducers=len(reducers))
         _joined.append(cluster)
     if cluster != _joined[0]:
         raise ValueError(

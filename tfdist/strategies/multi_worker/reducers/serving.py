@@ -33,7 +33,8 @@ def serve(cluster: Cluster) -> None:
     """
     everyone = (*cluster.workers, *cluster.jobs["reducer"])
     os.environ.update(without_proxy(os.environ, everyone))
-    wait_for_peers(everyone, cluster.size + cluster.task_index)
+    reducers = len(cluster.jobs["reducer"])
+    wait_for_peers(everyone, cluster.size + cluster.task_index, reducers=reducers)
     join_as_reducer(cluster.jobs, cluster.task_index)
     vanishing.watch(everyone)
     reducer = _Reducer(cluster)
