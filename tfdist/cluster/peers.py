@@ -40,7 +40,7 @@ def wait_for_peers(
         TimeoutError: in one line, with the rank and address of each peer that is missing.
         OSError: in one line, when the own port is in use.
         ValueError: when `timeout` or TFDIST_CONNECT_TIMEOUT is no positive number, and when
-            `rank` or an address is not valid.
+            `rank`, `reducers` or an address is not valid.
 
     Example:
 
@@ -54,6 +54,15 @@ def wait_for_peers(
         raise ValueError(
             f"`rank` must be the place of this worker among {len(addresses)}. Received: "
             f"rank={shown(rank)}"
+        )
+    if (
+        isinstance(reducers, bool)
+        or not isinstance(reducers, int)
+        or (not 0 <= reducers < len(addresses))
+    ):
+        raise ValueError(
+            f"`reducers` must be how many of {len(addresses)} addresses are those of reducers, and "
+            f"one must be a worker's. Received: reducers={shown(reducers)}"
         )
     names = _names(len(addresses) - reducers, reducers) if reducers else None
     missing = missing_peers(addresses, rank, timeout, names)
