@@ -17,8 +17,17 @@ _USUAL = {
 }
 
 
+# Which rows are the same for all samples is read from the graph, and not yet from within a compiled
+# function; and XLA on a CPU has no operation for empty rows of sparse inputs.
+_NOT_YET = ("table of positions", "table of distances", "sparse inputs")
+
+
 @pytest.mark.parametrize(("column", "feature"), list(cells(COMPILED, _USUAL)))
-def test_compiled_steps_equal_one_compiled_device(column, feature, results):
+def test_compiled_steps_equal_one_compiled_device(column, feature, results, request):
+    if feature.name.startswith(_NOT_YET):
+        request.node.add_marker(
+            pytest.mark.xfail(reason="jit_compile, see docs/how_a_step_works.md")
+        )
     ranks = results.of(column, feature)
     expected = results.reference(feature, jit_compile=True)
     problems = compare.problems(ranks, expected, None, history=feature.history)
