@@ -25,7 +25,9 @@ from keras.optimizers import Optimizer
 from tfdist import compat
 from tfdist.engines.current import ExchangeRefusedError, refusing_exchanges
 from tfdist.step import collection, loss_sums, loss_tags, replica
+from tfdist.step.fixed_rows import may_be_fixed
 from tfdist.step.logs import is_number
+from tfdist.step.rows import are_summed
 from tfdist.structures import Structure
 
 
@@ -78,6 +80,9 @@ class _Postponed(collection.Collected):
     def takes(self, optimizer: Optimizer, gradients: list, variables: list) -> bool:
         """Keeps an update for later."""
         self.check_graph("an optimizer is applied")
+        # Outside of the function nobody sees where the rows come from.
+        if any(map(may_be_fixed, gradients)) and not are_summed(optimizer):
+            raise ExchangeRefusedError("rows of a gradient are the same for all samples")
         if self.begin is None and self.graph is not None:
             self.begin = len(self.graph.get_operations())
         self.updates.append((optimizer, gradients, variables))
