@@ -282,6 +282,22 @@ def test_payloads_measures_what_is_gathered(tmp_path):
     assert "| topk | " in printed
 
 
+@pytest.mark.full
+@pytest.mark.skipif(bool(network.reason_against()), reason=network.reason_against())
+def test_collectives_are_measured_beside_the_engines_own(tmp_path):
+    result = tmp_path / "result.json"
+    options = ["--backends", "multi_worker", "--ranks", "2", "--size", "80000", "--rounds", "2"]
+    printed = run("collectives", *options, "--json", str(result))
+    ((backend, ranks, times),) = json.loads(result.read_text())
+    assert (backend, ranks) == ("multi_worker", 2)
+    assert {name: sorted(systems) for name, systems in times.items()} == {
+        "sum": ["engine", "tfdist"],
+        "gather": ["engine", "tfdist"],
+        "sum of a part": ["tfdist"],
+    }
+    assert "| `multi_worker` | 2 |" in printed
+
+
 def test_codecs_decodes_as_many_payloads_as_replicas_send():
     gradients = codecs_cell.make_all_gradients(600, 2)
     one, _ = codecs_cell.make_call("int8", gradients)
