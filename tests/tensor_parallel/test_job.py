@@ -12,44 +12,54 @@ from tests.tensor_parallel import rank
 from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-pytestmark = [
-    pytest.mark.skipif(not is_installed(), reason="Horovod is not installed"),
-    pytest.mark.xdist_group("tensor_parallel"),
-]
+pytestmark = pytest.mark.xdist_group("tensor_parallel")
+
+_ALL = tuple(range(len(rank.CASES)))
+_NEEDS_HOROVOD = pytest.mark.skipif(not is_installed(), reason="Horovod is not installed")
 
 
-_ALL = len(rank.CASES)
+def _job(backend, shape, cases, *marks):
+    if backend == "horovod":
+        marks = (*marks, pytest.mark.skipif(not is_installed(), reason="Horovod is not installed"))
+    axes = " x ".join(map(str, shape.values()))
+    return pytest.param(
+        (backend, shape, cases), marks=marks, id=f"{backend}, {axes}, {cases} cases"
+    )
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        (2, rank.USUAL),
-        pytest.param((2, _ALL), marks=pytest.mark.full),
-        pytest.param((4, _ALL), marks=pytest.mark.full),
+        _job("horovod", {"data": 1, "model": 2}, rank.USUAL[1]),
+        _job("multi_worker", {"data": 2, "model": 2}, rank.USUAL[2]),
+        *(
+            _job(backend, {"data": data, "model": model}, _ALL, pytest.mark.full)
+            for backend in ("horovod", "multi_worker")
+            for data, model in ((1, 2), (1, 4), (2, 2), (3, 2))
+        ),
     ],
-    ids=lambda given: "{} ranks, {} cases".format(*given),
 )
 def found(request, tmp_path_factory):
-    folder, (ranks, cases) = tmp_path_factory.mktemp("ranks"), request.param
-    command = [sys.executable, "-m", "tfdist", "run", "-n", str(ranks), "--strategy", "horovod"]
+    folder, (backend, shape, cases) = tmp_path_factory.mktemp("ranks"), request.param
+    ranks = shape["data"] * shape["model"]
+    command = [sys.executable, "-m", "tfdist", "run", "-n", str(ranks), "--strategy", backend]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     program = ROOT / "tests/tensor_parallel/rank.py"
     job = subprocess.run(
-        [*command, str(program), str(folder), str(cases)],
+        [*command, str(program), str(folder), json.dumps(cases), json.dumps(shape), backend],
         env=environ,
         capture_output=True,
-        timeout=600,
+        timeout=900,
     )
     assert job.returncode == 0, (job.stdout + job.stderr).decode()[-4000:]
     results = [json.loads((folder / f"{number}.json").read_text()) for number in range(ranks)]
-    assert [len(of_rank["equality"]) for of_rank in results] == [cases] * ranks
+    assert [len(of_rank["equality"]) for of_rank in results] == [len(cases)] * ranks
+    assert [of_rank["shape"] for of_rank in results] == [shape] * ranks
     return results
 
 
 def test_weights_and_logs_are_those_of_one_device(found):
     for of_rank in found:
-        assert of_rank["shape"] == {"data": 1, "model": len(found)}
         for name, of in of_rank["equality"].items():
             assert of["weights"] <= 1e-6, (name, of)
             assert of["logs"] <= 1e-5, (name, of)
@@ -60,12 +70,26 @@ def test_loops_of_ones_own_are_those_of_one_device(found):
     assert max(of_rank["loops"] for of_rank in found) <= 1e-6
 
 
+def test_ranks_have_the_same_bits(found):
+    """In all ranks those of whole weights, in ranks with the same parts those of parts."""
+    for name in found[0]["equality"]:
+        of_ranks = [(of["model rank"], of["equality"][name]["bits"]) for of in found]
+        assert any(in_parts for in_parts, _ in of_ranks[0][1])
+        for weight in zip(*(bits for _, bits in of_ranks), strict=True):
+            places = [
+                place if in_parts else 0 for (place, _), (in_parts, _) in zip(of_ranks, weight)
+            ]
+            seen = {place: checksum for place, (_, checksum) in zip(places, weight)}
+            assert [checksum for _, checksum in weight] == [seen[place] for place in places], name
+
+
 def test_a_rank_holds_a_part(found):
+    parts = found[0]["shape"]["model"]
     for of_rank in found:
-        assert max(of["part"] for of in of_rank["equality"].values()) < 1.5 / len(found)
+        assert max(of["part"] for of in of_rank["equality"].values()) < 1.5 / parts
 
 
 def test_what_would_be_wrong_is_refused_and_changes_no_weight(found):
     for of_rank in found:
-        assert len(of_rank["refusals"]) == 25
+        assert len(of_rank["refusals"]) >= 22
         assert {name: text for name, text in of_rank["refusals"].items() if text} == {}

@@ -129,7 +129,7 @@ class Processes(abc.ABC):
             if lost is None:
                 raise
             raise ConnectionError(
-                f"Rank {self.rank} lost its connection to "
+                f"Rank {self.number(self.rank)} lost its connection to "
                 f"{', '.join(map(self.name, lost)) or 'another rank'}: it has ended, gives no sign "
                 "of life, or does something else than this one. Look at what it printed last, and "
                 "start the job again (with keras.callbacks.BackupAndRestore it goes on from its "
@@ -149,9 +149,13 @@ class Processes(abc.ABC):
         """
         return rank
 
+    def number(self, rank: int) -> int:
+        """The number by which users know a process: its rank, but where these are a group."""
+        return rank
+
     def name(self, rank: int) -> str:
         """The name of a process in messages."""
-        return f"rank {rank}"
+        return f"rank {self.number(rank)}"
 
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
         """The lost ranks that `error` names, if any; None if no process was lost."""

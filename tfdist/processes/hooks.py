@@ -167,7 +167,7 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
         RuntimeError: in the other processes, when the chief could not read.
     """
     if strategy.callbacks_run:
-        if strategy.is_chief:
+        if strategy.processes.is_chief:
             with saved_weights.reading(model):
                 read()
         return
@@ -181,7 +181,7 @@ def _loaded(strategy: Coordinated, model: keras.Model, read: Callable[[], None])
     error: Exception | None = None
     meeting.meet(strategy.processes, "loads weights", {})
     before = strategy.processes.membership
-    if strategy.is_chief:
+    if strategy.processes.is_chief:
         try:
             with saved_weights.reading(model):
                 read()

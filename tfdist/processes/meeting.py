@@ -71,7 +71,9 @@ def meet(
     if len(set(rows[:, 0])) > 1:
         text = json.dumps([doing, detail, facts], sort_keys=True)
         texts = _outside_of_scopes(place.all_gather_texts, text)
-        raise ValueError(f"{advice} Received: {_what_differs([json.loads(t) for t in texts])}")
+        numbers = [place.number(rank) for rank in range(len(texts))]
+        found = _what_differs([json.loads(text) for text in texts], numbers)
+        raise ValueError(f"{advice} Received: {found}")
     return rows[:, 1].tolist()
 
 
@@ -88,14 +90,15 @@ def _outside_of_scopes(function: Callable[[Any], _Result], argument: Any) -> _Re
         return thread.submit(function, argument).result()
 
 
-def _what_differs(texts: Sequence[Any]) -> str:
+def _what_differs(texts: Sequence[Any], numbers: Sequence[int]) -> str:
     doings = [" ".join(filter(None, (doing, detail))) for doing, detail, _ in texts]
-    who_does_what = "; ".join(f"{ranks} {doing}" for doing, ranks in _by_value(doings))
+    who_does_what = "; ".join(f"{ranks} {doing}" for doing, ranks in _by_value(doings, numbers))
     if len({doing for doing, _, _ in texts}) > 1:
         return who_does_what
     found = list(differences([facts for _, _, facts in texts]))
     shown = [
-        f"{name}: " + ", ".join(f"{_short(value)} in {ranks}" for value, ranks in _by_value(values))
+        f"{name}: "
+        + ", ".join(f"{_short(value)} in {ranks}" for value, ranks in _by_value(values, numbers))
         for name, values in found[:_MOST_DIFFERENCES]
     ]
     if len(found) > len(shown):
@@ -134,10 +137,10 @@ def differences(trees: Sequence[Any], name: str = "") -> Iterator[tuple[str, lis
     yield name, list(trees)
 
 
-def _by_value(values: Sequence[Any]) -> list[tuple[Any, str]]:
+def _by_value(values: Sequence[Any], numbers: Sequence[int]) -> list[tuple[Any, str]]:
     """Each distinct value with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
-    for rank, value in enumerate(values):
+    for rank, value in zip(numbers, values):
         ranks.setdefault(json.dumps(value, sort_keys=True), []).append(rank)
     return [(json.loads(value), names_of(having)) for value, having in ranks.items()]
 

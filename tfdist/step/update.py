@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.options import Options
+from tfdist.step.finishing import finished
 from tfdist.step.replica_state import ReplicaState
 from tfdist.step.sharding.elementwise import needs_whole_variables
 from tfdist.step.sharding.owned_update import UpdateOfOwned
@@ -102,7 +103,7 @@ class WholeVariables(Update):
         # tensor of `after`.
         ready = [tf.group(*after)] if after else []
         with tf.control_dependencies(ready), compat.applying_reduced_gradients():
-            self.optimizer.apply(gradients, variables)
+            self.optimizer.apply(finished(self.optimizer, gradients, variables), variables)
 
     def finalize_variable_values(self, variables: list[keras.Variable]) -> None:
         """Lets the optimizer end training."""

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from tfdist.cluster.machines import Location, Machine
 
@@ -73,6 +74,8 @@ class Backend:
         obstacle: from what was found on this machine, says why the backend cannot be used.
         launch: how `tfdist run` starts the backend; None for a single process, which needs no
             launcher.
+        mesh: the function that makes the engines of a mesh of processes, as "module:name"; "" if
+            there can be none.
         is_asynchronous: whether workers do not wait for each other, so that gradients may be stale.
     """
 
@@ -81,9 +84,18 @@ class Backend:
     engine: str
     obstacle: Callable[[Obstacles], str | None]
     launch: Launch | None = None
+    mesh: str = ""
     is_asynchronous: bool = False
 
     def load(self) -> type:
         """The class of the strategy; imports TensorFlow."""
-        module, _, name = self.strategy.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return _named(self.strategy)
+
+    def load_mesh(self) -> Callable[..., Any]:
+        """The function that makes the engines of a mesh; imports TensorFlow."""
+        return _named(self.mesh)
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -76,7 +76,7 @@ class Embedding(parts.InParts, keras.layers.Embedding):
                 ),
             ]
         ):
-            places = numbers - self.mesh.rank * self.input_dim
+            places = numbers - self.mesh.model_rank * self.input_dim
         is_own = (places >= 0) & (places < self.input_dim)
         rows = keras.ops.take(self.embeddings, tf.where(is_own, places, 0), axis=0)
         own = tf.where(is_own[..., tf.newaxis], rows, tf.zeros_like(rows))

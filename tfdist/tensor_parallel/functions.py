@@ -39,10 +39,6 @@ class Functions:
         """The ranks, which also talk outside of steps."""
         return self._engine.processes
 
-    def sums(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The sums over the ranks, without a gradient."""
-        return self._engine.all_reduce(tensors)
-
     def same(self, tensors: Sequence[tf.Tensor], why: str) -> list[tf.Operation]:
         """Operations that fail in all ranks, with `why`, if these tensors differ between ranks.
 

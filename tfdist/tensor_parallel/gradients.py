@@ -18,6 +18,8 @@ from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.step.sharding.elementwise import check_elementwise
 from tfdist.structures import Gradient
 from tfdist.tensor_parallel import mesh as meshes_of_process
+from tfdist.tensor_parallel.functions import Functions
+from tfdist.tensor_parallel.mesh import Mesh
 from tfdist.tensor_parallel.parts import mesh_of
 
 _WHY = (
@@ -46,35 +48,71 @@ def of_optimizer(
     if _trying.is_set():
         return gradients
     own = compat.variables_to_build(optimizer) if variables is None else variables
-    meshes = [mesh_of(variable) for variable in own]
-    has_parts = any(mesh is not None for mesh in meshes)
+    has_parts = any(mesh_of(variable) is not None for variable in own)
     # Where parts are frozen, or another optimizer has them, ranks must see the same batches too.
-    mesh = next((mesh for mesh in meshes if mesh is not None), meshes_of_process.of_process())
-    if mesh is None or (not has_parts and tf.distribute.has_strategy()):
+    mesh = next(filter(None, map(mesh_of, own)), meshes_of_process.of_process())
+    if mesh is None or (not has_parts and not mesh.trains_here):
         return gradients
+    if has_parts:
+        mesh.check_training()
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "In the scope of `mesh.strategy()` wrap the optimizer of a loop of your own: "
+            "`tfdist.DistributedOptimizer(optimizer)`. `fit` does so by itself. "
+            f"Received: {type(optimizer).__name__} named {optimizer.name!r}"
+        )
+    # Without a strategy all ranks see the same batches.
+    return finished(mesh, mesh.everyone, optimizer, gradients, own)
+
+
+def finished(
+    mesh: Mesh,
+    alike: Functions,
+    optimizer: keras.optimizers.Optimizer,
+    gradients: list[Gradient | None],
+    variables: list[keras.Variable],
+) -> list[Gradient | None]:
+    """The gradients to apply: the same bits in all ranks for weights that all of them have.
+
+    Args:
+        mesh: the ranks.
+        alike: the operations of the ranks whose gradients are the same.
+        optimizer: updates the weights; not a `DistributedOptimizer`.
+        gradients: of the whole batch; None where there is none.
+        variables: the variables of the gradients.
+
+    Raises:
+        ValueError: as `of_optimizer`.
+    """
+    has_parts = any(mesh_of(variable) is not None for variable in variables)
     if has_parts:
         with tf.init_scope():  # copies of the optimizer are tried
             check_optimizer(optimizer)
     else:
         check_kind(optimizer)
-    places = [i for i, of in enumerate(meshes) if of is None and gradients[i] is not None]
+    places = [
+        place
+        for place, variable in enumerate(variables)
+        if mesh_of(variable) is None and gradients[place] is not None
+    ]
     if not places and not has_parts:
         return gradients
     if not places:
         raise ValueError(
             "Whether ranks see the same batches shows in the gradients of weights that all of them "
             "have, and the model has none that is trained. Add one, such as the bias of a layer or "
-            f"a LayerNormalization. Received: {[variable.path for variable in own]}"
+            f"a LayerNormalization. Received: {[variable.path for variable in variables]}"
         )
     whole = [gradients[place] for place in places]
     indices = [g.indices for g in whole if isinstance(g, tf.IndexedSlices)]
     given = _dense(whole) + indices
     # No weight changes before the check, parts too.
-    with tf.control_dependencies(mesh.functions.same(given, _WHY)):
+    with tf.control_dependencies(alike.same(given, _WHY)):
         found = [None if g is None else _copied(g) for g in gradients]
-    sums = mesh.functions.sums(_dense([found[place] for place in places]))
+    # Over all ranks, so that model groups have the same bits too.
+    sums = mesh.engines.everyone.all_reduce(_dense([found[place] for place in places]))
     for place, total in zip(places, sums):
-        mean, gradient = total / mesh.size, found[place]  # the mean has the same bits in all ranks
+        mean, gradient = total / mesh.engines.everyone.replicas, found[place]
         if isinstance(gradient, tf.IndexedSlices):
             mean = tf.IndexedSlices(mean, gradient.indices, gradient.dense_shape)
         found[place] = mean

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.arguments import check_instance, check_path, shown
 from tfdist.data import seeds
-from tfdist.engines.contract import Engine
-from tfdist.options import Options
+from tfdist.elastic import membership
 from tfdist.processes import meeting
-from tfdist.strategies.horovod.strategy import connected
+from tfdist.strategies.registry import BACKENDS
+from tfdist.tensor_parallel import saving
 from tfdist.tensor_parallel.functions import Functions
+from tfdist.tensor_parallel.shape import backend_of, check_shape, layout_of, may_have_groups
+
+if TYPE_CHECKING:
+    from tfdist.tensor_parallel.strategy import MeshStrategy
 
 _SEED = (
     "All ranks must draw the same random numbers, as they shuffle the same data and cut the same "
@@ -35,26 +39,37 @@ def of_process() -> Mesh | None:
 
 
 class Mesh:
-    """The ranks of a job, which Horovod connects, as a mesh of `data` times `model` ranks.
+    """The ranks of a job as a mesh of `data` times `model` ranks.
 
-    The ranks of a model group hold parts of one model and see the same batches. There is one model
-    group yet, of all ranks.
+    The ranks of a model group hold parts of one model and see the same batches. Ranks that follow
+    each other are in one group, as they are likely to be on one machine.
 
-    Start the ranks with `tfdist run --strategy horovod`, and make no strategy: layers exchange what
-    they must, and `fit` is that of Keras.
+    With one model group, layers exchange what they must, and `fit` is that of Keras: make no
+    strategy. With several, each model group trains on its part of every batch: make the model in
+    `mesh.strategy().scope()`, which also works with one model group.
+
+    Start the ranks with `tfdist run`, `horovodrun` or by TF_CONFIG.
 
     Args:
-        shape: `{"data": 1, "model": number of ranks}`; None for that.
+        shape: `{"data": d, "model": m}`, with `d * m` ranks. An axis that is left out gets what is
+            left of the ranks. None for one model group of all ranks.
+        backend: what connects the ranks: "horovod", "multi_worker", or "auto", which chooses as
+            `tfdist.Strategy("auto")` does.
 
     Attributes:
         shape: the number of ranks along each axis.
-        rank: this rank, 0-based.
+        rank: this rank among all, 0-based.
+        data_rank: the number of this rank's model group.
+        model_rank: the place of this rank in its model group.
         functions: the operations of the model group.
+        everyone: the operations of all ranks.
+        processes: all ranks.
 
     Raises:
-        ImportError: when Horovod is not installed.
+        ImportError: when Horovod is chosen and not installed.
         ValueError: for another shape; if no random seed was set, or ranks have set different ones;
-            in the scope of a strategy.
+            in the scope of a strategy; in an elastic job; where neither backend can connect ranks.
+        TimeoutError: when other ranks cannot be reached.
 
     Example:
 
@@ -65,30 +80,35 @@ class Mesh:
     {'data': 1, 'model': 1}
     """
 
-    def __init__(self, shape: Mapping[str, int] | None = None):
-        if shape is not None and not isinstance(shape, Mapping):
-            raise ValueError(f"`shape` must be a dict or None. Received: shape={shown(shape)}")
+    def __init__(self, shape: Mapping[str, int] | None = None, backend: str = "auto"):
         check_no_strategy()
-        _, engine = connected(Options())
-        self._init(engine, shape)
-
-    def _init(self, engine: Engine, shape: Mapping[str, int] | None) -> None:
-        processes = engine.processes
-        self.functions = Functions(engine)
-        self.shape = {"data": 1, "model": processes.size}
-        self.rank = processes.rank
-        self.wholes: dict[int, np.ndarray] = {}  # by the id of a variable, while they are saved
-        if shape is not None and dict(shape) != self.shape:
+        check_shape(shape)
+        devices = tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("CPU")
+        name = backend_of(backend, len(devices))
+        if membership.is_elastic():
             raise ValueError(
-                "There is one model group yet, of all ranks: leave `shape` out, or give "
-                f"{self.shape}. For several groups train with `tfdist.Strategy(..., "
-                f'sharding="parameters")`. Received: shape={shown(shape)}'
+                "A rank that is lost would take its parts of layers with it. Start the job without "
+                "`--min`. Received: a rank of an elastic job"
             )
+        connect = BACKENDS[name].load_mesh()
+        engines = connect(functools.partial(layout_of, shape), may_have_groups(shape))
+        layout = engines.layout
+        self.engines = engines
+        self.functions = Functions(engines.model)
+        self.everyone = Functions(engines.everyone)
+        self.processes = engines.everyone.processes
+        self.shape = {"data": layout.data, "model": layout.model}
+        self.rank = layout.rank
+        self.data_rank, self.model_rank = layout.data_rank, layout.model_rank
+        self.wholes: dict[int, np.ndarray] = {}  # by the id of a variable, while they are saved
+        self.is_saving = False
+        self._strategies: list[MeshStrategy] = []
         seed = seeds.global_seed()
-        meeting.meet(processes, "makes a mesh", {"random seed": seed}, advice=_SEED)
+        facts = {"random seed": seed, "shape": self.shape, "backend": name}
+        meeting.meet(self.processes, "makes a mesh", facts, advice=_SEED)
         if seed is None:
             raise ValueError(f"{_SEED} Received: no random seed")
-        if not processes.is_alone:
+        if not self.processes.is_alone:
             _made.append(self)
 
     @property
@@ -96,9 +116,66 @@ class Mesh:
         """The number of ranks of a model group."""
         return self.shape["model"]
 
+    def strategy(self, **options: Any) -> MeshStrategy:
+        """The strategy whose replicas are the model groups; the same at each call.
+
+        Data sets are global, as with other strategies of tfdist: each model group gets its part of
+        every batch, and the result is that of one device.
+
+        Args:
+            **options: `accumulation_steps`, `bucket_bytes` and `log_all_ranks`, as of other
+                strategies, at the first call.
+
+        Raises:
+            ValueError: for other options, and for other values at a later call.
+
+        Example:
+
+        >>> import keras, numpy as np, tfdist
+        >>> keras.utils.set_random_seed(1)
+        >>> mesh = tfdist.tensor_parallel.Mesh()
+        >>> with mesh.strategy().scope():
+        ...     layers = [keras.Input((4,)), tfdist.tensor_parallel.FeedForward(8, 2, mesh)]
+        ...     model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> history = model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+        """
+        from tfdist.tensor_parallel.strategy import MeshStrategy
+
+        if not self._strategies:
+            self._strategies.append(MeshStrategy(self, **options))
+        found = self._strategies[0]
+        found.check_same(options)
+        return found
+
+    @property
+    def trains_here(self) -> bool:
+        """Whether no strategy is active but that of this mesh."""
+        own = any(tf.distribute.get_strategy() is strategy for strategy in self._strategies)
+        return own or not tf.distribute.has_strategy()
+
+    def check_scope(self) -> None:
+        """Raises ValueError in the scope of a strategy that is not this mesh's."""
+        if not self.trains_here:
+            raise ValueError(
+                "Layers in parts train in `mesh.strategy().scope()`, or with no strategy if there "
+                "is one model group. Received: the scope of a "
+                f"{type(tf.distribute.get_strategy()).__name__}"
+            )
+
+    def check_training(self) -> None:
+        """Raises ValueError where each model group would train for itself."""
+        self.check_scope()
+        if self.shape["data"] > 1 and not tf.distribute.has_strategy():
+            raise ValueError(
+                "With several model groups a model is made and trained in the scope of "
+                "`mesh.strategy()`, which averages what they compute. "
+                f"Received: shape={self.shape}, and a model without that strategy"
+            )
+
     def part_of(self, whole: np.ndarray, axis: int | None) -> np.ndarray:
         """This rank's part of an array that is cut along `axis`; all of it for None."""
-        return whole if axis is None else np.split(whole, self.size, axis)[self.rank]
+        return whole if axis is None else np.split(whole, self.size, axis)[self.model_rank]
 
     def whole_of(self, part: np.ndarray, axis: int | None) -> np.ndarray:
         """The array that the ranks have the parts of; called by all ranks."""
@@ -126,63 +203,7 @@ class Mesh:
             ValueError: for another ending.
             OSError: in the other ranks, when rank 0 could not write; rank 0 raises what it met.
         """
-        check_instance("model", model, keras.Model, "keras.Model")
-        check_path("path", path)
-        wrong = not os.fspath(path).endswith(".weights.h5")
-        facts = {"model": model.name, "weights": [list(v.shape) for v in model.variables]}
-        if any(self._meet("saves weights", facts, wrong)):
-            raise ValueError(
-                "`path` must end with `.weights.h5`, in all ranks. "
-                f"Received in this rank: path={shown(path)}"
-            )
-        error = self._written(model, path)
-        failed = self._meet("has written weights", {}, error is not None)
-        if error is not None:
-            raise error
-        if any(failed):
-            raise OSError(
-                f"Rank 0 could not write the weights; its own error says why. Received: path={path}"
-            )
-
-    def _meet(self, doing: str, facts: dict[str, object], flag: bool) -> list[int]:
-        """Every rank's `flag`, where all do the same."""
-        return meeting.meet(self.functions.processes, doing, facts, number=int(flag))
-
-    def _written(self, model: keras.Model, path: str | os.PathLike) -> Exception | None:
-        """Gathers whole weights, then writes them in rank 0; what was raised there."""
-        try:
-            for variable in model.variables:
-                axis = axis_of(variable)
-                if axis is not None:
-                    whole = self.whole_of(variable.numpy(), axis)
-                    if self.rank == 0:
-                        self.wholes[id(variable)] = whole
-            if self.rank == 0:
-                with _without_optimizer(model):
-                    model.save_weights(path)
-        except Exception as error:  # raised once all ranks know
-            return error
-        finally:
-            self.wholes.clear()
-        return None
-
-
-def axis_of(variable: keras.Variable) -> int | None:
-    """The axis along which ranks have parts of `variable`; None if each has all of it."""
-    return getattr(variable, "axis_of_parts", None)
-
-
-@contextlib.contextmanager
-def _without_optimizer(model: keras.Model) -> Iterator[None]:
-    """Leaves out the optimizer, which Keras saves with weights."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None:
-        optimizer.save_own_variables = lambda store: None
-    try:
-        yield
-    finally:
-        if optimizer is not None:
-            del optimizer.save_own_variables
+        saving.save_weights(self, model, path)
 
 
 def check_no_strategy() -> None:

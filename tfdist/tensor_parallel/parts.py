@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.arguments import check_instance, shown
-from tfdist.tensor_parallel.mesh import Mesh, check_no_strategy
+from tfdist.tensor_parallel.mesh import Mesh
 from tfdist.validation import check_integer
 
 _Layer = keras.layers.Layer if TYPE_CHECKING else object
@@ -32,7 +32,7 @@ class InParts(_Layer):  # type: ignore[misc,valid-type]
 
     def _check_step(self) -> None:
         """Raises ValueError for what would be wrong; while a step is traced."""
-        check_no_strategy()
+        self.mesh.check_scope()
         if compat.is_in_xla():
             raise ValueError(
                 "XLA cannot compile the exchange between ranks. Leave `jit_compile=True` out. "
@@ -102,7 +102,7 @@ def begin(
         shapes: what its `build` takes.
         build: builds the layer with a part of the weights.
     """
-    check_no_strategy()
+    mesh.check_training()
     with tf.device("CPU:0"):  # a device need not have memory for the whole layer
         whole.build(*shapes)
     weights = whole.get_weights()

@@ -9,10 +9,12 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.processes import meeting
 from tfdist.tensor_parallel.gradients import check_optimizer, of_optimizer
 from tfdist.tensor_parallel.mesh import Mesh
 from tfdist.tensor_parallel.parts import InParts
+from tfdist.tensor_parallel.strategy import MeshStrategy
 
 _SAVE = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
 _COMPARED = (
@@ -36,9 +38,9 @@ def check_run(model: keras.Model, name: str, arguments: Mapping[str, object]) ->
     """
     mesh = _mesh_of(model)
     if mesh is not None:
-        problem = _problem(model, arguments) if name == "fit" else None
+        problem = _problem(mesh, model, arguments) if name == "fit" else None
         refused = meeting.meet(
-            mesh.functions.processes,
+            mesh.processes,
             f"begins `{name}`",
             _facts(model, name, arguments),
             number=int(problem is not None),
@@ -86,7 +88,13 @@ def _length(data: object) -> str:
     return f"{shape[0]} samples" if shape else "of unknown length"
 
 
-def _problem(model: keras.Model, arguments: Mapping[str, object]) -> ValueError | None:
+def _problem(mesh: Mesh, model: keras.Model, arguments: Mapping[str, object]) -> ValueError | None:
+    strategy = compat.model_strategy(model)
+    if mesh.shape["data"] > 1 and not isinstance(strategy, MeshStrategy):
+        return ValueError(
+            "With several model groups a model is made and trained in the scope of "
+            f"`mesh.strategy()`. Received: {model.name!r}, made without it, and shape={mesh.shape}"
+        )
     given = arguments.get("callbacks") or []
     callbacks = getattr(given, "callbacks", given)
     for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
@@ -98,10 +106,15 @@ def _problem(model: keras.Model, arguments: Mapping[str, object]) -> ValueError 
             )
     if model.compiled and model.optimizer is not None:
         try:
-            check_optimizer(model.optimizer)
+            check_optimizer(_own(model.optimizer))
         except ValueError as error:
             return error
     return None
+
+
+def _own(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The user's optimizer, which `mesh.strategy()` has wrapped."""
+    return optimizer.unwrap() if isinstance(optimizer, DistributedOptimizer) else optimizer
 
 
 def check_saving(model: keras.Model, path: object, write: Callable[[object], object]) -> object:
@@ -112,7 +125,7 @@ def check_saving(model: keras.Model, path: object, write: Callable[[object], obj
             `mesh.save_weights` writes it.
     """
     mesh = _mesh_of(model)
-    if mesh is not None and not mesh.wholes:
+    if mesh is not None and not mesh.is_saving:
         raise ValueError(
             "A rank has parts of the weights only. Save with `mesh.save_weights(model, path)`, in "
             "all ranks; to export, load this file into a model of the layers of Keras. "
@@ -121,6 +134,7 @@ def check_saving(model: keras.Model, path: object, write: Callable[[object], obj
     return write(path)
 
 
+# After those of strategies, so that all ranks raise, not only the one that writes.
 compat.hook_apply(of_optimizer)
 compat.hook_runs(check_run)
 compat.hook_saving(check_saving)

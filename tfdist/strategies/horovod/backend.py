@@ -13,6 +13,7 @@ HOROVOD = Backend(
     engine="Horovod",
     obstacle=lambda found: found.tensorflow or found.horovod,
     launch=Launch(environments, "Horovod trains", across=across, elastic=of_group),
+    mesh="tfdist.strategies.horovod.mesh:engines",
 )
 
 

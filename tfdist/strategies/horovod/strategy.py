@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -80,13 +80,23 @@ class HorovodStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         self._init_processes(common, engine, log_all_ranks)
 
 
-class _Ranks(Processes):
-    """Horovod's processes."""
+class Ranks(Processes):
+    """Horovod's processes.
 
-    def __init__(self, hvd: ModuleType):
+    Args:
+        hvd: the module `horovod.tensorflow`, initialized; or the same for a group of its ranks.
+        numbers: of the ranks in such a group, among all ranks; None for all ranks.
+    """
+
+    def __init__(self, hvd: ModuleType, numbers: Sequence[int] | None = None):
         super().__init__(hvd.rank(), hvd.size())
         self._hvd = hvd
-        self._aside = _Aside(hvd)
+        self._numbers = range(self.size) if numbers is None else numbers
+        self._aside = _Aside(hvd, self._numbers)
+
+    def number(self, rank: int) -> int:
+        """The number of a rank among all ranks."""
+        return self._numbers[rank]
 
     @property
     def aside(self) -> Processes:
@@ -108,14 +118,15 @@ class _Ranks(Processes):
 _strategies = itertools.count()
 
 
-class _Aside(_Ranks):
-    """The ranks, by operations of other names than those of `_Ranks` and of training steps.
+class _Aside(Ranks):
+    """The ranks, by operations of other names than those of `Ranks` and of training steps.
 
     Horovod ignores the name of an operation that runs eagerly, so these are in functions.
     """
 
-    def __init__(self, hvd: ModuleType):
+    def __init__(self, hvd: ModuleType, numbers: Sequence[int]):
         Processes.__init__(self, hvd.rank(), hvd.size())
+        self._numbers = numbers
         name = f"tfdist.aside.{next(_strategies)}"
         function = functools.partial(tf.function, autograph=False)
 
@@ -146,20 +157,23 @@ class _Aside(_Ranks):
         return self._sent_from(root)(tf.constant(data)).numpy()
 
 
-def connected(options: Options) -> tuple[ModuleType, HorovodEngine]:
+def connected(
+    options: Options, process_sets: str | None = None
+) -> tuple[ModuleType, HorovodEngine]:
     """Horovod, initialized, and the engine of its ranks.
 
     Args:
         options: the options of the strategy.
+        process_sets: "dynamic" if there will be groups of ranks; see `horovod.tensorflow.init`.
 
     Raises:
         ImportError: when Horovod is not installed or was built for another TensorFlow.
         ValueError: when a launcher that Horovod does not know has started several processes.
     """
     hvd = horovod(options)
-    hvd.init()
+    hvd.init(process_sets=process_sets)
     _check_size(hvd)
-    return hvd, HorovodEngine(hvd, _Ranks(hvd))
+    return hvd, HorovodEngine(hvd, Ranks(hvd))
 
 
 def horovod(options: Options) -> ModuleType:

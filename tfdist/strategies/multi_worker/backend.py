@@ -11,6 +11,7 @@ MULTI_WORKER = Backend(
     strategy="tfdist.strategies.multi_worker.strategy:MultiWorkerMirroredStrategy",
     engine="TensorFlow's collective operations",
     obstacle=lambda found: found.tensorflow or found.launch or found.peers_port,
+    mesh="tfdist.strategies.multi_worker.mesh:engines",
     launch=Launch(
         clustered,
         has_reducers=True,

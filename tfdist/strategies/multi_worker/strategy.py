@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 
 import tensorflow as tf
@@ -11,14 +10,19 @@ from typing_extensions import Unpack
 
 from tfdist import compat, testing
 from tfdist.arguments import check_bool, check_instance
-from tfdist.cluster import Cluster, describe, wait_for_peers
-from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster import Cluster
 from tfdist.elastic import membership
 from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.strategies.multi_worker.engine import SMALL_BYTES, CollectivesEngine
 from tfdist.strategies.multi_worker.hosts import are_cpus, hosts_of
+from tfdist.strategies.multi_worker.joining import (
+    cluster_of,
+    cluster_of_process,
+    join,
+    rank_of,
+)
 from tfdist.strategies.multi_worker.pairs import PairsOfWorkers
 from tfdist.strategies.multi_worker.reducers.engine import ReducersEngine
 from tfdist.strategies.multi_worker.reducers.joining import check_devices, joined_reducers
@@ -93,10 +97,10 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
             )
         check_resolver(cluster_resolver)
         testing.virtual_devices_of_environment()
-        cluster = _cluster() if cluster_resolver is None else _cluster_of(cluster_resolver)
+        cluster = cluster_of_process() if cluster_resolver is None else cluster_of(cluster_resolver)
         reducers = joined_reducers(cluster, common)
         if cluster is not None and cluster.size > 1:
-            _join(cluster)
+            join(cluster)
         compat.install_collectives()
         compat.separate_collectives(self)
         extended = compat.MultiWorkerExtended(
@@ -133,7 +137,7 @@ class _Workers(Processes):
     """The workers of a cluster."""
 
     def __init__(self, strategy: MultiWorkerMirroredStrategy, cluster: Cluster):
-        super().__init__(_rank(cluster), cluster.size)
+        super().__init__(rank_of(cluster), cluster.size)
         self._strategy = strategy
         self._addresses = cluster.workers
         self._reducers = cluster.jobs.get("reducer", ())
@@ -221,57 +225,6 @@ class _Aside(Processes):
 _FIRST_KEY_ASIDE = 2**30
 
 _places: list[Processes] = []
-_joined: list[Cluster] = []
-
-
-def _join(cluster: Cluster) -> None:
-    """Waits for the other workers, only once: all strategies of a process share the cluster."""
-    if not _joined:
-        reducers = cluster.jobs.get("reducer", ())
-        everyone = (*cluster.workers, *reducers)
-        os.environ.update(without_proxy(os.environ, everyone))
-        wait_for_peers(everyone, _rank(cluster), reducers=len(reducers))
-        _joined.append(cluster)
-    if cluster != _joined[0]:
-        raise ValueError(
-            "All strategies of a process must be in one cluster. "
-            f"Received: {cluster}, after {_joined[0]}"
-        )
-
-
-def _cluster() -> Cluster | None:
-    """The cluster that the environment describes; None for a process on its own."""
-    launch = describe()
-    cluster = launch.cluster or Cluster.from_environment()
-    if cluster is None and launch.size > 1:
-        raise ValueError(
-            f"{launch.launcher} started this process as one of {launch.size}, but without "
-            "TF_CONFIG they would train apart. Use `tfdist.Strategy('horovod')`, or start the "
-            f"script with `tfdist run` or with TF_CONFIG. Received: {dict(launch.variables)}"
-        )
-    return cluster
-
-
-def _cluster_of(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> Cluster | None:
-    jobs = resolver.cluster_spec().as_dict()
-    if not jobs:
-        return None
-    if resolver.task_type is None or resolver.task_id is None:
-        raise ValueError(
-            "The cluster resolver must say which task this process is. "
-            f"Received: task_type={resolver.task_type!r}, task_id={resolver.task_id!r}"
-        )
-    tasks = {job: tuple(addresses) for job, addresses in jobs.items()}
-    return Cluster(tasks, resolver.task_type, resolver.task_id)
-
-
-def _rank(cluster: Cluster) -> int:
-    if cluster.rank is None:
-        raise ValueError(
-            "Synchronous training is done by the tasks `chief` and `worker`. "
-            f"Received: a process that is {cluster.task_type} {cluster.task_index}"
-        )
-    return cluster.rank
 
 
 def _resolver(cluster: Cluster | None) -> tf.distribute.cluster_resolver.ClusterResolver:
