@@ -12,31 +12,28 @@ from tests.tensor_parallel import rank
 from tfdist.strategies.horovod.backend import is_installed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.xdist_group("tensor_parallel")
 
 _ALL = tuple(range(len(rank.CASES)))
 _NEEDS_HOROVOD = pytest.mark.skipif(not is_installed(), reason="Horovod is not installed")
 
 
-def _job(backend, shape, cases, *marks):
-    if backend == "horovod":
-        marks = (*marks, pytest.mark.skipif(not is_installed(), reason="Horovod is not installed"))
-    axes = " x ".join(map(str, shape.values()))
-    return pytest.param(
-        (backend, shape, cases), marks=marks, id=f"{backend}, {axes}, {cases} cases"
-    )
+def _job(backend, data, model, cases, *marks):
+    name = f"{backend}, {data} x {model}, {len(cases)} cases"
+    needs = [_NEEDS_HOROVOD] if backend == "horovod" else []
+    marks = [*marks, *needs, pytest.mark.xdist_group(f"tensor_parallel {name}")]
+    given = (backend, {"data": data, "model": model}, cases)
+    return pytest.param(given, marks=marks, id=name)
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        _job("horovod", {"data": 1, "model": 2}, rank.USUAL[1]),
-        _job("multi_worker", {"data": 2, "model": 2}, rank.USUAL[2]),
-        *(
-            _job(backend, {"data": data, "model": model}, _ALL, pytest.mark.full)
-            for backend in ("horovod", "multi_worker")
-            for data, model in ((1, 2), (1, 4), (2, 2), (3, 2))
-        ),
+        _job("horovod", 1, 2, rank.USUAL[1]),
+        _job("multi_worker", 2, 2, rank.USUAL[2]),
+        _job("horovod", 1, 4, _ALL, pytest.mark.full),
+        _job("horovod", 2, 2, _ALL, pytest.mark.full),
+        _job("multi_worker", 1, 2, _ALL, pytest.mark.full),
+        _job("multi_worker", 3, 2, _ALL, pytest.mark.full),
     ],
 )
 def found(request, tmp_path_factory):
