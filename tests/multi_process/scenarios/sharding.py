@@ -226,7 +226,7 @@ INITIALIZERS = {
 
 
 def begun(here):
-    """First values of ranks with different seeds or initializers, and which were cut from wholes."""
+    """First values where ranks differ in seeds or initializers, and which were cut from wholes."""
     strategy = here.make(sharding="parameters")
     seed, _ = tf.compat.v1.random.get_seed(0)
     found = {"values": {}, "cut": []}
