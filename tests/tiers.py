@@ -102,6 +102,7 @@ _OF_PATH = {
     "replay/test_sums.py": "graph",
     "side_by_side": "bench",
     "sharding": "graph",
+    "sharding/test_first_values.py": "graph job",
     "staleness": "graph",
     "step": "graph",
     "strategies": "graph",

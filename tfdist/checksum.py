@@ -1,7 +1,8 @@
-"""A checksum of a variable's bits."""
+"""Checksums of variables and of other data."""
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 
 import tensorflow as tf
@@ -34,3 +35,8 @@ def checksum(variable: tf.Variable) -> int:
     with tf.device("CPU:0"):
         bits = tf.fingerprint(tf.reshape(variable, [1, -1]))
     return int.from_bytes(bits.numpy().tobytes(), "little", signed=True)
+
+
+def digest(data: bytes | memoryview) -> int:
+    """An int64 that depends on all of `data`."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)

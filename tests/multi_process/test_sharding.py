@@ -72,3 +72,14 @@ def test_weights_in_parts_are_seen_whole(found):
         assert all("have become different" in error for error in rank["mixed"])
         assert "cannot be exported" in rank["export"]
         assert rank["called"] < 1e-6
+
+
+@scenario(sharding.begun, ALL)
+def test_weights_begin_with_the_values_of_rank_0(found):
+    expected = sharding.reference_of_first_values()
+    for rank in found:
+        for name, value in expected.items():
+            np.testing.assert_array_equal(rank["values"][name], value, err_msg=name)
+        # Seeds travel. Where initializers differ, or need the whole weight, values do.
+        whole = ["settings", "constants", "kinds", "function", "no function", "orthogonal"]
+        assert rank["cut"] == whole

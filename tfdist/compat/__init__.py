@@ -14,11 +14,12 @@ import functools
 from tfdist.compat import (
     data,
     gradients,
-    initial_rows,
+    initial_values,
     operations,
     optimizers,
     own_copies,
     parts,
+    philox,
     random_numbers,
     servers,
     stored_rows,
@@ -71,7 +72,7 @@ from tfdist.compat.graphs import (
     written_since,
 )
 from tfdist.compat.groups import abort_group, form_group, jobs_with_reducers
-from tfdist.compat.initial_rows import CHIEF
+from tfdist.compat.initial_values import CHIEF, InitialValue
 from tfdist.compat.launching import (
     all_to_all,
     all_to_all_between_workers,
@@ -159,6 +160,7 @@ __all__ = [
     "CallVariable",
     "Coordinator",
     "IndexedOptimizer",
+    "InitialValue",
     "MultiWorkerExtended",
     "OneOfMany",
     "OneReplicaExtended",
@@ -289,6 +291,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, gradients, initial_rows, operations, optimizers, own_copies, parts)
+    topics = (data, gradients, initial_values, operations, optimizers, own_copies, parts, philox)
     for topic in (*topics, random_numbers, servers, stored_rows, together, variables):
         topic.install()

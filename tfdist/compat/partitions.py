@@ -16,7 +16,7 @@ from tensorflow.python.distribute.parameter_server_strategy_v2 import (
 )
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
-from tfdist.compat.initial_rows import InitialValue, initial_value
+from tfdist.compat.initial_values import InitialValue, initial_value
 from tfdist.compat.registry import BOTH, READ, TENSORFLOW, WRITTEN, overrides, touch
 from tfdist.compat.row_updates import RowsOfVariable, in_pieces
 from tfdist.structures import Structure, Variable

@@ -12,8 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.checksum import digest
 from tfdist.engines.processes import Processes
-from tfdist.processes.meeting import digest, meet
+from tfdist.processes.meeting import meet
 from tfdist.structures import Structure
 
 _UNKNOWN = "unknown"
@@ -67,4 +68,5 @@ def _bits(value: tf.Tensor) -> int:
     array = value.numpy()
     if value.dtype == tf.string:
         return digest(repr(np.asarray(array).tolist()).encode())
-    return digest(np.ascontiguousarray(array).tobytes())
+    # Read where it is: a copy would be one more value in memory.
+    return digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

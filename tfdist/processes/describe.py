@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.processes.meeting import digest
+from tfdist.checksum import digest
 
 _DEEPEST = 12
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")

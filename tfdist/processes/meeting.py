@@ -10,13 +10,13 @@ error.
 from __future__ import annotations
 
 import concurrent.futures
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tfdist.checksum import digest
 from tfdist.elastic.following import CannotJoinError
 from tfdist.engines.processes import Processes
 
@@ -75,11 +75,6 @@ def meet(
         found = _what_differs([json.loads(text) for text in texts], numbers)
         raise ValueError(f"{advice} Received: {found}")
     return rows[:, 1].tolist()
-
-
-def digest(data: bytes) -> int:
-    """An int64 that depends on all of `data`."""
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
 
 
 def _outside_of_scopes(function: Callable[[Any], _Result], argument: Any) -> _Result:

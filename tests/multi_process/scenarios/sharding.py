@@ -1,6 +1,7 @@
 """Sharded training among processes: what it keeps, saves and goes on with."""
 
 import functools
+from unittest import mock
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 import tfdist
 from tfdist import compat
+from tfdist.step.sharding.parts import Parts
 
 _X = np.random.default_rng(0).normal(size=(26, 5)).astype("float32")
 _Y = np.random.default_rng(1).normal(size=(26, 3)).astype("float32")
@@ -200,6 +202,55 @@ def reference_of_loop():
         variables = dense.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
     return dense.get_weights()
+
+
+def _numbered(shape, dtype=None):
+    return tf.cast(tf.reshape(tf.range(shape[0] * shape[1]), shape), dtype)
+
+
+# Initializers, given the rank, and a generator of seeds that is another one in each rank.
+INITIALIZERS = {
+    "generator": lambda rank, seeds: keras.initializers.HeNormal(seed=seeds),
+    "next of the generator": lambda rank, seeds: keras.initializers.RandomUniform(seed=seeds),
+    "seeds of their own": lambda rank, seeds: keras.initializers.GlorotUniform(),
+    "settings": lambda rank, seeds: keras.initializers.RandomNormal(1.0 + rank, seed=seeds),
+    "constants": lambda rank, seeds: keras.initializers.Constant(3.0 + rank),
+    "kinds": lambda rank, seeds: (
+        keras.initializers.Ones() if rank else keras.initializers.TruncatedNormal(seed=seeds)
+    ),
+    "function": lambda rank, seeds: keras.initializers.Zeros() if rank else _numbered,
+    "no function": lambda rank, seeds: _numbered if rank else keras.initializers.Zeros(),
+    "orthogonal": lambda rank, seeds: keras.initializers.Orthogonal(seed=seeds),
+    "after all": lambda rank, seeds: keras.initializers.LecunUniform(seed=seeds),
+}
+
+
+def begun(here):
+    """First values where ranks differ in seeds or initializers, and which were cut from wholes."""
+    strategy = here.make(sharding="parameters")
+    seed, _ = tf.compat.v1.random.get_seed(0)
+    found = {"values": {}, "cut": []}
+    for name, value, cut in _first_values(here.rank, strategy):
+        found["values"][name] = value
+        found["cut"] += [name] * cut
+    tf.random.set_seed(seed)
+    return found
+
+
+def _first_values(rank, strategy):
+    keras.utils.set_random_seed(rank)
+    seeds = keras.random.SeedGenerator(rank)
+    for name, make in INITIALIZERS.items():
+        with mock.patch.object(Parts, "kept_part", autospec=True, side_effect=Parts.kept_part) as c:
+            with strategy.scope():
+                weight = keras.Variable(make(rank, seeds), shape=(7, 5))
+        yield name, weight.numpy(), c.called
+
+
+def reference_of_first_values():
+    """Those of rank 0 on one device."""
+    one = tfdist.MirroredStrategy(["CPU:0"])
+    return {name: value for name, value, _ in _first_values(0, one)}
 
 
 class _Sets(keras.callbacks.Callback):

@@ -96,10 +96,18 @@ class Parts:
         flat = tf.reshape(rows, [self.replicas * self.length])
         return tf.reshape(flat if flat.shape[0] == self.size else flat[: self.size], self.shape)
 
+    def place(self, replica: int) -> tuple[int, int]:
+        """The numbers of the first element of one replica's part, and of the one behind it."""
+        begin = min(replica * self.length, self.size)
+        return begin, min(begin + self.length, self.size)
+
     def part(self, whole: tf.Tensor, replica: int) -> tf.Tensor:
         """The part of one replica, in its shape."""
-        begin = min(replica * self.length, self.size)
-        flat = tf.reshape(whole, [self.size])[begin : begin + self.length]
+        begin, end = self.place(replica)
+        return self.filled(tf.reshape(whole, [self.size])[begin:end])
+
+    def filled(self, flat: tf.Tensor) -> tf.Tensor:
+        """The part that has these elements, in its shape."""
         filling = self.length - flat.shape[0]
         if filling:
             flat = tf.pad(flat, [[0, filling]])

@@ -12,6 +12,7 @@ does not stay in memory until the backward pass is the task of `gathered_again.p
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import weakref
@@ -31,7 +32,7 @@ from tfdist.step import replica
 from tfdist.step.exchange import timed_rows
 from tfdist.step.gradient_weight import weight_before_sum
 from tfdist.step.gradients import may_be_asked_for
-from tfdist.step.sharding import gathered_again
+from tfdist.step.sharding import first_values, gathered_again
 from tfdist.step.sharding.exchange import all_gather, reduce_scatter
 from tfdist.step.sharding.parts import Parts
 from tfdist.step.sharding.totals import check_tables
@@ -50,7 +51,7 @@ def keeps_parts(strategy: tf.distribute.Strategy) -> bool:
 def make(variable: keras.Variable, initializer: Callable) -> bool:
     """Makes a variable in parts, if it is a weight that is large enough; returns whether it did.
 
-    The first value is computed whole, as on one device, and is gone before the next one is.
+    The first value is that of one device with the same seed; see `first_values.py`.
 
     Raises:
         ValueError: in replica context, where processes cannot agree on the first value.
@@ -73,8 +74,7 @@ def make(variable: keras.Variable, initializer: Callable) -> bool:
             trainable=True,
             name=variable.name,
         )
-        whole = tf.convert_to_tensor(initializer(tuple(spec.shape), dtype=spec.dtype.name))
-        _keep(strategy, kept, parts, _same_everywhere(strategy, tf.cast(whole, spec.dtype)))
+        _keep(strategy, kept, first_values.by_part(strategy.processes, initializer, parts))
     compat.shard(variable, kept, parts, ShardedWeights(strategy))
     return True
 
@@ -97,25 +97,14 @@ def may_be_divided(variable: keras.Variable) -> bool:
     )
 
 
-def _same_everywhere(strategy: tf.distribute.Strategy, value: tf.Tensor) -> tf.Tensor:
-    """The first process' value, where the processes' values differ."""
-    processes = strategy.processes
-    if processes.is_alone:
-        return value
-    checksums = processes.all_gather([checksum(value)])[:, 0]
-    if len(set(checksums.tolist())) == 1:
-        return value
-    return tf.constant(processes.broadcast([value.numpy()], 0)[0])
-
-
 def _keep(
-    strategy: tf.distribute.Strategy, kept: tf.Variable, parts: Parts, whole: tf.Tensor
+    strategy: tf.distribute.Strategy, kept: tf.Variable, part: Callable[[int], tf.Tensor]
 ) -> None:
-    """Sets the parts of this process' replicas; in cross-replica context."""
+    """Sets the parts of this process' replicas, `part(replica_id)`; in cross-replica context."""
     copies = strategy.experimental_local_results(kept)
     first = strategy.processes.rank * len(copies)
     for replica_id, copy in enumerate(copies, start=first):
-        copy.assign(parts.kept_part(whole, replica_id))
+        copy.assign(part(replica_id))
 
 
 class ShardedWeights:
@@ -161,7 +150,7 @@ class ShardedWeights:
             check_unconditional()
             gathered_again.note_set([variable])
             return
-        _keep(self._strategy, kept, parts, value)
+        _keep(self._strategy, kept, functools.partial(parts.kept_part, value))
         variable.times_set += 1
         if tf.executing_eagerly() and not self._strategy.processes.is_alone:
             variable.set_to = int(checksum(value))
