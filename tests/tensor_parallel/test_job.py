@@ -33,7 +33,7 @@ def _job(backend, data, model, cases, *marks):
         _job("horovod", 1, 4, _ALL, pytest.mark.full),
         _job("horovod", 2, 2, _ALL, pytest.mark.full),
         _job("multi_worker", 1, 2, _ALL, pytest.mark.full),
-        _job("multi_worker", 3, 2, _ALL, pytest.mark.full),
+        _job("multi_worker", 3, 2, rank.NOT_EAGER, pytest.mark.full),
     ],
 )
 def found(request, tmp_path_factory):
