@@ -71,26 +71,28 @@ def limit_of(arguments: argparse.Namespace) -> int:
     return round(arguments.gibibytes * 2**30)
 
 
-def guess(job: Job, alone: int | None, arguments: argparse.Namespace) -> int:
-    """How many layers should fit.
-
-    Args:
-        job: which.
-        alone: how many fit on one device, if that is known.
-        arguments: of the command line.
-    """
+def guess(job: Job, found: Mapping[Job, Mapping[str, Any]], arguments: argparse.Namespace) -> int:
+    """How many layers should fit, by the estimates and by what is found for a job that is near."""
+    strategy, _, mode = job
     limit = limit_of(arguments)
-    first, more = _estimated(job, arguments.width)
-    if alone:
-        # The estimate has no process without a model, and that of one device was seen to have room
-        # for so much.
-        limit = alone * _estimated(ALONE, arguments.width)[1]
-    return max(1, (limit - first) // more + 1)
+    near = [one for one in found if (one[0], one[2]) == (strategy, mode)] or list(found)
+    if near:
+        # The estimate leaves out what a process needs without a model. What it says of the layers
+        # that fit there is the limit without that.
+        limit = _estimated(near[-1], arguments.width, found[near[-1]]["layers"])
+    one, two = _of_one_and_two(job, arguments.width)
+    return max(1, (limit - one) // (two - one) + 1)
+
+
+def _estimated(job: Job, width: int, layers: int) -> int:
+    """The estimated bytes of so many layers: all but the first add the same."""
+    one, two = _of_one_and_two(job, width)
+    return one + (layers - 1) * (two - one)
 
 
 @functools.cache
-def _estimated(job: Job, width: int) -> tuple[int, int]:
-    """The estimated bytes of the first layer, and of each further one."""
+def _of_one_and_two(job: Job, width: int) -> list[int]:
+    """The estimated bytes of one layer and of two."""
     _, ranks, mode = job
     totals = []
     for layers in (1, 2):
@@ -99,7 +101,7 @@ def _estimated(job: Job, width: int) -> tuple[int, int]:
         model.compile("adam", "mse")
         sharding = None if mode == "none" else mode
         totals.append(tfdist.memory.estimate(model, ranks, sharding, ranks).total)
-    return totals[0], totals[1] - totals[0]
+    return totals
 
 
 def starting(job: Job, arguments: argparse.Namespace) -> Callable[[list[str]], None]:
@@ -133,10 +135,9 @@ def trains(layers: int, job: Job, arguments: argparse.Namespace) -> bool:
     return fits
 
 
-def measure(job: Job, alone: int | None, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The largest number of layers, and the number of weights that they have."""
+def measure(job: Job, first: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The largest number of layers, looked for from `first`, and how many weights they have."""
     fits = functools.partial(trains, job=job, arguments=arguments)
-    first = guess(job, alone, arguments)
     layers, is_exact = searching.largest(fits, first, arguments.launches)
     weights = layers * arguments.width * (arguments.width + 1)
     return {"layers": layers, "weights": weights, "is_exact": is_exact}
@@ -148,7 +149,8 @@ def table(found: Mapping[Job, Mapping[str, Any]], arguments: argparse.Namespace)
     text = (
         f"The most Dense layers of {arguments.width} units that train for {arguments.steps} steps "
         f"with Adam where each rank may have {arguments.gibibytes:g} GiB, TensorFlow included, and "
-        "no swap. One more layer, and Linux kills a rank; ≥: the search ended before that. "
+        "no swap. One more layer, and Linux kills a rank; ≥: the search ended before that. One "
+        "launch of each size; one device is that of `mirrored`. "
         f"{machine.measured_with(*PACKAGES)}. Made by `make benchmark-largest-model`."
     )
     rows = []
@@ -192,8 +194,7 @@ def main() -> None:
     found: dict[Job, dict[str, Any]] = {}
     for job in wanted(arguments):
         if kept.lacks(job):
-            alone = found[ALONE]["layers"] if found else None
-            kept.add(job, measure(job, alone, arguments))
+            kept.add(job, measure(job, guess(job, found, arguments), arguments))
         found[job] = next(one for known, one in kept.jobs() if known == list(job))
     text = table(found, arguments)
     pages.publish(arguments, "largest_model", text, kept.content)

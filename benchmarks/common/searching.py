@@ -8,8 +8,8 @@ from collections.abc import Callable
 def largest(fits: Callable[[int], bool], guess: int, most: int) -> tuple[int, bool]:
     """The largest size that fits, with few trials where the guess is good.
 
-    The steps away from the guess double until one size fits and another does not. What is between
-    them is halved.
+    The steps away from the guess double until one size fits and another does not; a step down goes
+    at most half of the way. What is between the two is halved.
 
     Args:
         fits: whether a size fits; then all smaller ones do.
@@ -31,6 +31,6 @@ def largest(fits: Callable[[int], bool], guess: int, most: int) -> tuple[int, bo
         elif high - low == 1:
             return low, True
         else:
-            size = (low + high) // 2 if low else max(1, high - step)
+            size = (low + high) // 2 if low else max(high // 2, high - step)
         step *= 2
     return low, False

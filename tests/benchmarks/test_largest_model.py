@@ -113,8 +113,8 @@ def test_the_kernel_counts_whom_it_has_killed(marker, count, expected, tmp_path)
 def test_parts_of_weights_let_a_larger_model_train(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- largest_model:begin -->\n<!-- largest_model:end -->\nafter\n")
-    options = ["--ranks", "2", "--modes", "none", "parameters", "--width", "2048"]
-    options += ["--gibibytes", "0.75", "--launches", "5", "--kept", str(tmp_path / "kept.json")]
+    options = ["--ranks", "2", "--modes", "none", "parameters", "--width", "1024"]
+    options += ["--gibibytes", "0.5", "--launches", "6", "--kept", str(tmp_path / "kept.json")]
     printed = run("largest_model", *options, "--json", str(result), "--update", str(page))
     found = {tuple(one["job"]): one["found"] for one in json.loads(result.read_text())["jobs"]}
     none, parts = (found["multi_worker", 2, mode] for mode in ("none", "parameters"))
