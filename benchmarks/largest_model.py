@@ -8,7 +8,7 @@ try follows from `tfdist.memory.estimate`. Only root can make control groups.
 Each search is kept in out/largest_model.json when it ends. The next run goes on with those that are
 missing.
 
-    python -m benchmarks.largest_model
+    python -m benchmarks.largest_model                # about two hours
     python -m benchmarks.largest_model --ranks 2 --modes none parameters --width 1024 --gibibytes 1
 """
 
@@ -110,7 +110,7 @@ def starting(job: Job, arguments: argparse.Namespace) -> Callable[[list[str]], N
     seconds = str(arguments.timeout)
     if job != ALONE:
         return runner.launched(ranks, strategy, "--timeout", seconds)
-    return lambda command: runner.alone(["timeout", seconds, *command])
+    return lambda command: runner.alone(["timeout", "--verbose", seconds, *command])
 
 
 def trains(layers: int, job: Job, arguments: argparse.Namespace) -> bool:
@@ -186,7 +186,7 @@ def main() -> None:
     """Measures, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
     if reason := memory_groups.reason_against():
-        sys.exit(f"The memory of ranks cannot be limited here: {reason}")
+        sys.exit(f"The ranks cannot be limited here: {reason}")
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
     settings = {name: getattr(arguments, name) for name in SETTINGS}
