@@ -50,7 +50,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-async benchmark-snapshots benchmark-safety-nets benchmark-balance peers
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-reduction-servers benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
-.PHONY: benchmark-model-parallel benchmark-collectives benchmark-payloads
+.PHONY: benchmark-largest-model benchmark-model-parallel benchmark-collectives benchmark-payloads
 .PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations
 .PHONY: benchmark-backup-workers bench bench-full docs docs-versions
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
@@ -127,6 +127,10 @@ benchmark-hierarchy: horovod ## exchanges between hosts with several replicas ea
 
 benchmark-sharding: horovod ## memory, bytes and time of sharded training; needs root
 	$(BIN)/python -m benchmarks.sharding --update
+
+# Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.
+benchmark-largest-model: horovod ## largest models within a limit of memory; two hours; needs root
+	$(BIN)/python -m benchmarks.largest_model --update $(if $(FRESH),--fresh) $(BENCH_OPTIONS)
 
 benchmark-memory: $(INSTALLED) ## estimated and measured memory of a training step
 	$(BIN)/python -m benchmarks.memory --update

@@ -38,6 +38,21 @@ def resident(name: str) -> int:
     return int(found) * 1024
 
 
+def model_of(strategy: tfdist.Strategy, layers: int, width: int) -> keras.Model:
+    """A chain of equal Dense layers, compiled with Adam."""
+    with strategy.scope():
+        chain = [keras.layers.Dense(width, activation="tanh") for _ in range(layers)]
+        model = keras.Sequential([keras.Input((width,)), *chain])
+        model.compile("adam", "mse")
+    return model
+
+
+def batches(width: int) -> tf.data.Dataset:
+    """The same batch again and again, for `model_of`."""
+    x = np.random.default_rng(0).normal(size=(BATCH, width)).astype("float32")
+    return tf.data.Dataset.from_tensors((x, x)).repeat()
+
+
 def main() -> None:
     """Measures the peak memory above an idle process, bytes and seconds of a step."""
     arguments = parse_arguments()
@@ -45,18 +60,12 @@ def main() -> None:
     strategy = tfdist.Strategy(
         arguments.strategy, sharding=sharding, accumulation_steps=arguments.accumulation_steps
     )
-    x = np.random.default_rng(0).normal(size=(BATCH, arguments.width)).astype("float32")
     strategy.processes.all_gather([0])
     tf.function(lambda a: tf.matmul(a, a))(tf.ones([64, 64]))
     gc.collect()
     idle = resident("VmRSS")
-    with strategy.scope():
-        layers = [
-            keras.layers.Dense(arguments.width, activation="tanh") for _ in range(arguments.layers)
-        ]
-        model = keras.Sequential([keras.Input((arguments.width,)), *layers])
-        model.compile("adam", "mse")
-    data = tf.data.Dataset.from_tensors((x, x)).repeat()
+    model = model_of(strategy, arguments.layers, arguments.width)
+    data = batches(arguments.width)
     warm = 2 * arguments.accumulation_steps
     model.fit(data, epochs=1, steps_per_epoch=warm, verbose=0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew

@@ -17,6 +17,7 @@ _OF_PATH = {
     "benchmarks/test_algorithms_report.py": "graph",
     "benchmarks/test_algorithms_results.py": "graph",
     "benchmarks/test_all_reduce_schedules.py": "graph",
+    "benchmarks/test_largest_model.py": "pure bench",
     "benchmarks/test_local_steps.py": "pure bench",
     "callbacks": "graph",
     "callbacks/test_ranks.py": "job",
