@@ -129,7 +129,7 @@ benchmark-sharding: horovod ## memory, bytes and time of sharded training; needs
 	$(BIN)/python -m benchmarks.sharding --update
 
 # Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.
-benchmark-largest-model: horovod ## largest models within a limit of memory; two hours; needs root
+benchmark-largest-model: horovod ## largest models within a limit of memory; hours; needs root
 	$(BIN)/python -m benchmarks.largest_model --update $(if $(FRESH),--fresh) $(BENCH_OPTIONS)
 
 benchmark-memory: $(INSTALLED) ## estimated and measured memory of a training step

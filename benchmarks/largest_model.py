@@ -8,7 +8,7 @@ try follows from `tfdist.memory.estimate`. Only root can make control groups.
 Each search is kept in out/largest_model.json when it ends. The next run goes on with those that are
 missing.
 
-    python -m benchmarks.largest_model                # about two hours
+    python -m benchmarks.largest_model                # some hours
     python -m benchmarks.largest_model --ranks 2 --modes none parameters --width 1024 --gibibytes 1
 """
 
@@ -57,7 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--gibibytes", type=float, default=2.0, help="of memory for each rank")
     parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--launches", type=int, default=10, help="at most, of each search")
     parser.add_argument("--timeout", type=int, default=1200, help="seconds of each launch")
     parser.add_argument("--kept", type=Path, default=KEPT, metavar="FILE", help="of all searches")
