@@ -125,8 +125,8 @@ benchmark-links: horovod ## measure compressed exchanges between two hosts; need
 benchmark-hierarchy: horovod ## exchanges between hosts with several replicas each; needs root
 	$(BIN)/python -m benchmarks.hierarchy --update
 
-benchmark-sharding: horovod ## memory, bytes and time of sharded training; needs root
-	$(BIN)/python -m benchmarks.sharding --update
+benchmark-sharding: peers ## memory, bytes and time of sharded training; needs root
+	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update
 
 # Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.
 benchmark-largest-model: horovod ## largest models within a limit of memory; hours; needs root

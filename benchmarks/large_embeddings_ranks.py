@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.common.process import sent_here
 from benchmarks.parameter_server_ranks import THREADS, _serve
 
 IDS = 8
@@ -82,18 +83,6 @@ def _peak(identity: int) -> int:
     lines = Path(f"/proc/{identity}/status").read_text().splitlines()
     (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(peak) * 1024
-
-
-def sent_here() -> int:
-    """The bytes that the loopback device of this network has sent."""
-    return counted_here()[0]
-
-
-def counted_here() -> tuple[int, int]:
-    """The bytes and the packets that the loopback device of this network has sent."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    (numbers,) = [line.split(":")[1].split() for line in lines if line.strip().startswith("lo:")]
-    return int(numbers[8]), int(numbers[9])
 
 
 def make_data(arguments: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import layers
 
 import tfdist
-from benchmarks.sharding_ranks import resident
+from benchmarks.common.process import resident
 
 Model = tuple[keras.Model, tuple[int, ...], int | None]
 

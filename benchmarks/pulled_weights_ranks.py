@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 import tfdist
-from benchmarks.large_embeddings_ranks import counted_here
+from benchmarks.common.process import counted_here
 
 HEADERS = 14 + 20 + 32  # bytes of a packet: of Ethernet, of IPv4, and of TCP with its time
 

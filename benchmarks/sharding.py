@@ -19,9 +19,19 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.common import machine, options, runner, tables
+from benchmarks.sharding_ranks import BATCH
 from tfdist.options import SHARDINGS
 
 MODES = ("none", *SHARDINGS)
+LAUNCHED = ("multi_worker", "horovod")
+PYTORCH = "pytorch"
+# What PyTorch calls the modes.
+OF_PYTORCH = {
+    "none": "DDP",
+    "optimizer": "ZeroRedundancyOptimizer",
+    "gradients": "FSDP2, weights stay whole",
+    "parameters": "FSDP2",
+}
 # What is measured of each job, by its strategy, number of ranks, micro-batches and mode.
 Job = tuple[str, int, int, str]
 
@@ -30,7 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
     parser = options.parser(__doc__)
     parser.add_argument(
-        "--strategies", nargs="+", choices=("multi_worker", "horovod"), default=["horovod"]
+        "--strategies", nargs="+", choices=(*LAUNCHED, PYTORCH), default=["horovod", PYTORCH]
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--accumulation-steps", type=int, nargs="+", default=[1, 4])
@@ -41,6 +51,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--gigabits", type=float, help="per second, what the loopback device carries at most"
     )
+    parser.add_argument(
+        "--peers", default=".venv-peers", help="where `make peers` has installed PyTorch"
+    )
     pages.add_output_options(parser, pages.SHARDING_PAGE)
     return parser.parse_args()
 
@@ -48,8 +61,13 @@ def parse_arguments() -> argparse.Namespace:
 def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
     """What `sharding_ranks.py` measures in one launch."""
     strategy, ranks, accumulation_steps, mode = job
-    given = ["--strategy", strategy, "--sharding", mode, "--layers", arguments.layers]
-    given += ["--width", arguments.width, "--steps", arguments.steps]
+    sizes = ["--layers", arguments.layers, "--width", arguments.width, "--steps", arguments.steps]
+    if strategy == PYTORCH:
+        given = ["--sharding", mode, "--batch", BATCH, *sizes]
+        python = f"{arguments.peers}-torch/bin/python"
+        start = runner.torchrun(python, ranks, gigabits=arguments.gigabits)
+        return runner.written("sharding_torch", *given, start=start)
+    given = ["--strategy", strategy, "--sharding", mode, *sizes]
     given += ["--accumulation-steps", accumulation_steps]
     start = runner.launched(ranks, strategy, alone=True, gigabits=arguments.gigabits)
     return runner.written("sharding_ranks", *given, start=start)
@@ -58,8 +76,8 @@ def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
 def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespace) -> str:
     """The Markdown text between the page's markers."""
     first = next(iter(found.values()))[0]
-    head = ["strategy", "ranks", "micro-batches", "`sharding`", "bytes per weight", "of None"]
-    head += ["sent, MB per step", "ms per step", "of None"]
+    head = ["strategy", "ranks", "micro-batches", "`sharding`", "made", "bytes per weight"]
+    head += ["of None", "sent, MB per step", "ms per step", "of None"]
     link = "loopback without a limit"
     if arguments.gigabits:
         link = f"{arguments.gigabits:g} Gbit/s"
@@ -80,8 +98,12 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
             return f"{statistics.median(m[name] / p[name] for m, p in zip(measured, plain)):.2f}"
 
         middle = {name: statistics.median(m[name] for m in measured) for name in first}
-        row = [f"`{strategy}`", str(ranks), str(steps), "None" if mode == "none" else f'"{mode}"']
-        row += [f"{middle['peak'] / first['parameters']:.1f}", ratio("peak")]
+        name, called = f"`{strategy}`", "None" if mode == "none" else f'"{mode}"'
+        if strategy == PYTORCH:
+            name, called = "PyTorch, Gloo", OF_PYTORCH[mode]
+        row = [name, str(ranks), str(steps), called]
+        row += [f"{middle[what] / first['parameters']:.1f}" for what in ("making", "peak")]
+        row += [ratio("peak")]
         row += [f"{middle['sent'] / 1e6:.0f}", f"{1000 * middle['seconds']:.0f}", ratio("seconds")]
         rows.append(row)
     return "\n".join([text, "", *tables.table(head, rows, "tnntn")])
@@ -90,7 +112,8 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
 def main() -> None:
     """Measures, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
-    kinds = itertools.product(arguments.strategies, arguments.ranks, arguments.accumulation_steps)
+    every = itertools.product(arguments.strategies, arguments.ranks, arguments.accumulation_steps)
+    kinds = [kind for kind in every if kind[0] != PYTORCH or kind[2] == 1]
     found: dict[Job, list[dict[str, float]]] = {}
     for kind in kinds:
         for _, mode in runner.in_turn(MODES, arguments.rounds):

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
-from benchmarks.large_embeddings_ranks import sent_here
+from benchmarks.common.process import begin_peak, resident, sent_here
 
 BATCH = 32
 
@@ -29,13 +29,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--accumulation-steps", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True)
     return parser.parse_args()
-
-
-def resident(name: str) -> int:
-    """A number of this process in /proc/self/status, such as VmRSS, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (found,) = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
-    return int(found) * 1024
 
 
 def model_of(strategy: tfdist.Strategy, layers: int, width: int) -> keras.Model:
@@ -64,11 +57,13 @@ def main() -> None:
     tf.function(lambda a: tf.matmul(a, a))(tf.ones([64, 64]))
     gc.collect()
     idle = resident("VmRSS")
+    begin_peak()
     model = model_of(strategy, arguments.layers, arguments.width)
+    making = resident("VmHWM") - idle
     data = batches(arguments.width)
     warm = 2 * arguments.accumulation_steps
     model.fit(data, epochs=1, steps_per_epoch=warm, verbose=0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    begin_peak()
     strategy.processes.all_gather([0])
     sent = sent_here()
     start = time.perf_counter()
@@ -77,10 +72,11 @@ def main() -> None:
     seconds = time.perf_counter() - start
     strategy.processes.all_gather([0])
     sent = sent_here() - sent
-    peaks = strategy.processes.all_gather([resident("VmHWM") - idle])[:, 0]
+    peaks = strategy.processes.all_gather([resident("VmHWM") - idle, making]).max(0)
     found = {
         "parameters": model.count_params(),
-        "peak": int(peaks.max()),
+        "peak": int(peaks[0]),
+        "making": int(peaks[1]),
         "sent": sent / arguments.steps / strategy.num_replicas_in_sync,
         "seconds": seconds / arguments.steps,
     }

@@ -35,9 +35,7 @@ def chain(layers: int, width: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(*[part for pair in pairs for part in pair])
 
 
-def built(
-    sharding: str, layers: int, width: int
-) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def built(sharding: str, layers: int, width: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """The model and Adam, divided among the ranks as PyTorch does it."""
     model: torch.nn.Module = chain(layers, width)
     if sharding in ("gradients", "parameters"):

@@ -111,6 +111,26 @@ def launched(
     return start
 
 
+def torchrun(
+    python: str, processes: int, gigabits: float | None = None
+) -> Callable[[list[str]], None]:
+    """A function for `written` that starts so many processes with PyTorch's launcher.
+
+    Args:
+        python: the interpreter that has PyTorch.
+        processes: the number of processes. They have a network of their own, which needs root.
+        gigabits: per second, what that network carries at most; None for no limit.
+    """
+    launcher = [*in_own_network(gigabits), python, "-m", "torch.distributed.run"]
+    launcher += ["--nproc-per-node", str(processes)]
+    launcher += ["--master-addr", "127.0.0.1", "--master-port", "29500"]
+
+    def start(command: list[str]) -> None:
+        _run([*launcher, *command[1:]], environment())
+
+    return start
+
+
 def _command(module: str, *options: object) -> list[str]:
     return [sys.executable, "-m", f"benchmarks.{module}", *map(str, options)]
 

@@ -115,7 +115,7 @@ def test_a_seed_of_its_own_gives_the_same_numbers_each_time():
 _BUILD = """
 import gc, pathlib
 import keras, tfdist
-from benchmarks.sharding_ranks import resident
+from benchmarks.common.process import resident
 
 devices = tfdist.testing.virtual_devices(4)
 strategy = tfdist.MirroredStrategy(devices, sharding="parameters")
