@@ -127,6 +127,8 @@ benchmark-hierarchy: horovod ## exchanges between hosts with several replicas ea
 
 benchmark-sharding: peers ## memory, bytes and time of sharded training; needs root
 	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update
+	$(BIN)/python -m benchmarks.sharding --strategies horovod --ranks 2 --accumulation-steps 1 \
+	  --gigabits 1 --update
 
 # Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.
 benchmark-largest-model: horovod ## largest models within a limit of memory; hours; needs root

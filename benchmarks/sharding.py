@@ -5,7 +5,7 @@ a network of its own. Memory is the peak of a rank's resident memory while it tr
 process needs before it has a model; the rank with the most counts. Bytes are what a rank sends over
 the loopback device in a step, headers too. Networks of their own need root.
 
-    python -m benchmarks.sharding                     # half an hour
+    python -m benchmarks.sharding                     # an hour
     python -m benchmarks.sharding --strategies horovod --ranks 2 --layers 4 --width 512 --rounds 1
 """
 
@@ -80,7 +80,7 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
     head += ["of None", "sent, MB per step", "ms per step", "of None"]
     link = "loopback without a limit"
     if arguments.gigabits:
-        link = f"{arguments.gigabits:g} Gbit/s"
+        link = f"loopback with {arguments.gigabits:g} Gbit/s for all ranks together"
     text = (
         f"{arguments.layers} Dense layers of {arguments.width} units, Adam, "
         f"{first['parameters'] / 1e6:.1f} M weights; {link}. Bytes per weight: the peak of a "
@@ -122,7 +122,8 @@ def main() -> None:
             print(*job, found[job][-1], file=sys.stderr)
     ordered = {job: found[job] for job in sorted(found, key=lambda j: (*j[:3], MODES.index(j[3])))}
     measured = [[*job, rounds] for job, rounds in ordered.items()]
-    pages.publish(arguments, "sharding", table(ordered, arguments), measured)
+    name = "sharding_on_a_link" if arguments.gigabits else "sharding"
+    pages.publish(arguments, name, table(ordered, arguments), measured)
 
 
 if __name__ == "__main__":

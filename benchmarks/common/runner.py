@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import ROOT
+from tfdist.launcher.ranks import ALLOCATOR
 
 
 def order(systems: Sequence[str], number: int) -> Sequence[str]:
@@ -126,7 +127,8 @@ def torchrun(
     launcher += ["--master-addr", "127.0.0.1", "--master-port", "29500"]
 
     def start(command: list[str]) -> None:
-        _run([*launcher, *command[1:]], environment())
+        # As `tfdist run` does it, so that memory that is free goes back to the system alike.
+        _run([*launcher, *command[1:]], environment() | ALLOCATOR)
 
     return start
 

@@ -100,6 +100,19 @@ def masked(mesh):
     )
 
 
+@keras.saving.register_keras_serializable("tests")
+class Subclassed(keras.Model):
+    """A model that `fit` builds."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        dense = layers.Dense if mesh is None else functools.partial(parallel.Dense, mesh=mesh)
+        self.first, self.second = dense(8, activation="tanh"), layers.Dense(4)
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
 def scope(mesh):
     """Where a model is made: in no scope, if there is one model group."""
     if mesh is None or mesh.shape["data"] == 1:

@@ -12,6 +12,7 @@ import tfdist
 from tests.tensor_parallel import refusals
 from tests.tensor_parallel.models import (
     TEXT,
+    Subclassed,
     X,
     Y,
     difference,
@@ -32,9 +33,9 @@ OPTIMIZERS = {
     "accumulated": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
 }
 # What the default suite trains with one model group, and with several.
-USUAL = {1: (0, 1, 2), 2: (2, 4)}
+USUAL = {1: (0, 1, 2, 7), 2: (2, 4, 7)}
 # With many ranks on few cores eager steps take minutes.
-NOT_EAGER = (2, 3, 4, 6)
+NOT_EAGER = (2, 3, 4, 6, 7)
 CASES = [
     ("mlp", mlp, X, "accumulated", {"run_eagerly": True}),
     ("masked", masked, TEXT, "sgd", {}),
@@ -43,6 +44,7 @@ CASES = [
     ("mlp", mlp, X, "averaged", {}),
     ("transformer", transformer, TEXT, "sgd", {}),
     ("transformer", transformer, TEXT, "adam", {}),
+    ("subclassed", Subclassed, X, "sgd", {}),
 ]
 
 
@@ -101,6 +103,8 @@ def equality(mesh, accumulating, folder, cases):
         plain.load_weights(path)
         with scope(here):
             loaded = make(here)
+        if not loaded.built:
+            loaded(x[:1])
         loaded.load_weights(path)
         found[f"{name}, {optimizer}"] = {
             "weights": difference(plain.get_weights(), trained),
@@ -110,6 +114,38 @@ def equality(mesh, accumulating, folder, cases):
             "bits": [[hasattr(v, "axis_of_parts"), checksum(v.value)] for v in model.variables],
         }
     return found
+
+
+class Decides(keras.callbacks.Callback):
+    """Sets the learning rate in one rank, then ends training in another one."""
+
+    def __init__(self, sets, ends):
+        super().__init__()
+        self._sets, self._ends = sets, ends
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0 and self._sets:
+            self.model.optimizer.learning_rate = 0.03
+        if epoch == 1 and self._ends:
+            self.model.stop_training = True
+
+
+def decisions(mesh):
+    """With several groups: how far weights are from one device where one rank alone decides."""
+    found = []
+    if mesh.shape["data"] == 1:
+        return found
+    for here in (mesh, None):
+        keras.utils.set_random_seed(3)
+        with scope(here):
+            model = mlp_alike(here)
+            model.compile(keras.optimizers.SGD(0.05), "mse")
+        last = mesh.processes.size - 1
+        decides = Decides(here is None or mesh.rank == 0, here is None or mesh.rank == last)
+        fit = model.fit(X, Y, batch_size=8, epochs=4, verbose=0, callbacks=[decides])
+        found.append([len(fit.history["loss"]), model.layers[-1].get_weights()])
+    (epochs, own), (expected, plain) = found
+    return [epochs == expected == 2, difference(own, plain)]
 
 
 def loop(make, mesh, x):
@@ -182,6 +218,7 @@ def main():
     found = {"shape": mesh.shape, "model rank": mesh.model_rank}
     found["equality"] = equality(mesh, accumulating, folder, [CASES[n] for n in cases])
     found["loops"] = loops(mesh, folder)
+    found["decisions"] = decisions(mesh)
     # TensorFlow's collective operations cannot go on after a step that has failed.
     found["refusals"] = refusals.found(mesh, folder, goes_on=backend == "horovod")
     (folder / f"{mesh.rank}.json").write_text(json.dumps(found))

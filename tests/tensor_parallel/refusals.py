@@ -102,6 +102,13 @@ def _fail(mesh, model, errors):
     with _expecting(tf.errors.InvalidArgumentError, "not seen the same batch", errors, "frozen"):
         frozen.fit(TEXT, Y + mesh.model_rank, batch_size=8, verbose=0)
     errors["head"] = "changed" if difference(head, frozen.layers[-1].get_weights()) else ""
+    setting = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda *_: setattr(model.optimizer, "learning_rate", 0.01 + mesh.model_rank)
+    )
+    if mesh.shape["data"] == 1:  # several groups agree
+        with _expecting(tf.errors.InvalidArgumentError, "other learning rates", errors, "set rate"):
+            model.fit(X, Y, batch_size=8, verbose=0, callbacks=[setting])
+        model.optimizer.learning_rate = 0.01
     mixed = X[::-1] if mesh.model_rank else X
     with _expecting(tf.errors.InvalidArgumentError, "not seen the same batch", errors, "order"):
         model.fit(mixed, Y, batch_size=25, verbose=0)

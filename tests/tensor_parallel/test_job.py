@@ -67,6 +67,13 @@ def test_loops_of_ones_own_are_those_of_one_device(found):
     assert max(of_rank["loops"] for of_rank in found) <= 1e-6
 
 
+def test_what_one_rank_decides_holds_for_all(found):
+    for of_rank in found:
+        if of_rank["shape"]["data"] > 1:
+            ended_together, distance = of_rank["decisions"]
+            assert ended_together and distance <= 1e-6
+
+
 def test_ranks_have_the_same_bits(found):
     """In all ranks those of whole weights, in ranks with the same parts those of parts."""
     for name in found[0]["equality"]:

@@ -125,3 +125,16 @@ def with_unknown_sizes(dataset: tf.data.Dataset) -> tf.data.Dataset:
     spec = dataset.element_spec
     other = _empty(spec, size=1 if static_batch_size(spec) == 0 else 0)
     return dataset.concatenate(tf.data.Dataset.from_tensors(other).take(0))
+
+
+def check_auto_shard(dataset: tf.data.Dataset) -> None:
+    """Raises ValueError when `dataset` asks for anything but parts of global batches."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    allowed = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA)
+    if policy not in allowed:
+        raise ValueError(
+            "tfdist divides global batches, so that training equals one device's. Leave the "
+            "auto-shard policy at AUTO or DATA, or divide the data yourself and hand them in with "
+            "`strategy.distribute_datasets_from_function`. Received: a data set with "
+            f"auto_shard_policy={policy.name}"
+        )

@@ -120,6 +120,12 @@ DECISIONS = (
         "model_parallel",
     ),
     Decision(
+        "one layer does not fit", "several machines", "fast inside machines", "equal", "stable",
+        'tfdist.tensor_parallel.Mesh({"data": machines, "model": ranks of each})',
+        "exact; the ranks of a machine divide the layer, and machines divide the batch: between "
+        "them travel the gradients of each rank's parts", "model_parallel",
+    ),
+    Decision(
         "does not fit: a large embedding", "several machines", ANY, ANY, ANY,
         'tfdist.Strategy("parameter_server", variable_partitioner=...)',
         "a step reads the rows that it uses only", "partitioned",

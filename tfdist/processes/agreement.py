@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.checksum import checksum
+from tfdist.engines.processes import Processes
 from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
@@ -29,6 +30,8 @@ class Agreement:
         model: the model that is trained.
         strategy: the model's strategy, with several processes.
         variables: returns the variables that callbacks may change, the same in all processes.
+        processes: those that agree; None for those of the strategy's replicas. Others agree on the
+            variables and decisions only, not on what each replica has for itself.
     """
 
     def __init__(
@@ -36,10 +39,13 @@ class Agreement:
         model: keras.Model,
         strategy: Coordinated,
         variables: Callable[[keras.Model], list[tf.Variable]],
+        processes: Processes | None = None,
     ):
         self._model = model
         self._strategy = strategy
         self._variables_of = variables
+        self._processes = processes or strategy.processes
+        self._owns = processes is None
         self._before: list[int] = []
         self._parts_before: list[int] = []
         self._acts = True
@@ -70,11 +76,11 @@ class Agreement:
             compat.initial_epoch(self._model),
             int(any(changed)),
             common,
-            int(any(state.is_new for state in replica_states(self._model))),
+            int(any(state.is_new for state in self._states())),
             int(self._acts and self._checksums_of_parts() != self._parts_before),
             _combined(_set_to(self._model.variables)),
         ]
-        rows = self._strategy.processes.all_gather(row)
+        rows = self._processes.all_gather(row)
         stops, epochs, changes, states, news, parts, wholes = rows.T.tolist()
         if not any(news):
             _check_parts(parts)
@@ -85,7 +91,7 @@ class Agreement:
         self._before = after
         if any(changes):
             self._adopt(changed, after)
-        for state in replica_states(self._model) if any(news) else ():
+        for state in self._states() if any(news) else ():
             # If all processes have read the file, each has its own part already.
             state.settle() if all(news) else state.share()
         if any(news):
@@ -96,30 +102,55 @@ class Agreement:
     def _adopt(self, changed: list[int], after: list[int]) -> None:
         """Sets the variables that any process changed to their values in the lowest of these."""
         count = len(changed)
-        rows = self._strategy.processes.all_gather([*changed, *after])
+        rows = self._processes.all_gather([*changed, *after])
         root = int(rows[:, :count].any(axis=1).argmax())
         is_changed = rows[:, :count].any(axis=0)
         differs = (rows[:, count:] != rows[root, count:]).any(axis=0)
         chosen = np.flatnonzero(is_changed & differs)
         variables = self._variables()
-        broadcast_variables(self._strategy, [variables[index] for index in chosen], root)
+        own = [variables[index] for index in chosen]
+        broadcast_variables(self._strategy, own, root, self._processes)
         self._before = np.where(is_changed, rows[root, count:], after).tolist()
 
     def _variables(self) -> list[tf.Variable]:
         return self._variables_of(self._model)
+
+    def _states(self) -> list[ReplicaState]:
+        return replica_states(self._model) if self._owns else []
 
     def _checksums_of_parts(self) -> list[int]:
         """Of what this process has parts, in sharded training; of weights how often they were set.
 
         A step changes weights too, but not in this way.
         """
-        states = replica_states(self._model)
+        states = self._states()
         slots = [one for s in states if isinstance(s, PartsOfState) for one in s.checksums()]
         times = [s.times_set() for s in states if isinstance(s, PartsOfWeights)]
         return [*slots, *times]
 
     def _checksums(self) -> list[int]:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
+
+
+class Agreements:
+    """Agreements of several groups of processes, one after the other.
+
+    Args:
+        agreements: the agreements; each process is in all of them.
+    """
+
+    def __init__(self, agreements: Sequence[Agreement]):
+        self._agreements = agreements
+
+    def begin(self, acts: bool = True, trained: bool = True) -> None:
+        """See `Agreement.begin`."""
+        for agreement in self._agreements:
+            agreement.begin(acts, trained)
+
+    def end(self) -> None:
+        """See `Agreement.end`."""
+        for agreement in self._agreements:
+            agreement.end()
 
 
 def _check_parts(changes: Sequence[int]) -> None:
@@ -161,11 +192,24 @@ def checksum_of(strategy: WithReplicas, variable: tf.Variable) -> int:
     return checksum(strategy.experimental_local_results(variable)[0])
 
 
-def broadcast_variables(strategy: Coordinated, variables: list[tf.Variable], root: int) -> None:
-    """Sets `variables` on all replicas to their values in process `root`; called by all."""
-    root = strategy.processes.source(root)
+def broadcast_variables(
+    strategy: Coordinated,
+    variables: list[tf.Variable],
+    root: int,
+    processes: Processes | None = None,
+) -> None:
+    """Sets `variables` on all replicas to their values in process `root`; called by all.
+
+    Args:
+        strategy: the strategy of the variables.
+        variables: the variables.
+        root: a rank of the processes.
+        processes: the processes; None for those of the strategy's replicas.
+    """
+    processes = processes or strategy.processes
+    root = processes.source(root)
     for variable in variables:
-        (value,) = strategy.processes.broadcast([_local(strategy, variable)], root)
+        (value,) = processes.broadcast([_local(strategy, variable)], root)
         for part in strategy.experimental_local_results(variable):
             part.assign(value)
 

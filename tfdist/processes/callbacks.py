@@ -68,7 +68,7 @@ class First(keras.callbacks.Callback):
         """Raises ValueError if the processes were asked for different numbers of steps."""
         params = self.params or {}
         facts = {name: params.get(name) for name in ("steps", "epochs")}
-        meeting.meet(self._shared.strategy.processes, "begins to train or evaluate", facts)
+        meeting.meet(self._shared.strategy.everyone, "begins to train or evaluate", facts)
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Checks the number of steps; the time of validation steps is measured anew."""

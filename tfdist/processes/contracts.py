@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdist.engines.processes import Processes
 
 if TYPE_CHECKING:
+    from tfdist.processes.agreement import Agreement
     from tfdist.processes.files import CallbackFiles
     from tfdist.processes.on_demand import OnDemand
     from tfdist.processes.watching import Comparison
@@ -52,7 +53,8 @@ class Coordinated(KerasRunner, WithReplicas, Protocol):
     """A strategy whose replicas live in several processes.
 
     Attributes:
-        processes: the processes.
+        processes: the processes of the replicas.
+        everyone: all processes that train one model; where replicas are groups of processes, more.
         log_all_ranks: whether all processes show progress, not only the chief.
         callbacks_run: whether Keras is running callbacks; the processes agree after them.
         data: compares what the processes have read of global batches.
@@ -60,6 +62,7 @@ class Coordinated(KerasRunner, WithReplicas, Protocol):
     """
 
     processes: Processes
+    everyone: Processes
     log_all_ranks: bool
     callbacks_run: bool
     data: Comparison
@@ -86,6 +89,11 @@ class Coordinated(KerasRunner, WithReplicas, Protocol):
         Returns:
             Whether there were any.
         """
+
+    def agreements(
+        self, model: keras.Model, variables: Callable[[keras.Model], list[tf.Variable]]
+    ) -> Sequence[Agreement]:
+        """What makes one decision of what callbacks did to `variables`, one after the other."""
 
     def scope(self) -> AbstractContextManager[Iterator[tf.distribute.Strategy]]:
         """A context in which variables are made for this strategy."""

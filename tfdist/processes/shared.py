@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from tfdist.processes import runs
-from tfdist.processes.agreement import Agreement, all_variables, rates, replica_states
+from tfdist.processes.agreement import Agreements, all_variables, rates, replica_states
 from tfdist.processes.callback_kinds import (
     PASSIVE,
     SAVING,
@@ -51,15 +51,15 @@ class Shared:
         self._progress = progress
         self._is_chief = strategy.is_chief
         self.ends: list[keras.callbacks.Callback] = []
-        self.questions = runs.Questions(strategy.processes)
+        self.questions = runs.Questions(strategy.everyone)
         self.files = CallbackFiles(callbacks, strategy.is_chief)
         self.saved = LastSaved(callbacks)
         strategy.callback_files.append(self.files)
         self.asks_each_batch = False
         self.may_save_alone: frozenset[str] = frozenset()
         self.training = False
-        self.whole: Agreement
-        self.in_batches: Agreement
+        self.whole: Agreements
+        self.in_batches: Agreements
 
     def show(self, callbacks: list[keras.callbacks.Callback]) -> None:
         """Lets Keras run `callbacks` between the first and the last one.
@@ -93,14 +93,14 @@ class Shared:
             self.files.recover()
         except Exception as caught:
             error = caught
-        runs.raise_everywhere(self.strategy.processes, error, "go on from a backup")
+        runs.raise_everywhere(self.strategy.everyone, error, "go on from a backup")
 
     def start(self, model: keras.Model) -> None:
         """Begins training; if callbacks of one process look into batches, all processes do."""
         self.training = True
         self.strategy.trains_with(self.callbacks)
-        self.whole = Agreement(model, self.strategy, all_variables)
-        self.in_batches = Agreement(model, self.strategy, rates)
+        self.whole = Agreements(self.strategy.agreements(model, all_variables))
+        self.in_batches = Agreements(self.strategy.agreements(model, rates))
         looks = any(acts_in_batches(callback) for callback in self.callbacks)
         saves = [any(may_save_alone(c, phase) for c in self.callbacks) for phase in _PHASES]
         savers = [callback for callback in self.callbacks if isinstance(callback, SAVING)]
@@ -108,7 +108,7 @@ class Shared:
         in_batches = any(callback.save_freq not in ("epoch", False) for callback in savers)
         counts = [sum(isinstance(callback, kind) for callback in savers) for kind in SAVING]
         row = [int(looks), zlib.crc32(names.encode()), int(in_batches), *counts, *map(int, saves)]
-        rows = self.strategy.processes.all_gather(row)
+        rows = self.strategy.everyone.all_gather(row)
         check_chief_saves(rows[:, 3 : 3 + len(SAVING)])
         self.asks_each_batch = bool(rows[:, 0].any())
         differ = len(set(rows[:, 1])) > 1

@@ -34,7 +34,7 @@ def agree(model: keras.Model, name: str, arguments: Mapping[str, Any]) -> None:
     targets = [_tensors(facts.get(key)) for key in _TARGETS]
     run["checksum of targets and sample weights"] = int(of_targets(targets))
     inputs = int(of_inputs(_tensors(facts.get("x"))))
-    found = meeting.meet(strategy.processes, f"begins `{name}`", run, number=inputs)
+    found = meeting.meet(strategy.everyone, f"begins `{name}`", run, number=inputs)
     strategy.data.compare_inputs(found)
     digest.note_compared(model)
 

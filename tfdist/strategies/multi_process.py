@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,8 +15,10 @@ from tfdist import compat
 from tfdist.balance.whole_batches import on_host
 from tfdist.data import batches, seeds, shards
 from tfdist.engines.contract import Engine
+from tfdist.engines.processes import Processes
 from tfdist.options import Options
 from tfdist.processes import creation, digest, meeting, watching
+from tfdist.processes.agreement import Agreement
 from tfdist.processes.on_demand import OnDemand
 from tfdist.step import exchange, keras_steps, replica, weighting
 from tfdist.step import logs as step_logs
@@ -54,28 +56,42 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
     of every batch.
 
     Attributes:
+        everyone: all processes that train one model; see `Coordinated`.
         log_all_ranks: whether all processes show progress, not only the chief.
         callbacks_run: whether Keras is running callbacks; the processes agree after them.
         data: compares what the processes have read of global batches.
         on_demand: lets the first process save alone while callbacks run.
     """
 
+    everyone: Processes
     log_all_ranks: bool
     callbacks_run: bool
     data: watching.Comparison
     on_demand: OnDemand
 
-    def _init_processes(self, options: Options, engine: Engine, log_all_ranks: bool) -> None:
+    def _init_processes(
+        self,
+        options: Options,
+        engine: Engine,
+        log_all_ranks: bool,
+        everyone: Processes | None = None,
+    ) -> None:
         self._init_synchronous(options, engine)
         processes = engine.processes
+        self.everyone = everyone or processes
         self.log_all_ranks = log_all_ranks
         self.callbacks_run = False
-        self.data = watching.Comparison(processes)
+        self.data = watching.Comparison(self.everyone)
         self.on_demand = OnDemand(processes)
         if self.is_multi_process:
             self._agree(options)
-            before = functools.partial(creation.before_creating, processes)
-            self.extended.before_creating = before
+            self.extended.before_creating = functools.partial(creation.before_creating, processes)
+
+    def agreements(
+        self, model: keras.Model, variables: Callable[[keras.Model], list[tf.Variable]]
+    ) -> Sequence[Agreement]:
+        """What makes one decision of what callbacks did to `variables`: here one agreement."""
+        return [Agreement(model, self, variables)]
 
     def _agree(self, options: Options) -> None:
         """Raises ValueError in all processes if their strategies or seeds differ."""
@@ -129,7 +145,7 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
         if dataset in self._batch_specs:
             return dataset
         check_not_empty(dataset)
-        _check_auto_shard(dataset)
+        shards.check_auto_shard(dataset)
         length = self._agreed_length(dataset)
         replicas, local = self.num_replicas_in_sync, len(self.extended.worker_devices)
         dataset_spec = dataset.element_spec
@@ -265,11 +281,9 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
         """
         if not self.is_multi_process:
             return super().reduce_per_replica(values, reduction)
-        reduce = self._all_predictions if reduction == "concat" else self._first
-        return tf.nest.map_structure(reduce, values)
-
-    def _first(self, value: Structure) -> Any:
-        return self.experimental_local_results(value)[0]
+        if reduction == "concat":
+            return tf.nest.map_structure(self._all_predictions, values)
+        return tf.nest.map_structure(lambda v: self.experimental_local_results(v)[0], values)
 
     def _all_predictions(self, value: Structure) -> tf.Tensor:
         parts = self.experimental_local_results(value)
@@ -284,15 +298,3 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
             lambda part: tf.cast(part, _EXCHANGED_AS[dtype]), args=(value,)
         )
         return tf.cast(self.gather(numbers, axis=0), dtype)
-
-
-def _check_auto_shard(dataset: tf.data.Dataset) -> None:
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    allowed = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA)
-    if policy not in allowed:
-        raise ValueError(
-            "tfdist divides global batches, so that training equals one device's. Leave the "
-            "auto-shard policy at AUTO or DATA, or divide the data yourself and hand them in with "
-            "`strategy.distribute_datasets_from_function`. Received: a data set with "
-            f"auto_shard_policy={policy.name}"
-        )

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.optimizer.distributed import DistributedOptimizer
+from tfdist.step.model_optimizers import learning_rates
 from tfdist.step.sharding.elementwise import check_elementwise
 from tfdist.structures import Gradient
 from tfdist.tensor_parallel import mesh as meshes_of_process
@@ -25,8 +26,10 @@ from tfdist.tensor_parallel.parts import mesh_of
 _WHY = (
     "The gradients of weights that all ranks have differ between the ranks: they have not seen the "
     "same batch, or not begun with the same weights, or layers of your own draw other random "
-    "numbers. Give all ranks the same data in the same order, and the same random seed. The "
-    "weights are unchanged. Received, of each rank, numbers that depend on each gradient:"
+    "numbers. Give all ranks the same data in the same order, and the same random seed. The same "
+    "error comes if they have other learning rates, as when a callback sets it in one rank only. "
+    "The weights are unchanged. Received, of each rank, numbers that depend on each gradient, and "
+    "last on the learning rate:"
 )
 
 # Those that were tried on small variables.
@@ -105,7 +108,8 @@ def finished(
         )
     whole = [gradients[place] for place in places]
     indices = [g.indices for g in whole if isinstance(g, tf.IndexedSlices)]
-    given = _dense(whole) + indices
+    rates = [tf.convert_to_tensor(rate.value) for rate in learning_rates(optimizer)]
+    given = [*indices, *_dense(whole), *rates]
     # No weight changes before the check, parts too.
     with tf.control_dependencies(alike.same(given, _WHY)):
         found = [None if g is None else _copied(g) for g in gradients]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -103,14 +104,22 @@ def begin(
         build: builds the layer with a part of the weights.
     """
     mesh.check_training()
-    with tf.device("CPU:0"):  # a device need not have memory for the whole layer
-        whole.build(*shapes)
-    weights = whole.get_weights()
-    state = random.getstate()
-    with compat.default_seeds_kept():
-        build()
-    random.setstate(state)
+    with _at_once():
+        with tf.device("CPU:0"):  # a device need not have memory for the whole layer
+            whole.build(*shapes)
+        weights = whole.get_weights()
+        state = random.getstate()
+        with compat.default_seeds_kept():
+            build()
+        random.setstate(state)
     return weights
+
+
+@contextlib.contextmanager
+def _at_once() -> Iterator[None]:
+    """Variables get their values now, also where Keras builds a model in a graph."""
+    with tf.init_scope(), compat.outside_stateless_scope():
+        yield
 
 
 def keep_part(mesh: Mesh, layer: keras.layers.Layer, axes: Axes, whole: Sequence) -> None:
@@ -123,7 +132,8 @@ def keep_part(mesh: Mesh, layer: keras.layers.Layer, axes: Axes, whole: Sequence
         whole: the weights of the whole layer, arrays.
     """
     for variable, axis, value in zip(layer.variables, axes, whole, strict=True):
-        variable.assign(mesh.part_of(value, axis))
+        with _at_once():
+            variable.assign(mesh.part_of(value, axis))
         if axis is not None:
             variable.mesh_of_parts, variable.axis_of_parts = mesh, axis
 

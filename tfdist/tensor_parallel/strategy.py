@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -12,10 +12,12 @@ from typing_extensions import Unpack
 from tfdist import compat
 from tfdist.arguments import check_bool
 from tfdist.options import CommonOptions, Options, takes_options
+from tfdist.processes.agreement import Agreement, rates
 from tfdist.strategies.engine_extended import EngineExtended
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.structures import Gradient
 from tfdist.tensor_parallel.gradients import finished
+from tfdist.tensor_parallel.saving import axis_of
 
 if TYPE_CHECKING:
     from tfdist.tensor_parallel.mesh import Mesh
@@ -57,7 +59,20 @@ class MeshStrategy(MultiProcessStrategy, tf.distribute.Strategy):
         compat.separate_collectives(self)
         engine = mesh.engines.data
         super().__init__(EngineExtended(self, mesh.engines.device, engine))
-        self._init_processes(common, engine, log_all_ranks)
+        self._init_processes(common, engine, log_all_ranks, mesh.processes)
+
+    def agreements(
+        self, model: keras.Model, variables: Callable[[keras.Model], list[tf.Variable]]
+    ) -> Sequence[Agreement]:
+        """First of all ranks on what all have, then of those with the same parts on the rest."""
+
+        def common(model: keras.Model) -> list[tf.Variable]:
+            of_all = [v.value for v in model.variables if axis_of(v) is None] + rates(model)
+            known = {id(variable) for variable in of_all}
+            return [variable for variable in variables(model) if id(variable) in known]
+
+        everyone = Agreement(model, self, common, self._mesh.processes)
+        return [everyone, *super().agreements(model, variables)]
 
     @property
     def is_chief(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -60,6 +59,21 @@ def _set_of(hvd: ModuleType, ranks: list[int]) -> Any:
     return _sets[tuple(ranks)]
 
 
+def _within(process_set: Any, operation: Callable) -> Callable:
+    """An operation of Horovod, within a set of ranks."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return operation(*args, process_set=process_set, **kwargs)
+        except ValueError as error:
+            if "Process set" not in str(error):
+                raise
+            # Horovod has ended, as a rank is lost, and forgets its sets.
+            raise tf.errors.UnknownError(None, None, f"Horovod has ended: {error}") from error
+
+    return run
+
+
 class _Group:
     """What an engine uses of the module `horovod.tensorflow`, among some of the ranks.
 
@@ -72,12 +86,11 @@ class _Group:
     def __init__(self, hvd: ModuleType, process_set: Any, ranks: list[int]):
         self._ranks = ranks
         self._own = ranks.index(hvd.rank())
-        self._broadcast = functools.partial(hvd.broadcast, process_set=process_set)
         self.Sum = hvd.Sum
-        self.allreduce = functools.partial(hvd.allreduce, process_set=process_set)
-        self.grouped_allreduce = functools.partial(hvd.grouped_allreduce, process_set=process_set)
-        self.allgather = functools.partial(hvd.allgather, process_set=process_set)
-        self.alltoall = functools.partial(hvd.alltoall, process_set=process_set)
+        names = ("broadcast", "allreduce", "grouped_allreduce", "allgather", "alltoall")
+        self._broadcast, self.allreduce, self.grouped_allreduce, self.allgather, self.alltoall = (
+            _within(process_set, getattr(hvd, name)) for name in names
+        )
 
     def rank(self) -> int:
         """The place of this process among the ranks."""
