@@ -103,8 +103,8 @@ def equality(mesh, accumulating, folder, cases):
         plain.load_weights(path)
         with scope(here):
             loaded = make(here)
-        if not loaded.built:
-            loaded(x[:1])
+            if not loaded.built:
+                loaded(x[:1])
         loaded.load_weights(path)
         found[f"{name}, {optimizer}"] = {
             "weights": difference(plain.get_weights(), trained),
