@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -116,7 +116,7 @@ class Mesh:
         """The number of ranks of a model group."""
         return self.shape["model"]
 
-    def strategy(self, **options: Any) -> MeshStrategy:
+    def strategy(self, **options: object) -> MeshStrategy:
         """The strategy whose replicas are the model groups; the same at each call.
 
         Data sets are global, as with other strategies of tfdist: each model group gets its part of
@@ -143,7 +143,7 @@ class Mesh:
         from tfdist.tensor_parallel.strategy import MeshStrategy
 
         if not self._strategies:
-            self._strategies.append(MeshStrategy(self, **options))
+            self._strategies.append(MeshStrategy(self, **options))  # type: ignore[arg-type]
         found = self._strategies[0]
         found.check_same(options)
         return found

@@ -59,10 +59,10 @@ def _set_of(hvd: ModuleType, ranks: list[int]) -> Any:
     return _sets[tuple(ranks)]
 
 
-def _within(process_set: Any, operation: Callable) -> Callable:
+def _within(process_set: object, operation: Callable) -> Callable:
     """An operation of Horovod, within a set of ranks."""
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> Any:
         try:
             return operation(*args, process_set=process_set, **kwargs)
         except ValueError as error:
@@ -83,7 +83,7 @@ class _Group:
         ranks: the ranks, in their order.
     """
 
-    def __init__(self, hvd: ModuleType, process_set: Any, ranks: list[int]):
+    def __init__(self, hvd: ModuleType, process_set: object, ranks: list[int]):
         self._ranks = ranks
         self._own = ranks.index(hvd.rank())
         self.Sum = hvd.Sum
@@ -100,6 +100,6 @@ class _Group:
         """The number of ranks."""
         return len(self._ranks)
 
-    def broadcast(self, tensor: tf.Tensor, root_rank: int, **options: Any) -> tf.Tensor:
+    def broadcast(self, tensor: tf.Tensor, root_rank: int, **options: object) -> tf.Tensor:
         """The tensor of one of the ranks; Horovod counts it among all ranks."""
         return self._broadcast(tensor, root_rank=self._ranks[root_rank], **options)
