@@ -68,10 +68,11 @@ def test_loops_of_ones_own_are_those_of_one_device(found):
 
 
 def test_what_one_rank_decides_holds_for_all(found):
+    if found[0]["shape"]["data"] == 1:
+        pytest.skip("in one model group callbacks decide alike in all ranks")
     for of_rank in found:
-        if of_rank["shape"]["data"] > 1:
-            ended_together, distance = of_rank["decisions"]
-            assert ended_together and distance <= 1e-6
+        ended_together, distance = of_rank["decisions"]
+        assert ended_together and distance <= 1e-6
 
 
 def test_ranks_have_the_same_bits(found):
@@ -80,11 +81,9 @@ def test_ranks_have_the_same_bits(found):
         of_ranks = [(of["model rank"], of["equality"][name]["bits"]) for of in found]
         assert any(in_parts for in_parts, _ in of_ranks[0][1])
         for weight in zip(*(bits for _, bits in of_ranks), strict=True):
-            places = [
-                place if in_parts else 0 for (place, _), (in_parts, _) in zip(of_ranks, weight)
-            ]
-            seen = {place: checksum for place, (_, checksum) in zip(places, weight)}
-            assert [checksum for _, checksum in weight] == [seen[place] for place in places], name
+            seen = {}
+            for (place, _), (in_parts, checksum) in zip(of_ranks, weight):
+                assert seen.setdefault(place if in_parts else 0, checksum) == checksum, name
 
 
 def test_a_rank_holds_a_part(found):

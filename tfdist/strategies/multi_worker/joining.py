@@ -33,8 +33,9 @@ def join(cluster: Cluster, for_mesh: bool = False) -> bool:
         everyone = (*cluster.workers, *reducers)
         os.environ.update(without_proxy(os.environ, everyone))
         wait_for_peers(everyone, rank_of(cluster), reducers=len(reducers))
-        (_meshes if for_mesh else []).append(cluster)
         _joined.append(cluster)
+        if for_mesh:
+            _meshes.append(cluster)
     if cluster != _joined[0]:
         raise ValueError(
             "All strategies of a process must be in one cluster. "
