@@ -85,7 +85,8 @@ def pytest_make_collect_report(collector):
     before = _imported()
     report = yield
     if _is_pure(collector.config) and _imported() > before:
-        raise pytest.UsageError(_complaint(collector.nodeid, before))
+        # An exception would end a process of pytest-xdist without a word of the reason.
+        report.outcome, report.longrepr = "failed", _complaint(collector.nodeid, before)
     return report
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import sys
 import types
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import shards, tiers
+from tests import selection, shards, tiers
 
 
 def test_every_file_of_tests_has_a_tier():
@@ -52,6 +53,21 @@ def test_a_mark_chooses_among_the_tiers_of_the_file():
     ):
         with pytest.raises(LookupError, match="allows one tier of .* Received: "):
             tiers.of_item(item(file, *marks))
+
+
+def test_a_pure_file_that_imports_horovod_is_named(monkeypatch):
+    option = types.SimpleNamespace(tier=("pure",))
+    collector = types.SimpleNamespace(nodeid="tests/test_new.py")
+    collector.config = types.SimpleNamespace(option=option)
+    monkeypatch.delitem(sys.modules, "horovod", raising=False)
+    around = selection.pytest_make_collect_report(collector)
+    next(around)
+    with monkeypatch.context() as patch, pytest.raises(StopIteration) as ended:
+        patch.setitem(sys.modules, "horovod", types.ModuleType("horovod"))
+        around.send(types.SimpleNamespace(outcome="passed", longrepr=None))
+    report = ended.value.value
+    assert report.outcome == "failed"
+    assert report.longrepr.startswith("tests/test_new.py imports ['horovod']: ")
 
 
 def test_tests_that_share_something_are_in_one_unit():

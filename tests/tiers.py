@@ -19,7 +19,7 @@ _OF_PATH = {
     "benchmarks/test_all_reduce_schedules.py": "graph",
     "benchmarks/test_largest_model.py": "pure bench",
     "benchmarks/test_local_steps.py": "pure bench",
-    "benchmarks/test_sharding.py": "pure",
+    "benchmarks/test_sharding.py": "graph",
     "callbacks": "graph",
     "callbacks/test_ranks.py": "job",
     "callbacks/test_timeline_ranks.py": "job",
