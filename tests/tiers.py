@@ -77,6 +77,7 @@ _OF_PATH = {
     "parameter_server": "job",
     "parameter_server/test_connecting.py": "graph",
     "parameter_server/test_dropping.py": "graph",
+    "parameter_server/test_flat.py": "graph",
     "parameter_server/test_lost.py": "graph",
     "parameter_server/test_notes.py": "graph",
     "parameter_server/test_pipelines.py": "graph",

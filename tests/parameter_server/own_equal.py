@@ -110,6 +110,7 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5, use_ema=True),
     "decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipvalue=0.2),
     "adam, plain": lambda: keras.optimizers.Adam(0.01),
+    "adam, norm": lambda: keras.optimizers.Adam(0.01, amsgrad=True, global_clipnorm=0.5),
     "nadam": lambda: keras.optimizers.Nadam(0.01),
     "warm-up": lambda: keras.optimizers.SGD(
         keras.optimizers.schedules.CosineDecay(0.01, 30, warmup_target=0.1, warmup_steps=6)
@@ -137,6 +138,7 @@ SEVERAL_SERVERS = (
     "dense, warm-up",
     "dense, nadam",
     "batch normalization",
+    "embedding, flat",
     "large table in parts",
     "large table in pieces",
     "policy",
@@ -157,6 +159,8 @@ CASES = {
     "batch normalization": ("batch normalization", "sgd", {}),
     "constraint": ("constraint", "adam", {}),
     "embedding": ("embedding", "adam", {}),
+    "embedding, flat": ("embedding", "adam, plain", {}),
+    "dense, flat": ("dense", "adam, norm", {}),
     "large table": ("table", "sgd", {"copied": 0}),
     "large table in parts": ("table", "sgd", {"copied": 0, "variable_partitioner": _TWO_PARTS}),
     "large table in pieces": (
@@ -210,6 +214,13 @@ def _trained(strategy, case, callbacks):
     return model, model.get_weights(), logs
 
 
+def _flat(function) -> list[int]:
+    """The sizes of the flat variables."""
+    if function.why_chief is not None:
+        return []
+    return [vector.shape[0] for vector in function._kept.flat.vectors]
+
+
 def _difference(first, second) -> float:
     weights = [np.abs(a - b).max() for a, b in zip(first[1], second[1], strict=True)]
     logs = [np.abs(np.subtract(first[2][key], second[2][key])).max() for key in first[2]]
@@ -243,6 +254,7 @@ def main() -> None:
                 "why chief, at rest": by_chief[0].train_function.why_chief,
                 "to the chief's": _difference(own, by_chief),
                 "to one device's": _difference(own, device),
+                "flat": _flat(own[0].train_function),
                 "iterations": [int(one[0].optimizer.iterations.numpy()) for one in (own, by_chief)],
             }
     pathlib.Path(path).write_text(json.dumps(found))

@@ -22,6 +22,21 @@ BY_CHIEF = {
 
 ON_ANOTHER = "the update of a variable needs variable, which is on another parameter server"
 OWN_WAY = "MultiOptimizer applies gradients in a way of its own"
+# With one server. The first list is that of the weights: with two optimizers, there are two.
+FLAT = {
+    "dense, sgd": [41, 41],
+    "dense, schedule": [41, 41],
+    "dense, warm-up": [41],
+    "dense, flat": [41] * 4,
+    "batch normalization": [19, 19],
+    "embedding, flat": [13] * 3,  # without the table, whose gradients are sparse
+    "frozen": [18, 18],
+    "policy": [41, 41],
+    "endless": [41, 41],
+    "two optimizers": [5, 5, 5, 28, 28],
+    "mixed precision": [41, 41],
+    "pulled differences": [18, 18],
+}
 # With two servers. The others, and all with one server, are `full`.
 QUICK = ("dense, warm-up", "two optimizers")
 OF_SERVERS = {1: tuple(CASES), 2: SEVERAL_SERVERS}
@@ -73,6 +88,10 @@ def test_the_weights_are_those_of_one_device_whoever_makes_the_updates(results, 
     norm = "the norm of gradients on several parameter servers is needed"
     several = {"dense, adam": norm, "dense, nadam": ON_ANOTHER, "several rates": OWN_WAY}
     assert found["why chief"] == (BY_CHIEF | (several if servers > 1 else {})).get(case)
+    if servers == 1:
+        assert found["flat"] == FLAT.get(case, [])
+    else:
+        assert bool(found["flat"]) == (case in FLAT)
     check(found)
 
 
@@ -120,6 +139,16 @@ def test_calls_that_end_after_a_fit_keep_no_worker_and_change_nothing(tmp_path, 
     assert found["other"] == [7, 7]
     assert found["workers"] == [0, 1, 2]
     assert found["threads"] == 0
+
+
+@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_weights_are_in_their_variables_wherever_somebody_looks(tmp_path, servers):
+    found = written("own_flat", tmp_path, str(servers))
+    assert found["why chief"] is None and found["said"]
+    assert found["updates"] == 301
+    assert len(found["flat"]) == 3 * servers
+    assert len(found["seen"]) > 10 and max(found["seen"]) < 301
+    assert max(found["differences"].values()) <= 1e-6
 
 
 def run(start, tmp_path, kills, epochs, servers=1):

@@ -13,7 +13,7 @@ from tfdist.parameter_server import partitions
 from tfdist.parameter_server.together import ELEMENTWISE, applying
 from tfdist.step.sharding.elementwise import check_elementwise
 
-_OPTIMIZERS = [
+OPTIMIZERS = [
     keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipnorm=0.5),
     keras.optimizers.RMSprop(0.01, centered=True, momentum=0.5, clipvalue=0.3),
     keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True, ema_overwrite_frequency=2),
@@ -90,7 +90,7 @@ def _vectors(graph):
     return [operation.inputs[0].shape.num_elements() for operation in splits]
 
 
-@pytest.mark.parametrize("optimizer", _OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
 def test_small_variables_together_equal_each_by_itself(optimizer):
     arguments = type(optimizer), optimizer.get_config()
     expected, alone = _trained(*arguments, contextlib.nullcontext)
@@ -101,7 +101,7 @@ def test_small_variables_together_equal_each_by_itself(optimizer):
     assert not _vectors(alone)
 
 
-@pytest.mark.parametrize("optimizer", _OPTIMIZERS, ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.name)
 def test_only_optimizers_that_treat_each_element_for_itself_do_so(optimizer):
     assert type(optimizer) in ELEMENTWISE
     check_elementwise(optimizer)
@@ -117,4 +117,4 @@ def test_other_optimizers_update_each_variable_by_itself(kind):
 
 
 def test_every_optimizer_of_the_list_is_tried():
-    assert {type(optimizer) for optimizer in _OPTIMIZERS} == ELEMENTWISE
+    assert {type(optimizer) for optimizer in OPTIMIZERS} == ELEMENTWISE

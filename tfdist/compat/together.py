@@ -49,12 +49,19 @@ class OneOfMany:
     Args:
         optimizer: the optimizer.
         variables: variables of one dtype and device.
+        vector: what has the values of the variables; None if the variables themselves do.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]):
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        variables: Sequence[keras.Variable],
+        vector: tf.Variable | None = None,
+    ):
         self._unique_id = _KEY.of(optimizer)(variables[0])
         # In a stateless scope, a Keras variable's value may be this very object.
         self._variables = [variable.value for variable in variables]
+        self._vector = vector
         self._value: tf.Tensor | None = None
         self._is_new = False
         self.dtype = tf.as_dtype(variables[0].dtype)
@@ -63,6 +70,8 @@ class OneOfMany:
 
     def read(self) -> tf.Tensor:
         """The values, one after the other."""
+        if self._value is None and self._vector is not None:
+            self._value = self._vector.read_value()
         if self._value is None:
             flat = [tf.reshape(value.read_value(), [-1]) for value in self._variables]
             self._value = tf.concat(flat, axis=0)
@@ -81,8 +90,11 @@ class OneOfMany:
         self.assign(self.read() - value)
 
     def write(self) -> None:
-        """Assigns the variables what was assigned here."""
+        """Assigns the variables, or the vector, what was assigned here."""
         if not self._is_new:
+            return
+        if self._vector is not None:
+            self._vector.assign(self._value, read_value=False)
             return
         for value, part in zip(self._variables, tf.split(self._value, self._sizes)):
             value.assign(tf.reshape(part, value.shape), read_value=False)

@@ -63,6 +63,11 @@ def pack(values: Mapping[str, Gradient], variables: Sequence[keras.Variable]) ->
     return packed
 
 
+def pack_all(gradients: Gradients, step: FunctionalStep) -> Gradients:
+    """Packs the gradients of all optimizers; see `pack`."""
+    return {key: pack(of, step.parts_for(key)) for key, of in gradients.items()}
+
+
 def _is_like(value: Gradient, variable: keras.Variable) -> bool:
     """Whether a value can be packed: it is dense, and of the variable's shape and dtype."""
     if not isinstance(value, tf.Tensor):
@@ -99,6 +104,19 @@ def unpack_there(packed: Mapping[str, Gradient], variables: Sequence[keras.Varia
             for place, part in unpack({key: value}, variables).items():
                 values[place] = added(values.get(place), part)
     return values
+
+
+def vectors_of(
+    packed: Mapping[str, Gradient], by_place: Mapping[int, Gradient] | Sequence[Gradient | None]
+) -> dict[tuple[int, ...], Gradient]:
+    """The vectors among packed gradients, by the ids of what they were divided into.
+
+    Args:
+        packed: the gradients by key.
+        by_place: the gradients by the number of the variable.
+    """
+    several = [(places_of(key), vector) for key, vector in packed.items() if "," in key]
+    return {tuple(id(by_place[at]) for at in places): vector for places, vector in several}
 
 
 def on_device(

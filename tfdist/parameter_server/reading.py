@@ -33,7 +33,7 @@ class Reading:
     @classmethod
     def plain(cls, step: FunctionalStep) -> Reading:
         """Any value may change, and all travel as they are."""
-        return cls(step.parts, plan(step.parts, step.copied))
+        return cls(step.parts, plan(step.parts, _trained_first(step)))
 
     @classmethod
     def of(cls, step: FunctionalStep, compressor: Compressor | None) -> Reading:
@@ -57,7 +57,7 @@ class Reading:
             else:
                 (others if id(part) in changed else fixed).append(place)
         if compressor is None:
-            keys, coded = plan(step.parts, sorted([*trained, *others])), []
+            keys, coded = plan(step.parts, [*trained, *others]), []
         else:
             keys = plan(step.parts, trained)
             coded = [key for key in keys if compressor.accepts(_spec(key, step.parts))]
@@ -70,6 +70,11 @@ class Reading:
         for key in keys:
             found.setdefault(device_of(key, self.parts), []).append(key)
         return found
+
+
+def _trained_first(step: FunctionalStep) -> list[int]:
+    """The weights that travel, in the order in which they may be flat variables; see `flat`."""
+    return sorted(step.copied, key=lambda place: not step.parts[place].trainable)
 
 
 def may_be_fixed(step: FunctionalStep) -> bool:

@@ -8,14 +8,16 @@ same arithmetic, on the values of all small variables in one vector.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.parameter_server.partitions import is_small
+from tfdist.parameter_server.flat import NONE, FlatVariables, Members
+from tfdist.parameter_server.partitions import is_small, parts_of
 from tfdist.structures import Gradient
 
 ELEMENTWISE = frozenset(
@@ -33,7 +35,7 @@ ELEMENTWISE = frozenset(
 )
 """Keras' optimizers whose `update_step` treats each element for itself. A subclass may not."""
 
-Slots = list[list[keras.Variable]]
+Slots = list[Members]
 Found: TypeAlias = "compat.OneOfMany | tf.Tensor"
 
 
@@ -57,15 +59,63 @@ class _Scope(keras.StatelessScope):
         raise RuntimeError(f"The update of a variable has assigned {update[0].path}")
 
 
+class Group(NamedTuple):
+    """Small variables of one device and dtype.
+
+    Attributes:
+        variables: the variables.
+        slots: of each list of the optimizer's state, the variables for them.
+    """
+
+    variables: Members
+    slots: Slots
+
+
+Vectors = Mapping[tuple[int, ...], tf.Tensor]
+"""Vectors of gradients, by the ids of the gradients that they were divided into."""
+
+
 @contextlib.contextmanager
-def applying(factor: tf.Tensor) -> Iterator[None]:
+def applying(
+    factor: tf.Tensor, flat: FlatVariables = NONE, vectors: Vectors | None = None
+) -> Iterator[None]:
     """In this thread, optimizers update small variables together.
 
     Args:
         factor: what they multiply their learning rate by.
+        flat: flat variables that are in use.
+        vectors: see `Vectors`.
     """
-    with compat.scaled_learning_rate(factor), compat.updating_first(update_together):
+    update = functools.partial(update_together, flat=flat, vectors=vectors or {})
+    with compat.scaled_learning_rate(factor), compat.updating_first(update):
         yield
+
+
+def groups_of(
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+) -> list[Group]:
+    """Those among `variables` that the optimizer can update together: two at least in a group.
+
+    Args:
+        optimizer: the optimizer, which was built; of one that is not in `ELEMENTWISE` there is no
+            group.
+        variables: some of those for which the optimizer was built; others are left out.
+    """
+    if type(optimizer) not in ELEMENTWISE or "update_step" in vars(optimizer):
+        return []
+    slots = _slots(optimizer)
+    if not (slots or is_plain(optimizer)):
+        return []
+    places = {id(v): place for place, v in enumerate(compat.variables_to_build(optimizer))}
+    found: dict[tuple[str, str], Members] = {}
+    for variable in variables:
+        if id(variable) in places and is_small(variable):
+            found.setdefault((variable.value.device, variable.dtype), []).append(variable)
+    return [
+        Group(here, [[slot[places[id(variable)]] for variable in here] for slot in slots])
+        for here in found.values()
+        if len(here) > 1
+    ]
 
 
 def update_together(
@@ -73,6 +123,8 @@ def update_together(
     gradients: list[Gradient],
     variables: list[keras.Variable],
     rate: tf.Tensor | float,
+    flat: FlatVariables = NONE,
+    vectors: Vectors | None = None,
 ) -> tuple[list[Gradient], list[keras.Variable]]:
     """Updates the small variables of each device together. Returns what is left to update.
 
@@ -81,25 +133,45 @@ def update_together(
         gradients: clipped gradients, one per variable.
         variables: some of those for which the optimizer was built.
         rate: the learning rate.
+        flat: as for `applying`.
+        vectors: as for `applying`. What was clipped is in none of them.
     """
-    is_own = type(optimizer) in ELEMENTWISE and "update_step" not in vars(optimizer)
-    slots = _slots(optimizer) if is_own else []
-    if not slots:
-        return gradients, variables
-    places = {id(v): place for place, v in enumerate(compat.variables_to_build(optimizer))}
-    groups: dict[tuple[str, str], list[int]] = {}
-    for at, (gradient, variable) in enumerate(zip(gradients, variables)):
-        if id(variable) in places and _is_like(gradient, variable) and is_small(variable):
-            groups.setdefault((variable.value.device, variable.dtype), []).append(at)
-    groups = {key: group for key, group in groups.items() if len(group) > 1}
-    for (device, _), group in groups.items():
-        here = [variables[at] for at in group]
-        of_here = [[slot[places[id(variable)]] for variable in here] for slot in slots]
-        with tf.device(device):
-            _update(optimizer, [gradients[at] for at in group], here, of_here, rate)
-    done = {at for group in groups.values() for at in group}
-    left = [at for at in range(len(variables)) if at not in done]
+    of = {id(v): g for g, v in zip(gradients, variables) if _is_like(g, v)}
+    groups = groups_of(optimizer, [variable for variable in variables if id(variable) in of])
+    if is_plain(optimizer):  # one operation for each variable is not worth joining them
+        groups = [group for group in groups if flat.find(group.variables) is not None]
+    for group in groups:
+        here = [of[id(variable)] for variable in group.variables]
+        with tf.device(group.variables[0].value.device):
+            vector = (vectors or {}).get(tuple(map(id, here)))
+            if vector is None:
+                vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in here], axis=0)
+            _update(optimizer, vector, group, rate, flat)
+    done = {id(variable) for group in groups for variable in group.variables}
+    left = [at for at, variable in enumerate(variables) if id(variable) not in done]
     return [gradients[at] for at in left], [variables[at] for at in left]
+
+
+def is_plain(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer keeps nothing for each variable."""
+    return type(optimizer) is keras.optimizers.SGD and not optimizer.momentum
+
+
+def lists_to_flatten(optimizer: keras.optimizers.Optimizer) -> list[Members]:
+    """The variables of each flat variable that an optimizer probably has a use for.
+
+    Whether the optimizer or anything else needs the variables themselves is known for sure when an
+    update has been traced.
+    """
+    if not optimizer.built or type(optimizer) not in ELEMENTWISE:
+        return []
+    variables = compat.variables_to_build(optimizer)
+    needs_each = optimizer.weight_decay or optimizer.use_ema
+    if needs_each or any(variable.constraint is not None for variable in variables):
+        return []
+    whole = [v for v in variables if v.trainable and parts_of(v) == [v]]
+    groups = groups_of(optimizer, whole)
+    return [members for group in groups for members in (group.variables, *group.slots)]
 
 
 def _is_like(gradient: Gradient, variable: keras.Variable) -> bool:
@@ -122,17 +194,17 @@ def _slots(optimizer: keras.optimizers.Optimizer) -> Slots:
 
 def _update(
     optimizer: keras.optimizers.Optimizer,
-    gradients: Sequence[tf.Tensor],
-    variables: Sequence[keras.Variable],
-    slots: Slots,
+    gradient: tf.Tensor,
+    group: Group,
     rate: tf.Tensor | float,
+    flat: FlatVariables,
 ) -> None:
-    together = compat.OneOfMany(optimizer, variables)
-    vectors = [compat.OneOfMany(optimizer, slot) for slot in slots]
-    found: dict[int, Found] = {id(slot[0]): vector for slot, vector in zip(slots, vectors)}
+    every = [group.variables, *group.slots]
+    flat.note_updated(every)
+    together, *slots = [compat.OneOfMany(optimizer, of, flat.find(of)) for of in every]
+    found: dict[int, Found] = {id(of[0]): slot for of, slot in zip(group.slots, slots)}
     found[id(optimizer.iterations)] = tf.convert_to_tensor(optimizer.iterations.value)
-    gradient = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], axis=0)
     with _Scope(found):
         optimizer.update_step(gradient, together, rate)
-    for vector in (together, *vectors):
-        vector.write()
+    for one in (together, *slots):
+        one.write()

@@ -15,7 +15,6 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
 from tfdist.parameter_server.chief.arrived import mean_of_arrived
@@ -24,8 +23,15 @@ from tfdist.parameter_server.chief.partition_updates import constrain
 from tfdist.parameter_server.chief.placement import where_the_largest_input_is
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.devices import CHIEF, on_its_device
+from tfdist.parameter_server.flat import NONE, FlatVariables
 from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
-from tfdist.parameter_server.packing import joined, on_device, places_of, unpack_there
+from tfdist.parameter_server.packing import (
+    joined,
+    on_device,
+    places_of,
+    unpack_there,
+    vectors_of,
+)
 from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.together import applying
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
@@ -97,10 +103,17 @@ class Updates:
                 found.update(reader())
         return found
 
-    def read(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
-        """As `values`, on the present device of the graph that is being traced."""
+    def read(self, keys: Sequence[str], flat: FlatVariables = NONE) -> dict[str, tf.Tensor]:
+        """As `values`, on the present device of the graph that is being traced.
+
+        Args:
+            keys: as for `values`.
+            flat: flat variables that are in use.
+        """
         parts = self._step.parts
-        return {key: joined([_value(parts[place]) for place in places_of(key)]) for key in keys}
+        return {
+            key: joined(flat.values([parts[place] for place in places_of(key)])) for key in keys
+        }
 
     def add(self, outcomes: Sequence[tuple[Gradients, Changes]]) -> tuple[Gradients, Changes]:
         """The sums of gradients and changes, on their own devices; see `gradients.add`."""
@@ -185,11 +198,12 @@ class Updates:
         factor: tf.Tensor,
         read: dict[str, tf.Tensor],
         context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+        flat: FlatVariables = NONE,
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
         """Makes an update in the graph that is being traced. Returns results, and if it was made.
 
         See `update` for the arguments, and `Updated` for what is returned. In the thread in which
-        optimizers are applied, `context()` is entered.
+        optimizers are applied, `context()` is entered. `flat` are flat variables that are in use.
         """
 
         def in_replica() -> list[tf.Tensor]:
@@ -207,7 +221,7 @@ class Updates:
                         else None
                         for i, variable in enumerate(parts)
                     ]
-                    with applying(factor):
+                    with applying(factor, flat, vectors_of(packed, ordered)):
                         finite.append(optimizer.apply_collected(ordered, parts))
                     constrain(optimizer.built_for)
                 self._change(changes, assigned)
@@ -292,9 +306,3 @@ class Updates:
                 if id(variable) not in self._states:
                     with self._strategy.extended.colocate_vars_with(variable.value):
                         self._states[id(variable)] = self._policies.init(variable.value)
-
-
-def _value(variable: keras.Variable) -> tf.Tensor:
-    return tf.raw_ops.ReadVariableOp(
-        resource=variable.value.handle, dtype=tf.as_dtype(variable.dtype)
-    )

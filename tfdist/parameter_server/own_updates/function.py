@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tfdist.parameter_server.flat import FlatVariables, StillUsed
 from tfdist.parameter_server.own_updates.ledger import MOST, Entry, Ledger, Rows
 from tfdist.parameter_server.own_updates.lock import operations
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
@@ -53,6 +54,7 @@ class OwnUpdatesFunction:
         self._servers = servers
         self._ledger = ledger
         self._codec = codec
+        self._has_tried = False
         self.forget_traces()
 
     def forget_traces(self) -> None:
@@ -68,9 +70,20 @@ class OwnUpdatesFunction:
         """
         size = _SEEDS + _PER_SEED * len(self._step.seeds)
         numbers = tf.TensorSpec([size], tf.int64)
-        if not self._servers.calls.fit(self._function.prepare(numbers, spec)):
+        while not self._can_run(numbers, spec):
             self.forget_traces()
-            self._function.prepare(numbers, spec)
+
+    def _can_run(self, numbers: tf.TensorSpec, spec: Structure) -> bool:
+        """Traces the function. If it cannot run, it must be traced anew, in another way."""
+        servers = self._servers
+        try:
+            return servers.calls.fit(self._function.prepare(numbers, spec))
+        except StillUsed:
+            # What the update that was traced takes for one variable may be flat. If that was so
+            # already, there is another use of the variables.
+            servers.flat = FlatVariables(() if self._has_tried else servers.flat.updated)
+            self._has_tried = True
+            return False
 
     def __call__(
         self,
@@ -100,7 +113,9 @@ class OwnUpdatesFunction:
     def _call(self, numbers: tf.Tensor, batch: Structure) -> Rows:
         """The rows of the worker in the ledger, after all updates."""
         with tf.control_dependencies(self._servers.started()):
-            return self._updated(numbers, batch)
+            rows = self._updated(numbers, batch)
+        self._servers.flat.check(tf.compat.v1.get_default_graph().external_captures)
+        return rows
 
     def _updated(self, numbers: tf.Tensor, batch: Structure) -> Rows:
         home = self._ledger.device

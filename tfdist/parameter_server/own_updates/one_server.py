@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tfdist.parameter_server.chief.updates import Updates
+from tfdist.parameter_server.flat import FlatVariables
 from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.own_updates.factors import Factors
 from tfdist.parameter_server.own_updates.function_calls import FunctionCalls
 from tfdist.parameter_server.own_updates.ledger import Entry, Ledger
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
-from tfdist.parameter_server.packing import Sent
+from tfdist.parameter_server.packing import Sent, pack_all
 from tfdist.parameter_server.reading import Reading
+from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.structures import Structure
 
 Check = Callable[[Structure], None]
@@ -25,27 +27,40 @@ class OneServer:
     """Reads and updates under the lock of the ledger, on the server itself.
 
     Args:
+        step: the model's step.
         updates: makes updates.
         ledger: counts them.
         factors: what the learning rates are multiplied by.
         metrics: the names of the metrics' results.
+        flat: flat variables, which are in use while workers train.
 
     Attributes:
         calls: makes the functions that run on the server.
+        flat: the same; when it is set, functions must be traced anew.
     """
 
-    def __init__(self, updates: Updates, ledger: Ledger, factors: Factors, metrics: Sequence[str]):
+    def __init__(
+        self,
+        step: FunctionalStep,
+        updates: Updates,
+        ledger: Ledger,
+        factors: Factors,
+        metrics: Sequence[str],
+        flat: FlatVariables,
+    ):
+        self._step = step
         self._updates = updates
         self._ledger = ledger
         self._factors = factors
         self._metrics = list(metrics)
+        self.flat = flat
         self.calls = FunctionCalls()
         self.forget_traces()
 
     @property
     def variables(self) -> list[tf.Variable]:
         """What it keeps on the servers."""
-        return [*self._ledger.variables, *self._factors.variables]
+        return [*self._ledger.variables, *self._factors.variables, *self.flat.vectors]
 
     def open(self) -> None:
         """Called before workers begin."""
@@ -57,9 +72,10 @@ class OneServer:
         """Lets functions be traced anew, when variables have moved."""
         # Not a part of the graph around it: in that graph, the operations of an optimizer would not
         # wait for the lock, as Keras and TensorFlow begin without control dependencies.
-        self._applied = self.calls.apart(
-            functools.partial(self._updates.in_graph, context=self.calls.one_by_one)
+        in_graph = functools.partial(
+            self._updates.in_graph, context=self.calls.one_by_one, flat=self.flat
         )
+        self._applied = self.calls.apart(in_graph)
         self._read = self.calls.apart(self._values)
 
     @property
@@ -81,11 +97,11 @@ class OneServer:
     def values(self, keys: Sequence[str]) -> dict[str, tf.Tensor]:
         """The values of these weights after one update."""
         with tf.device(self._ledger.device), self._ledger.lock.held() as held:
-            held.until = found = self._updates.read(keys)
+            held.until = found = self._updates.read(keys, self.flat)
         return found
 
     def _values(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        return self._updates.read(self.reading.changing), self._ledger.version()
+        return self._updates.read(self.reading.changing, self.flat), self._ledger.version()
 
     def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
         """Makes an update.
@@ -98,7 +114,10 @@ class OneServer:
         """
         del key
         home = self._ledger.device
-        sent = Sent((outcome.gradients, outcome.changes, outcome.assigned), home)
+        gradients = outcome.gradients
+        if self.flat.vectors:
+            gradients = pack_all(gradients, self._step)
+        sent = Sent((gradients, outcome.changes, outcome.assigned), home)
 
         def under_lock(tensors: Sequence[tf.Tensor], entry: Entry) -> tf.Tensor:
             staleness, made = self._ledger.begin(entry)

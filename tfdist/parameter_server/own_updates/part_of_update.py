@@ -10,14 +10,16 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.parameter_server.contracts import ChiefStrategy
+from tfdist.parameter_server.flat import FlatVariables
 from tfdist.parameter_server.gradients import Gradients
 from tfdist.parameter_server.own_updates.function_calls import FunctionCalls
 from tfdist.parameter_server.own_updates.lock import Lock
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.own_updates.server_scope import ServerScope
-from tfdist.parameter_server.packing import Sent, unpack_there
+from tfdist.parameter_server.packing import Sent, unpack, unpack_there, vectors_of
 from tfdist.parameter_server.together import applying
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.structures import Gradient
 
 # The numbers of an update.
 FACTOR, STALENESS, KIND, KEY, FIRST_SHARED = range(5)
@@ -35,6 +37,7 @@ class PartOfUpdate:
         step: the model's step.
         sent: gradients and changes that are on the server.
         calls: makes the functions that run there.
+        flat: flat variables that are in use.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class PartOfUpdate:
         step: FunctionalStep,
         sent: Sent,
         calls: FunctionCalls,
+        flat: FlatVariables,
     ):
         self._device = device
         self._name = name
@@ -54,6 +58,7 @@ class PartOfUpdate:
         self._step = step
         self._sent = sent
         self._calls = calls
+        self._flat = flat
         self._types = [tensor.dtype for tensor in sent.tensors]
         self._shapes = [tensor.shape for tensor in sent.tensors]
         self._change = calls.apart(self._changed)
@@ -159,12 +164,15 @@ class PartOfUpdate:
         self, gradients: Gradients, factor: tf.Tensor, values: dict[int, tf.Tensor]
     ) -> None:
         steps = []
-        for key, by_variable in gradients.items():
+        vectors: dict[tuple[int, ...], Gradient] = {}
+        for key, packed in gradients.items():
             parts = self._step.parts_for(key)
-            here = [parts[int(place)] for place in by_variable]
-            steps.append((self._step.optimizers[int(key)], [*by_variable.values()], here))
+            by_place = {int(place): value for place, value in unpack(packed, parts).items()}
+            vectors |= vectors_of(packed, by_place)
+            here = [parts[place] for place in by_place]
+            steps.append((self._step.optimizers[int(key)], [*by_place.values()], here))
         scope = ServerScope(self._device, values)
-        with self._calls.one_by_one(), scope, applying(factor):
+        with self._calls.one_by_one(), scope, applying(factor, self._flat, vectors):
             for optimizer, of_variables, here in steps:
                 if here:
                     optimizer.apply_collected(of_variables, here)

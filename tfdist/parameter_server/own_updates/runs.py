@@ -10,8 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
+from tfdist import compat
 from tfdist.parameter_server.contracts import ChiefStrategy
+from tfdist.parameter_server.flat import FlatVariables
 from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
 from tfdist.parameter_server.own_updates.ledger import Ledger
 from tfdist.parameter_server.own_updates.one_server import OneServer
@@ -54,7 +57,18 @@ class OwnUpdates:
     def forget_traces(self) -> None:
         """Lets functions be traced anew, when variables have moved."""
         self._function.forget_traces()
+        self.flat.forget_traces()
         self.ledger.forget_traces()
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """What is kept on the servers."""
+        return self._servers.variables
+
+    @property
+    def flat(self) -> FlatVariables:
+        """The flat variables, which are in use in a run."""
+        return self._servers.flat
 
     def prepare(self, spec: Structure) -> None:
         """Traces what workers run; see `OwnUpdatesFunction.prepare`."""
@@ -71,12 +85,30 @@ class OwnUpdates:
             self._most = math.inf
             self.ledger.open(self._strategy.version)
             self._servers.open()
+            self.flat.fill()
 
     def end(self) -> None:
         """Ends a run, though calls may not have ended yet; they can make no updates any more."""
-        with self._lock:
-            self._has_ended = True
-            self._close_if_unused()
+        try:
+            self._write_back()
+        finally:
+            with self._lock:
+                self._has_ended = True
+                self._close_if_unused()
+
+    def _write_back(self) -> None:
+        """Gives the weights to the model's variables."""
+        flat = self.flat
+        if not flat.in_use:
+            return
+        try:
+            with self.ledger.held():
+                flat.write_back()
+        except tf.errors.OpError as error:
+            if not compat.is_lost_ps(error):  # else the weights are lost anyway
+                raise
+        finally:
+            flat.in_use = False
 
     def _close_if_unused(self) -> None:
         if self._has_ended and not self._in_calls:
@@ -89,6 +121,7 @@ class OwnUpdates:
         # would keep the thread that has the lock from letting it go.
         with self._lock, self.ledger.held():
             self._servers.complete()
+            self.flat.write_back()
             yield self.ledger.updates()
 
     # --- in the main thread ---------------------------------------------------------------------

@@ -20,7 +20,8 @@ import tensorflow as tf
 
 from tfdist.parameter_server.chief.updates import Updates
 from tfdist.parameter_server.contracts import ChiefStrategy
-from tfdist.parameter_server.gradients import Outcome
+from tfdist.parameter_server.flat import FlatVariables
+from tfdist.parameter_server.gradients import Gradients, Outcome
 from tfdist.parameter_server.own_updates import needs_chief
 from tfdist.parameter_server.own_updates.factors import Factors
 from tfdist.parameter_server.own_updates.function_calls import FunctionCalls
@@ -34,7 +35,7 @@ from tfdist.parameter_server.own_updates.part_of_update import (
     PartOfUpdate,
     shared_numbers,
 )
-from tfdist.parameter_server.packing import Sent, device_of, on_device
+from tfdist.parameter_server.packing import Sent, device_of, on_device, pack_all
 from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.structures import Structure
@@ -64,9 +65,11 @@ class SeveralServers:
         ledger: counts them.
         factors: what the learning rates are multiplied by.
         metrics: the names of the metrics' results.
+        flat: flat variables, which are in use while workers train.
 
     Attributes:
         calls: makes the functions that run on the servers.
+        flat: the same; when it is set, functions must be traced anew.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class SeveralServers:
         ledger: Ledger,
         factors: Factors,
         metrics: Sequence[str],
+        flat: FlatVariables,
     ):
         self._strategy = strategy
         self._devices = list(strategy.ps_devices)
@@ -86,6 +90,7 @@ class SeveralServers:
         self._ledger = ledger
         self._factors = factors
         self._metrics = list(metrics)
+        self.flat = flat
         self.calls = FunctionCalls()
         self._name = f"tfdist gradients {uuid.uuid4().hex}"
         with tf.device(self._home):
@@ -103,7 +108,8 @@ class SeveralServers:
     def variables(self) -> list[tf.Variable]:
         """What it keeps on the servers."""
         marks = [mark for of_server in self._marks.values() for mark in of_server]
-        return [*self._ledger.variables, *self._factors.variables, self._noted, *marks]
+        own = [*self._ledger.variables, *self._factors.variables, self._noted, *marks]
+        return [*own, *self.flat.vectors]
 
     def open(self) -> None:
         """Called before workers begin: forgets the gradients of workers that were lost."""
@@ -157,13 +163,18 @@ class SeveralServers:
         found: dict[str, tf.Tensor] = {}
         for device, there in self.reading.by_device(keys).items():
             with tf.device(device):
-                found.update(self.calls.apart(functools.partial(self._updates.read, there))())
+                read = functools.partial(self._updates.read, there, self.flat)
+                found.update(self.calls.apart(read)())
         return found
 
     def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
         """Makes an update; see `OneServer.update`."""
         needs_chief.check_several(self._step, self._home)
-        parts = [*filter(None, (self._part(device, outcome) for device in self._devices))]
+        gradients = outcome.gradients
+        if self.flat.vectors:
+            gradients = pack_all(gradients, self._step)
+        of_servers = (self._part(device, gradients, outcome) for device in self._devices)
+        parts = [*filter(None, of_servers)]
         kept = [operation for part in parts for operation in part.keep(key)]
         finish = self.calls.apart(functools.partial(self._finished, check))
         begin = self.calls.apart(self._begun)
@@ -177,16 +188,17 @@ class SeveralServers:
         self._kinds.append(_Kind(parts, finish))
         return held.released
 
-    def _part(self, device: str, outcome: Outcome) -> PartOfUpdate | None:
+    def _part(self, device: str, gradients: Gradients, outcome: Outcome) -> PartOfUpdate | None:
         """What a server does in an update; None for nothing."""
-        here = on_device(device, self._step, outcome.gradients, outcome.changes)
+        here = on_device(device, self._step, gradients, outcome.changes)
         changed = self._step.changed
         assigned = {k: v for k, v in outcome.assigned.items() if device_of(k, changed) == device}
         sent = Sent((*here, assigned), device)
         if not sent.tensors and device != self._home:
             return None
         name, marks = f"{self._name} {len(self._kinds)}", self._marks[device]
-        return PartOfUpdate(device, name, marks, self._strategy, self._step, sent, self.calls)
+        of_step = (self._strategy, self._step, sent, self.calls, self.flat)
+        return PartOfUpdate(device, name, marks, *of_step)
 
     def _begun(
         self, entry: Entry, kind: tf.Tensor, key: tf.Tensor

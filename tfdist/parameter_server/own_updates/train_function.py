@@ -11,11 +11,13 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.parameter_server.chief import errors
 from tfdist.parameter_server.chief.training import TrainFunction
 from tfdist.parameter_server.chief.turns import Limits
 from tfdist.parameter_server.contracts import Guard
 from tfdist.parameter_server.data.source import Source
+from tfdist.parameter_server.flat import FlatVariables
 from tfdist.parameter_server.own_updates import needs_chief
 from tfdist.parameter_server.own_updates.factors import Factors
 from tfdist.parameter_server.own_updates.function import OwnUpdatesFunction
@@ -24,7 +26,9 @@ from tfdist.parameter_server.own_updates.one_server import OneServer
 from tfdist.parameter_server.own_updates.runs import OwnUpdates
 from tfdist.parameter_server.own_updates.several_servers import SeveralServers
 from tfdist.parameter_server.pull import codec_of
+from tfdist.parameter_server.together import lists_to_flatten
 from tfdist.parameter_server.work_item import Made, WorkItem
+from tfdist.step.model_optimizers import optimizers_of
 from tfdist.structures import Structure
 
 
@@ -56,6 +60,7 @@ class LeavingTrainFunction(TrainFunction):
                 raise needs_chief.NeedsChief(self._refused[repr(spec)])
             with self._noting(spec):
                 kept.prepare(spec)
+            self.strategy.snapshots.note(kept.variables)
         except needs_chief.NeedsChief as reason:
             self.why_chief = str(reason)
             super()._trace(source, spec)
@@ -77,13 +82,19 @@ class LeavingTrainFunction(TrainFunction):
         strategy = self.strategy
         home = strategy.ps_devices[0]
         ledger = Ledger(home, len(strategy.addresses["worker"]), self._metrics)
-        arguments = (self.updates, ledger, Factors(strategy.policies, home), self._metrics)
+        factors = Factors(strategy.policies, home)
+        flat = FlatVariables(
+            members
+            for optimizer in optimizers_of(self.model).values()
+            if isinstance(optimizer, DistributedOptimizer)
+            for members in lists_to_flatten(optimizer.unwrap())
+        )
+        arguments = (self.step, self.updates, ledger, factors, self._metrics, flat)
         servers: OneServer | SeveralServers
         if len(strategy.ps_devices) == 1:
             servers = OneServer(*arguments)
         else:
-            servers = SeveralServers(strategy, self.step, *arguments)
-        strategy.snapshots.note(servers.variables)
+            servers = SeveralServers(strategy, *arguments)
         computing = (self.step, self._on_worker, servers, ledger, codec_of(strategy))
         function = OwnUpdatesFunction(*computing)
         return OwnUpdates(strategy, function, servers, ledger)

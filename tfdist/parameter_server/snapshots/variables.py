@@ -24,11 +24,14 @@ class MadeVariables:
         self._made: list[weakref.ref[tf.Variable]] = []
 
     def note(self, variables: Sequence[tf.Variable]) -> None:
-        """Adds variables that were made."""
+        """Adds variables that were made. Those that are known already change nothing."""
         with self._lock:
-            self.number += len(variables)
             self._made = [made for made in self._made if made() is not None]
-            self._made += [weakref.ref(compat.inner_variable(variable)) for variable in variables]
+            known = {id(made()) for made in self._made}
+            inner = [compat.inner_variable(variable) for variable in variables]
+            new = [weakref.ref(variable) for variable in inner if id(variable) not in known]
+            self.number += len(new)
+            self._made += new
 
     def in_use(self) -> list[tf.Variable]:
         """Those that are still in use, in the order in which they were made."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.data.batch import Batch, BatchPart
 from tfdist.parameter_server.gradients import Gradients, Outcome, add
-from tfdist.parameter_server.packing import pack, unpack
+from tfdist.parameter_server.packing import pack, pack_all, unpack
 from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
 from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
@@ -129,8 +129,7 @@ class StepOnWorker:
             gradients, changes = add(sums)
         if push:
             if not self._compresses:
-                parts_for = self._step.parts_for
-                gradients = {key: pack(of, parts_for(key)) for key, of in gradients.items()}
+                gradients = pack_all(gradients, self._step)
             changes, assigned = (pack(of, self._step.changed) for of in (changes, assigned))
         return Outcome(gradients, changes, assigned, logs)
 

@@ -1,0 +1,156 @@
+"""Small variables whose values are in one vector while workers train: flat variables.
+
+Each operation of an update takes its time, however little it computes. A thousand small variables
+with Adam's averages are three thousand tensors to read and to assign; as flat variables they are
+three. Flat parameters are known from FSDP (Zhao et al., VLDB 2023, section 3.2.1), which has them
+for the exchange.
+
+While flat variables are in use, they have the values, and the model's variables do not. So they are
+in use only while nobody else looks: workers train, and the chief waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+import keras
+import tensorflow as tf
+
+Members = list[keras.Variable]
+
+
+class FlatVariable:
+    """A vector with the values of several variables of one dtype and device.
+
+    Args:
+        members: the variables.
+
+    Attributes:
+        members: the same.
+        vector: the vector, on the device of the variables.
+    """
+
+    def __init__(self, members: Sequence[keras.Variable]):
+        self.members = list(members)
+        self._shapes = [tf.TensorShape(member.shape) for member in members]
+        self._sizes = [shape.num_elements() for shape in self._shapes]
+        first = members[0].value
+        with tf.init_scope(), tf.device(first.device):
+            zeros = tf.zeros([sum(self._sizes)], first.dtype)
+            self.vector = tf.Variable(zeros, trainable=False)
+        self.forget_traces()
+
+    def forget_traces(self) -> None:
+        """Lets functions be traced anew, when variables have moved."""
+        function = functools.partial(tf.function, autograph=False)
+        self._fill, self._write_back = function(self._filled), function(self._written_back)
+
+    def fill(self) -> None:
+        """Takes the values of the variables."""
+        self._on_server(self._fill)
+
+    def write_back(self) -> None:
+        """Gives the variables their values."""
+        self._on_server(self._write_back)
+
+    def _on_server(self, function: Callable[[], None]) -> None:
+        with tf.device(self.vector.device):
+            function()
+
+    def _filled(self) -> None:
+        flat = [tf.reshape(read(member), [-1]) for member in self.members]
+        self.vector.assign(tf.concat(flat, axis=0), read_value=False)
+
+    def _written_back(self) -> None:
+        parts = tf.split(self.vector.read_value(), self._sizes)
+        for member, part, shape in zip(self.members, parts, self._shapes):
+            member.value.assign(tf.reshape(part, shape), read_value=False)
+
+
+class StillUsed(Exception):
+    """What was traced uses variables of which there are flat ones."""
+
+
+class FlatVariables:
+    """The flat variables of a model and its optimizers.
+
+    Args:
+        members: the variables of each flat variable.
+
+    Attributes:
+        in_use: whether they have the values, and the model's variables do not.
+        updated: lists of variables that an update takes for one, noted when it is traced.
+    """
+
+    def __init__(self, members: Iterable[Members] = ()):
+        self._flat = {id(of_one[0]): FlatVariable(of_one) for of_one in members}
+        self.in_use = False
+        self.updated: list[Members] = []
+
+    def note_updated(self, variables: Sequence[Members]) -> None:
+        """Notes lists of variables that an update takes for one each."""
+        if self._flat:
+            self.updated += variables
+
+    @property
+    def vectors(self) -> list[tf.Variable]:
+        """All vectors."""
+        return [flat.vector for flat in self._flat.values()]
+
+    def find(self, variables: Sequence[keras.Variable]) -> tf.Variable | None:
+        """The vector of exactly these variables; None if there is none."""
+        flat = self._flat.get(id(variables[0]))
+        same = flat is not None and [*map(id, flat.members)] == [*map(id, variables)]
+        return flat.vector if flat is not None and same else None
+
+    def values(self, variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+        """The values of variables, on the present device: of those that are flat, the vector."""
+        found, place = [], 0
+        while place < len(variables):
+            flat = self._flat.get(id(variables[place]))
+            size = 1 if flat is None else len(flat.members)
+            vector = self.find(variables[place : place + size])
+            if flat is None or vector is None:
+                found.append(read(variables[place]))
+                size = 1
+            else:
+                found.append(vector.read_value())
+            place += size
+        return found
+
+    def fill(self) -> None:
+        """Puts them into use."""
+        for flat in self._flat.values():
+            flat.fill()
+        self.in_use = True
+
+    def write_back(self) -> None:
+        """Gives the model's variables their values."""
+        if self.in_use:
+            for flat in self._flat.values():
+                flat.write_back()
+
+    def forget_traces(self) -> None:
+        """Lets functions be traced anew, when variables have moved."""
+        for flat in self._flat.values():
+            flat.forget_traces()
+
+    def check(self, captures: Iterable[tf.Tensor]) -> None:
+        """Raises `StillUsed` if a graph with these `captures` uses a variable that is flat."""
+        captured = set(map(id, captures))
+        members = itertools.chain.from_iterable(flat.members for flat in self._flat.values())
+        used = [member.path for member in members if id(member.value.handle) in captured]
+        if used:
+            raise StillUsed(f"What workers run uses {used[0]} itself, besides the flat variable")
+
+
+NONE = FlatVariables()
+
+
+def read(variable: keras.Variable) -> tf.Tensor:
+    """The value of a variable, which TensorFlow copies only when it changes meanwhile."""
+    return tf.raw_ops.ReadVariableOp(
+        resource=variable.value.handle, dtype=tf.as_dtype(variable.dtype)
+    )
