@@ -60,7 +60,9 @@ def test_trained_weights_are_coded_and_those_that_nothing_changes_are_not_read_a
 @pytest.mark.full
 @pytest.mark.parametrize("way", BF16_WAYS)
 def test_half_precision_means_gradients_at_rounded_weights_for_exact_weights(more, way):
-    assert more["lossy"][way] <= 1e-6
+    # On some processors a weight lies so close to the middle between two bfloat16 numbers that the
+    # graph and the operations one by one, which differ in the last bit, round it to either of them.
+    assert more["lossy"][way] <= 1e-5
     assert more["lossy"]["exact"] > 1e-4
 
 

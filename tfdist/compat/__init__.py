@@ -137,7 +137,7 @@ from tfdist.compat.sharded_weights import (
 from tfdist.compat.single_batches import hook_single_batches
 from tfdist.compat.stateless import outside_stateless_scope
 from tfdist.compat.stored_rows import is_large, reading_rows, writes_rows
-from tfdist.compat.together import OneOfMany, updating_first
+from tfdist.compat.together import OneOfMany, decays, updating_first
 from tfdist.compat.traces import custom_gradients, forget_custom_gradients, hook_traces
 from tfdist.compat.trainer import (
     hook_callbacks,
@@ -153,6 +153,7 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables
 
 __all__ = [
+    "decays",
     "mask_of",
     "set_mask",
     "CHIEF",

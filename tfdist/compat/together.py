@@ -26,6 +26,19 @@ _UPDATE = touch(
     versions=KERAS,
     instead="a public method that updates several variables",
 )
+_DECAY = touch(
+    *(_TENSORFLOW, "_apply_weight_decay", REPLACED, "self", "variables"),
+    why="Keras decays each variable by itself, with operations of its own",
+    versions=KERAS,
+    instead="a public method that decays several variables",
+)
+_DECAYS = touch(
+    *("keras.src.optimizers.base_optimizer:BaseOptimizer", "_use_weight_decay", READ),
+    *("self", "variable"),
+    why="an optimizer may leave variables out of the weight decay",
+    versions=KERAS,
+    instead="a public method that tells",
+)
 _KEY = touch(
     *(_TENSORFLOW, "_var_key", READ, "self", "variable"),
     why="an optimizer finds the state of a variable by this key",
@@ -39,6 +52,9 @@ UpdateFirst = Callable[
     [keras.optimizers.Optimizer, list[Gradient], list[keras.Variable], Rate], Left
 ]
 """Updates some of the variables, with their gradients and the learning rate. Returns the others."""
+
+DecayFirst = Callable[[keras.optimizers.Optimizer, list[keras.Variable]], list[keras.Variable]]
+"""Decays some of the variables. Returns the others."""
 
 
 class OneOfMany:
@@ -109,14 +125,19 @@ def _as_tensor(
 
 
 @contextlib.contextmanager
-def updating_first(update: UpdateFirst) -> Iterator[None]:
-    """In this thread, Keras optimizers leave variables to `update` before they begin."""
-    outer = getattr(_updating, "first", None)
-    _updating.first = update
+def updating_first(update: UpdateFirst, decay: DecayFirst) -> Iterator[None]:
+    """In this thread, Keras optimizers leave variables to these functions before they begin."""
+    outer = getattr(_updating, "first", None), getattr(_updating, "decay", None)
+    _updating.first, _updating.decay = update, decay
     try:
         yield
     finally:
-        _updating.first = outer
+        _updating.first, _updating.decay = outer
+
+
+def decays(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    """Whether an optimizer with weight decay lets this variable decay."""
+    return bool(_DECAYS.of(optimizer)(variable))
 
 
 def _with_first(original: Callable) -> Callable:
@@ -137,7 +158,21 @@ def _with_first(original: Callable) -> Callable:
     return _backend_update_step
 
 
+def _with_decay_first(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def _apply_weight_decay(
+        self: keras.optimizers.Optimizer, variables: list[keras.Variable]
+    ) -> None:
+        decay: DecayFirst | None = getattr(_updating, "decay", None)
+        if decay is not None and self.weight_decay is not None:
+            variables = decay(self, list(variables))
+        original(self, variables)
+
+    return _apply_weight_decay
+
+
 def install() -> None:
     """Lets `updating_first` come before Keras' own update, and vectors stand for variables."""
     _UPDATE.replace(_with_first)
+    _DECAY.replace(_with_decay_first)
     tf.register_tensor_conversion_function(OneOfMany, _as_tensor)

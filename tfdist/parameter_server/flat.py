@@ -29,16 +29,17 @@ class FlatVariable:
 
     Attributes:
         members: the same.
+        sizes: the number of elements of each of them.
         vector: the vector, on the device of the variables.
     """
 
     def __init__(self, members: Sequence[keras.Variable]):
         self.members = list(members)
         self._shapes = [tf.TensorShape(member.shape) for member in members]
-        self._sizes = [shape.num_elements() for shape in self._shapes]
+        self.sizes = [shape.num_elements() for shape in self._shapes]
         first = members[0].value
         with tf.init_scope(), tf.device(first.device):
-            zeros = tf.zeros([sum(self._sizes)], first.dtype)
+            zeros = tf.zeros([sum(self.sizes)], first.dtype)
             self.vector = tf.Variable(zeros, trainable=False)
         self.forget_traces()
 
@@ -64,7 +65,7 @@ class FlatVariable:
         self.vector.assign(tf.concat(flat, axis=0), read_value=False)
 
     def _written_back(self) -> None:
-        parts = tf.split(self.vector.read_value(), self._sizes)
+        parts = tf.split(self.vector.read_value(), self.sizes)
         for member, part, shape in zip(self.members, parts, self._shapes):
             member.value.assign(tf.reshape(part, shape), read_value=False)
 
@@ -98,6 +99,11 @@ class FlatVariables:
     def vectors(self) -> list[tf.Variable]:
         """All vectors."""
         return [flat.vector for flat in self._flat.values()]
+
+    def among(self, variables: Sequence[keras.Variable]) -> list[FlatVariable]:
+        """Those whose members are all among these variables."""
+        given = set(map(id, variables))
+        return [flat for flat in self._flat.values() if given.issuperset(map(id, flat.members))]
 
     def find(self, variables: Sequence[keras.Variable]) -> tf.Variable | None:
         """The vector of exactly these variables; None if there is none."""

@@ -87,7 +87,8 @@ def applying(
         vectors: see `Vectors`.
     """
     update = functools.partial(update_together, flat=flat, vectors=vectors or {})
-    with compat.scaled_learning_rate(factor), compat.updating_first(update):
+    decay = functools.partial(decay_together, flat=flat)
+    with compat.scaled_learning_rate(factor), compat.updating_first(update, decay):
         yield
 
 
@@ -152,6 +153,30 @@ def update_together(
     return [gradients[at] for at in left], [variables[at] for at in left]
 
 
+def decay_together(
+    optimizer: keras.optimizers.Optimizer, variables: list[keras.Variable], flat: FlatVariables
+) -> list[keras.Variable]:
+    """Lets flat variables decay, by the rule of Keras. Returns what is left to decay.
+
+    Args:
+        optimizer: the optimizer, which has a weight decay.
+        variables: the variables.
+        flat: flat variables that are in use.
+    """
+    done: set[int] = set()
+    for one in flat.among(variables):
+        with tf.device(one.vector.device):
+            value = one.vector.read_value()
+            rate = tf.cast(optimizer.learning_rate, value.dtype)
+            decay = value * tf.cast(optimizer.weight_decay, value.dtype) * rate
+            decays = [compat.decays(optimizer, member) for member in one.members]
+            if not all(decays):
+                decay *= tf.repeat(tf.cast(decays, value.dtype), one.sizes)
+            one.vector.assign_sub(decay, read_value=False)
+        done.update(map(id, one.members))
+    return [variable for variable in variables if id(variable) not in done]
+
+
 def is_plain(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether an optimizer keeps nothing for each variable."""
     return type(optimizer) is keras.optimizers.SGD and not optimizer.momentum
@@ -166,8 +191,7 @@ def lists_to_flatten(optimizer: keras.optimizers.Optimizer) -> list[Members]:
     if not optimizer.built or type(optimizer) not in ELEMENTWISE:
         return []
     variables = compat.variables_to_build(optimizer)
-    needs_each = optimizer.weight_decay or optimizer.use_ema
-    if needs_each or any(variable.constraint is not None for variable in variables):
+    if optimizer.use_ema or any(variable.constraint is not None for variable in variables):
         return []
     whole = [v for v in variables if v.trainable and parts_of(v) == [v]]
     groups = groups_of(optimizer, whole)
