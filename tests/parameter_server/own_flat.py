@@ -83,11 +83,81 @@ def expected(wanted):
     return found
 
 
+class Swapping(keras.callbacks.Callback):
+    """Lets a validation have other weights, and puts the trained ones back after it."""
+
+    def on_test_begin(self, logs=None):
+        self.trained = self.model.get_weights()
+        self.model.set_weights([np.zeros_like(value) for value in self.trained])
+
+    def on_test_end(self, logs=None):
+        self.model.set_weights(self.trained)
+
+
+class Watching(keras.callbacks.Callback):
+    """Looks at weights after batches, though it decides nothing there."""
+
+    decides_in_batches = False
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch % 10 == 0:
+            self.seen.append(values(self.model)[0].sum().item())
+
+
+class Nothing(tfdist.staleness.DelayCompensated):
+    """Takes a gradient for zero."""
+
+    def compensate(self, gradient, moved, state):
+        return 0.0 * gradient
+
+
+def at_validation(strategy):
+    """The losses with weights that are swapped for the validation."""
+    with strategy.scope():
+        model = make_model()
+    data = make_data().take(50)
+    return model.fit(
+        data, validation_data=data, epochs=3, verbose=0, callbacks=[Swapping()]
+    ).history
+
+
+def in_batches(strategy):
+    """How many different weights a callback has seen, and the flat variables."""
+    with strategy.scope():
+        model = make_model()
+    watching, found = Watching(), {}
+    for name, callbacks in (("watched", [watching]), ("not watched", [])):
+        model.fit(make_data().take(80), verbose=0, callbacks=callbacks)
+        own = model.train_function._own or model.train_function._kept
+        found[name] = len(own.flat.vectors)
+    return found | {"seen": len(set(watching.seen))}
+
+
+def compensated(resolver):
+    """How far weights have moved by gradients that a policy takes for zero."""
+    strategy = tfdist.ParameterServerStrategy(resolver, staleness=Nothing())
+    with strategy.scope():
+        model = make_model()
+    before = model.get_weights()
+    model.fit(make_data().take(10), verbose=0)
+    return max(float(np.abs(a - b).max()) for a, b in zip(before, model.get_weights()))
+
+
 def main():
     """Writes how far the weights are from those of one device."""
     path, servers = sys.argv[1:]
     with tfdist.cluster.local_cluster(1, int(servers)) as resolver:
         strategy = tfdist.ParameterServerStrategy(resolver)
+        more = {
+            "at validation": [at_validation(s) for s in (strategy, tf.distribute.get_strategy())],
+            "in batches": in_batches(strategy),
+            "compensated": compensated(resolver),
+        }
+        strategy = tfdist.ParameterServerStrategy(resolver)  # it counts updates from zero
         with strategy.scope():
             model = make_model()
         looking = Looking(model)
@@ -111,7 +181,7 @@ def main():
                 for version, of_one in wanted.items()
             },
         }
-    pathlib.Path(path).write_text(json.dumps(found))
+    pathlib.Path(path).write_text(json.dumps(found | more))
     os._exit(0)  # TensorFlow's servers cannot be stopped
 
 

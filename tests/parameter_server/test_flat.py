@@ -10,9 +10,9 @@ import tensorflow as tf
 from tests.parameter_server.test_together import OPTIMIZERS
 from tfdist import compat
 from tfdist.parameter_server.flat import NONE, FlatVariables, StillUsed
-from tfdist.parameter_server.packing import joined, vectors_of
+from tfdist.parameter_server.packing import joined
 from tfdist.parameter_server.snapshots.variables import MadeVariables
-from tfdist.parameter_server.together import applying, lists_to_flatten
+from tfdist.parameter_server.together import applying, lists_to_flatten, vectors_of
 from tfdist.step.update import WholeVariables
 
 SHAPES = [(3, 4), (4,), (), (2, 3, 2)]
@@ -89,6 +89,22 @@ def test_what_needs_each_variable_by_itself_has_no_flat_ones():
         optimizer.build(variables)
         assert lists_to_flatten(optimizer) == []
     assert lists_to_flatten(keras.optimizers.Adam()) == []
+
+
+def test_a_variable_is_in_one_vector_at_most():
+    one, two, three, four = _variables()
+    for lists, sizes in (
+        ([[one, two, three], [two, three]], []),
+        ([[one, two], [two, one], [three, four]], [13]),
+        ([[one, two], [one, two]], [16]),
+    ):
+        assert [vector.shape[0] for vector in FlatVariables(lists).vectors] == sizes
+
+
+def test_a_variable_with_gradients_in_several_vectors_has_none_of_them():
+    gradients = [tf.constant(float(number)) for number in range(4)]
+    packed = {"0,1": tf.constant([0.0, 1.0]), "2,3": tf.constant([2.0, 3.0]), "1": tf.constant(1.0)}
+    assert [*vectors_of(packed, gradients)] == [(id(gradients[2]), id(gradients[3]))]
 
 
 def test_values_are_the_vectors_where_all_of_one_follow_each_other():

@@ -28,6 +28,7 @@ FLAT = {
     "dense, schedule": [41, 41],
     "dense, warm-up": [41],
     "dense, flat": [41] * 4,
+    "dense, decay": [41] * 3,
     "batch normalization": [19, 19],
     "embedding, flat": [13] * 3,  # without the table, whose gradients are sparse
     "frozen": [18, 18],
@@ -141,14 +142,50 @@ def test_calls_that_end_after_a_fit_keep_no_worker_and_change_nothing(tmp_path, 
     assert found["threads"] == 0
 
 
-@pytest.mark.parametrize("servers", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_weights_are_in_their_variables_wherever_somebody_looks(tmp_path, servers):
-    found = written("own_flat", tmp_path, str(servers))
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory):
+    return functools.cache(
+        lambda servers: written("own_flat", tmp_path_factory.mktemp("own"), str(servers))
+    )
+
+
+_SERVERS = pytest.mark.parametrize(
+    "servers",
+    [
+        pytest.param(1, marks=pytest.mark.xdist_group("own_flat 1")),
+        pytest.param(2, marks=[pytest.mark.full, pytest.mark.xdist_group("own_flat 2")]),
+    ],
+)
+
+
+@_SERVERS
+def test_weights_are_in_their_variables_wherever_somebody_looks(looked_at, servers):
+    found = looked_at(servers)
     assert found["why chief"] is None and found["said"]
     assert found["updates"] == 301
     assert len(found["flat"]) == 3 * servers
     assert len(found["seen"]) > 10 and max(found["seen"]) < 301
     assert max(found["differences"].values()) <= 1e-6
+
+
+@_SERVERS
+def test_a_callback_may_swap_the_weights_for_a_validation(looked_at, servers):
+    history, expected = looked_at(servers)["at validation"]
+    assert history.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_allclose(history[key], values, rtol=1e-5)
+    assert len(set(expected["val_loss"])) == 1 < len(set(expected["loss"]))
+
+
+@_SERVERS
+def test_nothing_is_flat_where_a_callback_may_look_after_batches(looked_at, servers):
+    found = looked_at(servers)["in batches"]
+    assert found == {"watched": 0, "not watched": 3 * servers, "seen": 8}
+
+
+@_SERVERS
+def test_the_gradients_of_a_policy_are_those_that_are_used(looked_at, servers):
+    assert looked_at(servers)["compensated"] == 0.0
 
 
 def run(start, tmp_path, kills, epochs, servers=1):

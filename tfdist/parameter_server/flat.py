@@ -11,9 +11,9 @@ in use only while nobody else looks: workers train, and the chief waits.
 
 from __future__ import annotations
 
-import functools
+import collections
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -41,30 +41,14 @@ class FlatVariable:
         with tf.init_scope(), tf.device(first.device):
             zeros = tf.zeros([sum(self.sizes)], first.dtype)
             self.vector = tf.Variable(zeros, trainable=False)
-        self.forget_traces()
 
-    def forget_traces(self) -> None:
-        """Lets functions be traced anew, when variables have moved."""
-        function = functools.partial(tf.function, autograph=False)
-        self._fill, self._write_back = function(self._filled), function(self._written_back)
-
-    def fill(self) -> None:
-        """Takes the values of the variables."""
-        self._on_server(self._fill)
-
-    def write_back(self) -> None:
-        """Gives the variables their values."""
-        self._on_server(self._write_back)
-
-    def _on_server(self, function: Callable[[], None]) -> None:
-        with tf.device(self.vector.device):
-            function()
-
-    def _filled(self) -> None:
+    def filled(self) -> None:
+        """Takes the values of the variables; in a graph."""
         flat = [tf.reshape(read(member), [-1]) for member in self.members]
         self.vector.assign(tf.concat(flat, axis=0), read_value=False)
 
-    def _written_back(self) -> None:
+    def written_back(self) -> None:
+        """Gives the variables their values; in a graph."""
         parts = tf.split(self.vector.read_value(), self.sizes)
         for member, part, shape in zip(self.members, parts, self._shapes):
             member.value.assign(tf.reshape(part, shape), read_value=False)
@@ -78,7 +62,8 @@ class FlatVariables:
     """The flat variables of a model and its optimizers.
 
     Args:
-        members: the variables of each flat variable.
+        members: the variables of each flat variable. Lists with a variable that is in another list
+            too are left out: the variable would have two values.
 
     Attributes:
         in_use: whether they have the values, and the model's variables do not.
@@ -86,9 +71,16 @@ class FlatVariables:
     """
 
     def __init__(self, members: Iterable[Members] = ()):
-        self._flat = {id(of_one[0]): FlatVariable(of_one) for of_one in members}
+        lists = {tuple(map(id, of_one)): of_one for of_one in members}
+        uses = collections.Counter(itertools.chain.from_iterable(lists))
+        self._flat = {
+            ids[0]: FlatVariable(of_one)
+            for ids, of_one in lists.items()
+            if all(uses[one] == 1 for one in ids)
+        }
         self.in_use = False
         self.updated: list[Members] = []
+        self.forget_traces()
 
     def note_updated(self, variables: Sequence[Members]) -> None:
         """Notes lists of variables that an update takes for one each."""
@@ -128,20 +120,26 @@ class FlatVariables:
 
     def fill(self) -> None:
         """Puts them into use."""
-        for flat in self._flat.values():
-            flat.fill()
+        self._call(self._fill)
         self.in_use = True
 
     def write_back(self) -> None:
         """Gives the model's variables their values."""
         if self.in_use:
-            for flat in self._flat.values():
-                flat.write_back()
+            self._call(self._write_back)
+
+    def _call(self, functions: Mapping[str, Callable[[], None]]) -> None:
+        for device, function in functions.items():
+            with tf.device(device):
+                function()
 
     def forget_traces(self) -> None:
         """Lets functions be traced anew, when variables have moved."""
+        here: dict[str, list[FlatVariable]] = {}
         for flat in self._flat.values():
-            flat.forget_traces()
+            here.setdefault(flat.vector.device, []).append(flat)
+        self._fill = {device: _all(flat.filled for flat in of) for device, of in here.items()}
+        self._write_back = {d: _all(flat.written_back for flat in of) for d, of in here.items()}
 
     def check(self, captures: Iterable[tf.Tensor]) -> None:
         """Raises `StillUsed` if a graph with these `captures` uses a variable that is flat."""
@@ -150,6 +148,17 @@ class FlatVariables:
         used = [member.path for member in members if id(member.value.handle) in captured]
         if used:
             raise StillUsed(f"What workers run uses {used[0]} itself, besides the flat variable")
+
+
+def _all(functions: Iterable[Callable[[], None]]) -> Callable[[], None]:
+    """A function that TensorFlow traces, which calls all of these."""
+    every = list(functions)
+
+    def call() -> None:
+        for function in every:
+            function()
+
+    return tf.function(call, autograph=False)
 
 
 NONE = FlatVariables()

@@ -106,19 +106,6 @@ def unpack_there(packed: Mapping[str, Gradient], variables: Sequence[keras.Varia
     return values
 
 
-def vectors_of(
-    packed: Mapping[str, Gradient], by_place: Mapping[int, Gradient] | Sequence[Gradient | None]
-) -> dict[tuple[int, ...], Gradient]:
-    """The vectors among packed gradients, by the ids of what they were divided into.
-
-    Args:
-        packed: the gradients by key.
-        by_place: the gradients by the number of the variable.
-    """
-    several = [(places_of(key), vector) for key, vector in packed.items() if "," in key]
-    return {tuple(id(by_place[at]) for at in places): vector for places, vector in several}
-
-
 def on_device(
     device: str, step: FunctionalStep, gradients: Gradients, changes: Changes
 ) -> tuple[Gradients, Changes]:

@@ -7,6 +7,7 @@ same arithmetic, on the values of all small variables in one vector.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.parameter_server.flat import NONE, FlatVariables, Members
+from tfdist.parameter_server.packing import places_of
 from tfdist.parameter_server.partitions import is_small, parts_of
 from tfdist.structures import Gradient
 
@@ -73,6 +75,25 @@ class Group(NamedTuple):
 
 Vectors = Mapping[tuple[int, ...], tf.Tensor]
 """Vectors of gradients, by the ids of the gradients that they were divided into."""
+
+
+def vectors_of(
+    packed: Mapping[str, Gradient], by_place: Mapping[int, Gradient] | Sequence[Gradient | None]
+) -> dict[tuple[int, ...], tf.Tensor]:
+    """The vectors among packed gradients, by the ids of what they were divided into.
+
+    Args:
+        packed: the gradients by key.
+        by_place: the gradients by the number of the variable, as they were divided. A variable may
+            have gradients in several keys, which were added; their vectors are left out.
+    """
+    keys = collections.Counter(at for key in packed for at in places_of(key))
+    several = [(places_of(key), vector) for key, vector in packed.items() if "," in key]
+    return {
+        tuple(id(by_place[at]) for at in places): vector
+        for places, vector in several
+        if all(keys[at] == 1 for at in places)
+    }
 
 
 @contextlib.contextmanager

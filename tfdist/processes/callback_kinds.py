@@ -20,6 +20,8 @@ PASSIVE = (
 # Keras' callbacks that save the model: in all processes, or in one if no other has them.
 SAVING = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
+_IN_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
 
 def check_chief_saves(counts: np.ndarray) -> None:
     """Raises ValueError if another rank has more saving callbacks of a kind than rank 0.
@@ -78,6 +80,11 @@ def may_set_in_batches(callback: keras.callbacks.Callback, phase: str) -> bool:
     return any(defines(callback, name, PASSIVE) for name in names)
 
 
+def may_look_in_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether `callback` may read weights before or after a batch; only those of users do."""
+    return _is_of_user(callback) and any(defines(callback, name, PASSIVE) for name in _IN_BATCHES)
+
+
 def acts_in_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether the processes must agree after each batch on what `callback` did.
 
@@ -87,8 +94,7 @@ def acts_in_batches(callback: keras.callbacks.Callback) -> bool:
         return False
     if _reads_logs_in_batches(callback):
         return True
-    names = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
-    return any(defines(callback, name, PASSIVE) for name in names)
+    return any(defines(callback, name, PASSIVE) for name in _IN_BATCHES)
 
 
 def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:

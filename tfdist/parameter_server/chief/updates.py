@@ -25,15 +25,9 @@ from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.devices import CHIEF, on_its_device
 from tfdist.parameter_server.flat import NONE, FlatVariables
 from tfdist.parameter_server.gradients import Changes, Gradients, add, are_finite, scaled
-from tfdist.parameter_server.packing import (
-    joined,
-    on_device,
-    places_of,
-    unpack_there,
-    vectors_of,
-)
+from tfdist.parameter_server.packing import joined, on_device, places_of, unpack_there
 from tfdist.parameter_server.reading import Reading
-from tfdist.parameter_server.together import applying
+from tfdist.parameter_server.together import applying, vectors_of
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
 from tfdist.step.loss_scale import LossScale
@@ -104,12 +98,7 @@ class Updates:
         return found
 
     def read(self, keys: Sequence[str], flat: FlatVariables = NONE) -> dict[str, tf.Tensor]:
-        """As `values`, on the present device of the graph that is being traced.
-
-        Args:
-            keys: as for `values`.
-            flat: flat variables that are in use.
-        """
+        """As `values`, on the present device of a graph; `flat` are in use there."""
         parts = self._step.parts
         return {
             key: joined(flat.values([parts[place] for place in places_of(key)])) for key in keys
@@ -221,7 +210,9 @@ class Updates:
                         else None
                         for i, variable in enumerate(parts)
                     ]
-                    with applying(factor, flat, vectors_of(packed, ordered)):
+                    changed = self._policies.compensates
+                    vectors = {} if changed else vectors_of(packed, ordered)
+                    with applying(factor, flat, vectors):
                         finite.append(optimizer.apply_collected(ordered, parts))
                     constrain(optimizer.built_for)
                 self._change(changes, assigned)

@@ -16,10 +16,9 @@ from tfdist.parameter_server.own_updates.function_calls import FunctionCalls
 from tfdist.parameter_server.own_updates.lock import Lock
 from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.own_updates.server_scope import ServerScope
-from tfdist.parameter_server.packing import Sent, unpack, unpack_there, vectors_of
-from tfdist.parameter_server.together import applying
+from tfdist.parameter_server.packing import Sent, unpack, unpack_there
+from tfdist.parameter_server.together import applying, vectors_of
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
-from tfdist.structures import Gradient
 
 # The numbers of an update.
 FACTOR, STALENESS, KIND, KEY, FIRST_SHARED = range(5)
@@ -164,7 +163,7 @@ class PartOfUpdate:
         self, gradients: Gradients, factor: tf.Tensor, values: dict[int, tf.Tensor]
     ) -> None:
         steps = []
-        vectors: dict[tuple[int, ...], Gradient] = {}
+        vectors: dict[tuple[int, ...], tf.Tensor] = {}
         for key, packed in gradients.items():
             parts = self._step.parts_for(key)
             by_place = {int(place): value for place, value in unpack(packed, parts).items()}

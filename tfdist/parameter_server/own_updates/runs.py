@@ -53,6 +53,16 @@ class OwnUpdates:
         self._most = math.inf
         self._in_calls = 0
         self._has_ended = True
+        self._without: FlatVariables | None = None  # what there could be
+
+    def allow_flat(self, is_allowed: bool) -> None:
+        """Lets there be flat variables, as in the beginning, or none; before `prepare`."""
+        if is_allowed and self._without is not None:
+            self._servers.flat, self._without = self._without, None
+            self.forget_traces()
+        elif not is_allowed and self._without is None:
+            self._servers.flat, self._without = FlatVariables(), self._servers.flat
+            self.forget_traces()
 
     def forget_traces(self) -> None:
         """Lets functions be traced anew, when variables have moved."""
@@ -141,6 +151,7 @@ class OwnUpdates:
         """
         with self._lock:
             self._most = version
+        self.flat.in_use = False  # the model's variables have the values of the snapshot
         lost = [number for number in self._arrived if number > version]
         for number in lost:
             del self._arrived[number]

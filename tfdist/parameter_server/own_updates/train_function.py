@@ -28,6 +28,7 @@ from tfdist.parameter_server.own_updates.several_servers import SeveralServers
 from tfdist.parameter_server.pull import codec_of
 from tfdist.parameter_server.together import lists_to_flatten
 from tfdist.parameter_server.work_item import Made, WorkItem
+from tfdist.processes import callback_kinds
 from tfdist.step.model_optimizers import optimizers_of
 from tfdist.structures import Structure
 
@@ -40,14 +41,16 @@ class LeavingTrainFunction(TrainFunction):
     """
 
     why_chief: str | None = None
+    _is_watched = False
     _refused: Mapping[str, str] = types.MappingProxyType({})
     _function: OwnUpdatesFunction | None = None
     _kept: OwnUpdates | None = None
     _own: OwnUpdates | None = None
 
     def begin_fit(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-        """Notes whether a callback acts between two batches."""
+        """Notes whether a callback acts, or may look at weights, between two batches."""
         self._acting = next(filter(needs_chief.acts_in_batches, callbacks), None)
+        self._is_watched = any(map(callback_kinds.may_look_in_batches, callbacks))
 
     def _trace(self, source: Source, spec: Structure) -> None:
         self._own = None
@@ -58,6 +61,7 @@ class LeavingTrainFunction(TrainFunction):
             kept = self._kept = self._kept or self._make()
             if repr(spec) in self._refused:
                 raise needs_chief.NeedsChief(self._refused[repr(spec)])
+            kept.allow_flat(not self._is_watched)
             with self._noting(spec):
                 kept.prepare(spec)
             self.strategy.snapshots.note(kept.variables)

@@ -257,6 +257,9 @@ class ParameterServerStrategy(
         """Surrounds a run of `model`: "fit", "evaluate" or "predict" by `name`."""
         if name == "fit":
             self.report = StalenessReport()
+        # Callbacks look at the weights before the function begins: no update may be under way then.
+        if self._active is not None:
+            self._active.close()
         function = keras_hooks.function_for(self, model, name)
         outer = self._predicting
         self._predicting = function if isinstance(function, PredictFunction) else None
