@@ -147,6 +147,19 @@ def compensated(resolver):
     return max(float(np.abs(a - b).max()) for a, b in zip(before, model.get_weights()))
 
 
+def after_a_loss(strategy):
+    """The values of weights that a snapshot has restored, when the run has ended."""
+    with strategy.scope():
+        model = make_model()
+    model.fit(make_data().take(10), verbose=0)
+    own = model.train_function._kept
+    own.begin()
+    model.set_weights([np.full_like(value, 7.0) for value in model.get_weights()])
+    own.lose(0)  # what a snapshot calls when it has restored the variables
+    own.end()
+    return sorted({float(one) for value in model.get_weights() for one in value.flat})
+
+
 def main():
     """Writes how far the weights are from those of one device."""
     path, servers = sys.argv[1:]
@@ -156,6 +169,7 @@ def main():
             "at validation": [at_validation(s) for s in (strategy, tf.distribute.get_strategy())],
             "in batches": in_batches(strategy),
             "compensated": compensated(resolver),
+            "after a loss": after_a_loss(strategy),
         }
         strategy = tfdist.ParameterServerStrategy(resolver)  # it counts updates from zero
         with strategy.scope():

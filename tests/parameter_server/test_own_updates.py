@@ -185,6 +185,11 @@ def test_nothing_is_flat_where_a_callback_may_look_after_batches(looked_at, serv
 
 
 @_SERVERS
+def test_weights_that_a_snapshot_has_restored_are_kept(looked_at, servers):
+    assert looked_at(servers)["after a loss"] == [7.0]
+
+
+@_SERVERS
 def test_the_gradients_of_a_policy_are_those_that_are_used(looked_at, servers):
     assert looked_at(servers)["compensated"] == 0.0
 

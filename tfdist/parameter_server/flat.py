@@ -2,7 +2,7 @@
 
 Each operation of an update takes its time, however little it computes. A thousand small variables
 with Adam's averages are three thousand tensors to read and to assign; as flat variables they are
-three. Flat parameters are known from FSDP (Zhao et al., VLDB 2023), which has them for the exchange.
+three. FSDP has flat parameters for its exchange (Zhao et al., VLDB 2023).
 
 While flat variables are in use, they have the values, and the model's variables do not. So they are
 in use only while nobody else looks: workers train, and the chief waits.
