@@ -153,7 +153,6 @@ from tfdist.compat.trainer import (
 from tfdist.compat.variables import hook_additions, hook_variables
 
 __all__ = [
-    "decays",
     "mask_of",
     "set_mask",
     "CHIEF",
@@ -190,6 +189,7 @@ __all__ = [
     "connect_when",
     "counted_by_keras",
     "custom_gradients",
+    "decays",
     "default_seeds_kept",
     "exchanges",
     "flatten_layers",

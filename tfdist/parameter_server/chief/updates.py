@@ -210,8 +210,9 @@ class Updates:
                         else None
                         for i, variable in enumerate(parts)
                     ]
-                    changed = self._policies.compensates
-                    vectors = {} if changed else vectors_of(packed, ordered)
+                    # Where a policy has changed the gradients, the vectors have the old ones.
+                    is_old = self._policies.compensates
+                    vectors = {} if is_old else vectors_of(packed, ordered)
                     with applying(factor, flat, vectors):
                         finite.append(optimizer.apply_collected(ordered, parts))
                     constrain(optimizer.built_for)
