@@ -13,5 +13,8 @@ FLOAT32_SMALLEST = 1.1754944e-38
 MOST_SECONDS = 1e6
 """The longest time to wait, 11 days: operating systems count milliseconds in 32 bits."""
 
+LEAST_FOR_REDUCERS = 64 * 1024
+"""The bytes from which reducers sum a vector: shorter ones take few rounds between the workers."""
+
 MOST_DEVICES = 1024
 """The most devices, processes and servers on one machine."""

@@ -98,7 +98,7 @@ class Column:
             del options["balance"]
             return tfdist.ParameterServerStrategy(cluster, staleness=policy, **options)
         if self.reducers:
-            reducers_engine.SMALLEST_BYTES = 0
+            reducers_engine.LEAST_FOR_REDUCERS = 0
         if self.processes > 1:
             return tfdist.Strategy(self.strategy, **options)
         devices = [f"CPU:{index}" for index in range(self.devices)]

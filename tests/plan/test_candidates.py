@@ -224,3 +224,41 @@ def test_parameter_servers_wait_for_the_link_of_a_host_with_many_workers():
     found = made.predict(Candidate("parameter_server"), 8)
     assert found.step == pytest.approx(4 * SIZE * 1e-7)
     assert made.predict(Candidate("parameter_server"), 4).step < found.step / 4  # inside the host
+
+
+def with_reducers(made, workers, reducers):
+    """The exact choices of `multi_worker`: without and with reducers."""
+    every = [
+        made.predict(c, workers) for c in candidates.candidates(workers, made.machines, reducers)
+    ]
+    exact = [p for p in every if p.candidate.is_exact and not p.candidate.sharding]
+    return [p for p in exact if p.candidate.strategy == "multi_worker"]
+
+
+def test_reducers_are_compared_where_there_are_machines_for_them():
+    made = planner(1.25e7)
+    (alone,) = with_reducers(made, 4, 0)
+    ring, reduced = with_reducers(made, 4, 4)
+    assert ring == alone
+    assert reduced.candidate.code == 'tfdist.Strategy("multi_worker")  # tfdist run --reducers 4'
+    assert reduced.candidate.kinds == ("multi_worker", "reducers")
+    assert (ring.machines, reduced.machines) == (4, 8)
+    assert (ring.sent, reduced.sent) == (pytest.approx(1.5 * SIZE), SIZE)
+    assert reduced.step < ring.step
+    assert with_reducers(made, 4, 1)[1].step > ring.step
+    assert not with_reducers(made, 1, 4)
+
+
+def test_reducers_are_recommended_where_they_save_time():
+    made = planner(1.25e7)
+    pair = with_reducers(made, 8, 8)
+    assert candidates.best(pair).candidate.reducers == 8
+    slow = with_reducers(made, 8, 1)
+    assert candidates.best(slow).candidate.reducers == 0
+
+
+def test_short_messages_travel_between_the_workers_also_with_reducers():
+    short = [Message(1000, 1000, 1.0)]
+    made = dataclasses.replace(planner(1.25e7), messages=lambda compression, ranks: short)
+    ring, reduced = with_reducers(made, 4, 4)
+    assert (reduced.step, reduced.sent) == (ring.step, ring.sent)

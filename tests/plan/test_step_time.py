@@ -172,3 +172,20 @@ def test_workers_of_one_host_share_its_link_to_parameter_servers():
     link = Link(0.0, 1e-6)
     found = step_time.with_parameter_servers(PARTS, 1e6, 100, 100, link, shared=8)
     assert found == pytest.approx(8)
+
+
+@pytest.mark.parametrize(
+    ("per_host", "reducers", "times"),
+    [(1, 4, 1), (1, 8, 1), (1, 2, 2), (2, 4, 2), (2, 1, 4)],
+)
+def test_with_reducers_each_link_carries_a_message_once_or_its_share_of_all(
+    per_host, reducers, times
+):
+    machines = Machines(Link(0.5, 1e-6), per_host, costs=Costs(tensorflow=1e-7))
+    way = step_time.by_reducers(message(10, 1.0), 4, machines, reducers)
+    longer = collectives.factor("multi_worker", "sum by reducers", 4, 8)
+    assert longer > 1
+    assert way.busy == pytest.approx(10 * longer * times)
+    assert way.latency == pytest.approx(3 * 0.5)
+    assert way.sent == pytest.approx(1e7)
+    assert way.cores == pytest.approx(1.0)

@@ -44,6 +44,12 @@ Example:
 @click.option(
     "--ps", "servers", type=click.IntRange(1, _MOST), default=1, help="Parameter servers."
 )
+@click.option(
+    "--reducers",
+    type=click.IntRange(0, _MOST),
+    default=0,
+    help="Further machines that could only sum gradients.",
+)
 @click.option("--samples", type=click.IntRange(1, _MOST), help="Samples of an epoch.")
 @click.option("--price", type=Price(), help="Of a machine for an hour, such as 2.5/h.")
 @click.option("--memory", type=Size(), help="Of a device, such as 16GB: what does not fit is out.")

@@ -17,6 +17,8 @@ LOCAL: tuple[LocalSteps, ...] = (LocalSGD(8), DiLoCo(32), DiLoCo(30, fragments=3
 COMPRESSION = tuple(name for name in SECONDS_PER_BYTE if name != "dgc")
 # Those that go with local steps and an outer momentum: all elements are sent.
 _WITH_LOCAL = (None, "int8", "qsgd")
+# What others send is gathered, or so short that it does not go through reducers.
+_WITH_REDUCERS = (None, "fp16")
 # What the short table shows besides the best.
 _SHORT_COMPRESSION = (None, "fp16", "powersgd", "topk")
 
@@ -37,8 +39,14 @@ UPDATES = 20
 _LEAST_GAIN = 1.2
 
 
-def candidates(workers: int, machines: Machines) -> list[Candidate]:
-    """All choices for so many workers."""
+def candidates(workers: int, machines: Machines, reducers: int = 0) -> list[Candidate]:
+    """All choices for so many workers.
+
+    Args:
+        workers: the number of workers.
+        machines: what they run on.
+        reducers: how many other machines could be reducers.
+    """
     if workers == 1:
         return []
     hosts = machines.hosts(workers)
@@ -55,6 +63,8 @@ def candidates(workers: int, machines: Machines) -> list[Candidate]:
         # "gradients" is the same without accumulation.
         found += [Candidate(strategy, sharding=kind) for kind in ("optimizer", "parameters")]
         found += [Candidate(strategy, code, local) for local in LOCAL for code in _WITH_LOCAL]
+    if reducers:
+        found += [Candidate("multi_worker", c, reducers=reducers) for c in _WITH_REDUCERS]
     return [*found, Candidate("parameter_server")]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 # By strategy and operation: between two ranks, and between more. From docs/exchange_algorithms.md
-# (`make benchmark-collectives`). Gloo, which Horovod uses between CPUs, asks a peer for its data
-# after it has begun to send to that peer: so of two ranks that gather one sends after the other.
+# (`make benchmark-collectives`; with reducers `make benchmark-reduction-servers`, where buckets
+# have 4 MiB). Gloo, which Horovod uses between CPUs, asks a peer for its data after it has begun to
+# send to that peer: so of two ranks that gather one sends after the other.
 _FACTORS = {
     ("horovod", "gather"): (1.86, 1.0),
     ("horovod", "sum of a part"): (1.0, 1.4),
+    ("multi_worker", "sum by reducers"): (1.2, 1.2),
 }
 
 
@@ -16,7 +18,7 @@ def factor(strategy: str, operation: str, ranks: int, hosts: int) -> float:
 
     Args:
         strategy: the name of a backend.
-        operation: "gather", "sum of a part" (a reduce-scatter) or "sum".
+        operation: "gather", "sum of a part" (a reduce-scatter), "sum by reducers" or "sum".
         ranks: the number of ranks that exchange.
         hosts: on how many hosts they are; within one host the link hardly counts.
 

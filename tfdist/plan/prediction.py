@@ -25,6 +25,7 @@ class Candidate:
         local: how replicas train apart, or None.
         sharding: what is divided among the ranks, or None.
         exchange: "ring" or "hierarchical".
+        reducers: the number of processes that only sum, besides the workers.
     """
 
     strategy: str
@@ -32,6 +33,7 @@ class Candidate:
     local: LocalSteps | None = None
     sharding: str | None = None
     exchange: str = "ring"
+    reducers: int = 0
 
     @property
     def is_exact(self) -> bool:
@@ -43,7 +45,7 @@ class Candidate:
     def kinds(self) -> tuple[str, ...]:
         """What a model may not go with: its strategy, and its options, with values and without."""
         given = (f"{name}={value}" for name, value in self.options.items())
-        return self.strategy, *self.options, *given
+        return self.strategy, *self.settings, *given
 
     @property
     def options(self) -> dict[str, str]:
@@ -59,10 +61,16 @@ class Candidate:
         return given
 
     @property
+    def settings(self) -> dict[str, str]:
+        """The options, and what `tfdist run` is given."""
+        return self.options | ({"reducers": str(self.reducers)} if self.reducers else {})
+
+    @property
     def code(self) -> str:
         """The line of code that makes the strategy."""
         options = "".join(f", {name}={value}" for name, value in self.options.items())
-        return f'tfdist.Strategy("{self.strategy}"{options})'
+        line = f'tfdist.Strategy("{self.strategy}"{options})'
+        return f"{line}  # tfdist run --reducers {self.reducers}" if self.reducers else line
 
 
 def _written(local: LocalSteps) -> str:
@@ -88,7 +96,8 @@ class Prediction:
         efficiency: samples per second, divided by those of one device times the workers.
         sent: the bytes that a worker sends in a step; the mean where steps differ.
         memory: bytes of weights, gradients, slots and activations of a worker.
-        machines: the number of machines, with those of parameter servers and their chief.
+        machines: the number of machines, with those of parameter servers and their chief, and of
+            reducers.
     """
 
     candidate: Candidate
@@ -173,7 +182,7 @@ class Planner:
         hosts = self.machines.hosts(workers)
         # Workers of one host reach parameter servers over that host's own link: all are there.
         is_apart = candidate.strategy == "parameter_server" and hosts > 1
-        return hosts + self.servers + 1 if is_apart else hosts
+        return hosts + (self.servers + 1 if is_apart else 0) + candidate.reducers
 
     def _memory(self, candidate: Candidate, workers: int, samples: float) -> float:
         messages = self.messages(candidate.compression, workers) if candidate.compression else []
@@ -203,7 +212,9 @@ class Planner:
             return sum(parts), 0.0
         messages = self.messages(candidate.compression, workers)
         carried = [
-            step_time.carriage(
+            step_time.by_reducers(message, workers, self.machines, candidate.reducers)
+            if candidate.reducers and message.is_for_reducers
+            else step_time.carriage(
                 message, workers, self.machines, candidate.exchange, candidate.strategy
             )
             for message in messages

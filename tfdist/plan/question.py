@@ -29,6 +29,7 @@ class Question:
         workers: numbers of workers; None for some up to 32, or up to the cluster's.
         strong: whether the batch is divided among the workers.
         servers: the number of parameter servers.
+        reducers: the number of further machines that could be reducers.
         samples: of an epoch; None if they are not known.
         price: of a machine for an hour; None if it is not known.
         memory: the bytes of a device; None for no bound.
@@ -46,6 +47,7 @@ class Question:
     workers: Sequence[int] | None = None
     strong: bool = False
     servers: int = 1
+    reducers: int = 0
     samples: int | None = None
     price: float | None = None
     memory: float | None = None
@@ -114,7 +116,7 @@ def answer(question: Question) -> Answer:
     predictions = [
         planner.predict(candidate, count)
         for count in counts
-        for candidate in candidates.candidates(count, machines)
+        for candidate in candidates.candidates(count, machines, question.reducers)
         if not any(kind in candidate.kinds for kind in found.refused)
     ]
     alone = planner.alone()

@@ -22,6 +22,8 @@ from tfdist.plan.workload import Message
 
 # As many operations of a step as tfdist's engines have under way.
 UNDER_WAY = 8
+# The number of the sum, a piece to a reducer, and its sum back.
+ROUNDS_OF_REDUCERS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,33 @@ def carriage(
         sent,
         cores,
         0.0 if is_gathered else sent * link.beta,
+    )
+
+
+def by_reducers(message: Message, ranks: int, machines: Machines, reducers: int) -> Carriage:
+    """How a message travels that reducers sum, each on a machine of its own.
+
+    Each worker sends it once and receives the sum. The link of a host carries what its workers
+    send, that of a reducer its part of what all workers send.
+
+    Args:
+        message: what each rank hands in.
+        ranks: the number of workers.
+        machines: what the workers run on.
+        reducers: the number of reducers.
+    """
+    shared = max(min(machines.per_host, ranks), ranks / reducers)
+    hosts = machines.hosts(ranks) + reducers
+    longer = collectives.factor("multi_worker", "sum by reducers", ranks, hosts)
+    on_link = longer * shared * message.payload * machines.link.beta
+    direct = carriage(message, ranks, machines, "ring", "multi_worker")
+    cores = direct.cores * message.payload / direct.sent
+    return dataclasses.replace(
+        direct,
+        busy=max(on_link, cores),
+        latency=ROUNDS_OF_REDUCERS * message.exchanges * machines.link.alpha,
+        sent=message.payload,
+        cores=cores,
     )
 
 

@@ -41,7 +41,7 @@ def as_data(predictions: Sequence[Prediction], epoch: Epoch) -> list[dict[str, A
             "workers": p.workers,
             "machines": p.machines,
             "strategy": p.candidate.strategy,
-            **p.candidate.options,
+            **p.candidate.settings,
             "code": p.candidate.code if p.workers > 1 else None,
             "exact": p.candidate.is_exact,
             "step_seconds": p.step,
@@ -72,7 +72,7 @@ def as_text(predictions: Sequence[Prediction], epoch: Epoch) -> list[str]:
 
 def _cells(prediction: Prediction, epoch: Epoch) -> tuple[str, ...]:
     p = prediction
-    options = ", ".join(f"{name}={value}" for name, value in p.candidate.options.items())
+    options = ", ".join(f"{name}={value}" for name, value in p.candidate.settings.items())
     cells = [
         str(p.workers),
         options.replace("tfdist.", ""),

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Literal
 
+from tfdist.limits import LEAST_FOR_REDUCERS
+
 # An update is at most this part of a step, whatever the constants of `Costs` say.
 _LARGEST_UPDATE = 0.5
 
@@ -89,6 +91,12 @@ class Message:
     exchanges: int = 1
     compressor: str | None = None
     has_residual: bool = False
+
+    @property
+    def is_for_reducers(self) -> bool:
+        """Whether reducers sum it, where there are some."""
+        is_long = self.payload >= self.exchanges * LEAST_FOR_REDUCERS
+        return self.aggregation == "sum" and is_long
 
 
 @dataclasses.dataclass(frozen=True)

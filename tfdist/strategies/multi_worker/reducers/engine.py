@@ -9,12 +9,10 @@ import tensorflow as tf
 from tfdist.engines.contract import Value
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import check_unconditional
+from tfdist.limits import LEAST_FOR_REDUCERS
 from tfdist.strategies.multi_worker.engine import CollectivesEngine
 from tfdist.strategies.multi_worker.reducers.exchange import DTYPES
 from tfdist.strategies.multi_worker.reducers.exchanges import exchanges_of
-
-# Fewer bytes travel as without reducers: they take few rounds there, and no time on the link.
-SMALLEST_BYTES = 64 * 1024
 
 
 class ReducersEngine(CollectivesEngine):
@@ -50,7 +48,7 @@ class ReducersEngine(CollectivesEngine):
             return False
         if value.dtype not in DTYPES or not value.shape.is_fully_defined():
             return False
-        return value.shape.num_elements() * value.dtype.size >= SMALLEST_BYTES
+        return value.shape.num_elements() * value.dtype.size >= LEAST_FOR_REDUCERS
 
     def _sum_by_reducers(self, value: tf.Tensor) -> tf.Tensor:
         """The sum; its gradient is the gradients' sum."""
