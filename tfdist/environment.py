@@ -18,6 +18,9 @@ ELASTIC_HOST = "TFDIST_ELASTIC_HOST"
 JOURNAL = "TFDIST_JOURNAL"
 """In a process of an elastic job, the path of the file that ranks that are started later follow."""
 
+REDUCERS = "TFDIST_REDUCERS"
+"""Under `horovodrun`, how many of the ranks, the last ones, only sum gradients."""
+
 REPLAY = "TFDIST_REPLAY"
 """The path of the record that a script follows instead of training anew."""
 

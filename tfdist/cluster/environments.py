@@ -113,6 +113,8 @@ def choose_strategy(
     if environment.REPLAY in environ:
         return "parameter_server", f"a record is replayed ({environment.REPLAY} is set)"
     launch = describe(environ)
+    if environment.REDUCERS in environ:
+        return "multi_worker", f"some ranks only sum ({environment.REDUCERS} is set)"
     if launch.launcher in _HOROVOD_LAUNCHERS:
         variable = _NUMBERED[launch.launcher][0]
         if horovod_installed:

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 from typing_extensions import Unpack
 
-from tfdist import compat
-from tfdist.arguments import check_bool
+from tfdist import compat, environment
+from tfdist.arguments import check_bool, shown
 from tfdist.cluster import describe
 from tfdist.elastic import membership
 from tfdist.engines.processes import Processes
@@ -168,8 +168,15 @@ def connected(
 
     Raises:
         ImportError: when Horovod is not installed or was built for another TensorFlow.
-        ValueError: when a launcher that Horovod does not know has started several processes.
+        ValueError: when a launcher that Horovod does not know has started several processes, and
+            when some of the ranks are to be reducers.
     """
+    if environment.REDUCERS in os.environ:
+        raise ValueError(
+            "Reducers sum what workers of the strategy 'multi_worker' send. Leave the strategy to "
+            f"'auto', or {environment.REDUCERS} out. "
+            f"Received: {environment.REDUCERS}={shown(os.environ[environment.REDUCERS])}"
+        )
     hvd = horovod(options)
     hvd.init(process_sets=process_sets)
     _check_size(hvd)

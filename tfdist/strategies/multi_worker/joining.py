@@ -6,8 +6,10 @@ import os
 
 import tensorflow as tf
 
+from tfdist import environment
 from tfdist.cluster import Cluster, describe, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
+from tfdist.strategies.multi_worker.reducers.under_horovodrun import cluster_with_reducers
 
 _joined: list[Cluster] = []
 _meshes: list[Cluster] = []
@@ -52,6 +54,8 @@ def join(cluster: Cluster, for_mesh: bool = False) -> bool:
 def cluster_of_process() -> Cluster | None:
     """The cluster that the environment describes; None for a process on its own."""
     launch = describe()
+    if environment.REDUCERS in os.environ:
+        return cluster_with_reducers(launch)
     cluster = launch.cluster or Cluster.from_environment()
     if cluster is None and launch.size > 1:
         raise ValueError(
