@@ -81,6 +81,7 @@ _OF_PATH = {
     "parameter_server/test_flat.py": "graph",
     "parameter_server/test_lost.py": "graph",
     "parameter_server/test_notes.py": "graph",
+    "parameter_server/test_pace.py": "graph",
     "parameter_server/test_pipelines.py": "graph",
     "parameter_server/test_snapshot_options.py": "graph",
     "parameter_server/test_sources.py": "graph",

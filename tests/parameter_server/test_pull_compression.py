@@ -125,9 +125,9 @@ def test_a_call_has_many_updates_where_the_first_of_them_is_not_compressed():
     for differences, expected in ((False, 1), (True, 16)):
         pace = Pace(1, differences)
         for _ in range(50):
-            pace.note(1, 10.0)
-        assert pace.size(None) == expected
-        assert pace.size(4) <= 4
+            pace.note(0, 1, 10.0)
+        assert pace.size(0, None) == expected
+        assert pace.size(0, 4) <= 4
 
 
 REFUSED = {

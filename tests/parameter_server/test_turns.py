@@ -13,21 +13,21 @@ def turns(workers=2, may_start=lambda ahead, under_way: True, lost=(), **limits)
 
 def finish(counts, worker, items):
     for _ in range(items):
-        counts.begin()
+        counts.begin(0)
         counts.finish(worker)
 
 
 def test_the_budget_is_divided_into_items_of_which_the_last_may_be_smaller():
     counts = turns(budget=8, per_item=3, first_item=1)
-    assert [counts.begin() for _ in range(4)] == [1, 3, 3, 1]
+    assert [counts.begin(0) for _ in range(4)] == [1, 3, 3, 1]
     assert not counts.is_something_left_for(0)
 
 
 def test_batches_that_were_not_taken_can_be_taken_again():
     counts = turns(budget=4, per_item=4, first_item=4)
-    assert counts.begin() == 4
+    assert counts.begin(0) == 4
     counts.give_back(3)
-    assert counts.begin() == 3
+    assert counts.begin(0) == 3
 
 
 @pytest.mark.parametrize("absent", ["lost", "without data"])
@@ -55,7 +55,7 @@ def test_who_is_not_there_is_waited_for_by_nobody_and_comes_back_level(absent):
 def test_a_run_is_over_when_nothing_is_under_way_and_nothing_can_come():
     counts = turns(budget=1)
     assert not counts.is_over()
-    counts.begin()
+    counts.begin(0)
     assert not counts.is_over()
     counts.drop()
     assert counts.is_over()

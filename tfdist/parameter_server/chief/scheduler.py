@@ -203,7 +203,7 @@ class Scheduler:
             while not self._closed and self._error is None:
                 if self._turns.is_something_left_for(worker):
                     if self._turns.may_begin(worker):
-                        return self._turns.begin()
+                        return self._turns.begin(worker)
                     if not waited:
                         waited = True
                         self._on_wait(worker)

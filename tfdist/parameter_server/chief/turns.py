@@ -18,8 +18,8 @@ class Limits:
         per_item: the number of batches in a work item.
         first_item: the number of batches in the first work item.
         max_pending: the number of work items that may be under way at a time.
-        size: how many batches the next work item should have, given how many are left. None for
-            `first_item` and `per_item`.
+        size: how many batches the next work item should have. The arguments: the index of the
+            worker, and how many batches are left. None for `first_item` and `per_item`.
     """
 
     may_start: Callable[[int, int], bool]
@@ -27,7 +27,7 @@ class Limits:
     per_item: int
     first_item: int
     max_pending: int
-    size: Callable[[int | None], int] | None = None
+    size: Callable[[int, int | None], int] | None = None
 
 
 class Turns:
@@ -77,11 +77,11 @@ class Turns:
 
     # Events
 
-    def begin(self) -> int:
+    def begin(self, worker: int) -> int:
         """Notes that a worker begins. Returns how many batches it may take."""
         self._under_way += 1
         size = self._limits.size
-        wanted = next(self._sizes) if size is None else size(self._left)
+        wanted = next(self._sizes) if size is None else size(worker, self._left)
         if self._left is not None:
             wanted = min(wanted, self._left)
             self._left -= wanted

@@ -178,7 +178,7 @@ class OwnUpdates:
             data = batches[0].data
             with self._in_call():
                 made = self._function(call, item.worker, first, len(batches), seeds, data)
-            self.pace.note(len(batches), time.perf_counter() - start)
+            self.pace.note(item.worker, len(batches), time.perf_counter() - start)
             with self._lock:
                 if item.call is None:
                     return

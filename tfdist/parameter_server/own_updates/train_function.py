@@ -109,9 +109,9 @@ class LeavingTrainFunction(TrainFunction):
             return limits
         return dataclasses.replace(limits, size=self._size)
 
-    def _size(self, left: int | None) -> int:
+    def _size(self, worker: int, left: int | None) -> int:
         """How many batches the next work item should have."""
-        return 1 if self._own is None else self._own.pace.size(left)
+        return 1 if self._own is None else self._own.pace.size(worker, left)
 
     def _compute(self, item: WorkItem, read: Callable[[WorkItem], None]) -> None:
         if self._own is None:
