@@ -7,6 +7,8 @@
   link of limited speed, and the model is so large, and the workers so many, that the servers' links
   are the limit.
 
+Where TensorFlow's loop fails, the table says so; it is not tried again.
+
 A round is an epoch, and takes some seconds at least: at its end workers wait for the last one.
 
 The peer is TensorFlow's own loop, as in parameter_server.py, with the same pause and model.
@@ -41,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--pause", type=float, default=0.4, help="seconds, in each step")
     parser.add_argument("--servers", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--rate", default="100mbit", help="of each host's link, as `tc` writes it")
-    parser.add_argument("--hosts", type=int, default=8, help="workers, with several servers")
+    parser.add_argument("--hosts", type=int, default=16, help="workers, with several servers")
     parser.add_argument("--width", type=int, default=512, help="of the layers, with servers")
     parser.add_argument("--steps", type=int, default=50, help="of each worker in a round")
     help_of_updates = "in a round for one server; with n servers n times as many"
@@ -109,7 +111,13 @@ def with_servers(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         given = {"layers": 8, "width": arguments.width, "batch": 16, "pause": 0.0}
         given["steps"] = arguments.updates * servers
         start = on_hosts(arguments.hosts, servers, arguments.rate)
-        updates = measure(arguments, system, given, start)
+        try:
+            updates = measure(arguments, system, given, start)
+        except RuntimeError as error:
+            if system == "tfdist":
+                raise
+            print(error, file=sys.stderr)
+            updates = []
         found.append({"system": system, "servers": servers, "updates": updates})
         print(found[-1], file=sys.stderr, flush=True)
     return found
@@ -125,6 +133,9 @@ def table(found: list[dict[str, Any]], count: str, arguments: argparse.Namespace
         cells = [str(number)]
         for system in arguments.systems:
             of_system = {r[count]: r["updates"] for r in found if r["system"] == system}
+            if not of_system[number]:
+                cells += ["failed", "–"]
+                continue
             first = statistics.median(of_system[getattr(arguments, count)[0]])
             cells.append(tables.with_quartiles(of_system[number], ".2f"))
             cells.append(f"{statistics.median(of_system[number]) / first:.2f}")
