@@ -133,12 +133,12 @@ def table(found: list[dict[str, Any]], count: str, arguments: argparse.Namespace
         cells = [str(number)]
         for system in arguments.systems:
             of_system = {r[count]: r["updates"] for r in found if r["system"] == system}
-            if not of_system[number]:
-                cells += ["failed", "–"]
-                continue
-            first = statistics.median(of_system[getattr(arguments, count)[0]])
-            cells.append(tables.with_quartiles(of_system[number], ".2f"))
-            cells.append(f"{statistics.median(of_system[number]) / first:.2f}")
+            first, own = of_system[getattr(arguments, count)[0]], of_system[number]
+            cells.append(tables.with_quartiles(own, ".2f") if own else "failed")
+            is_known = bool(first and own)
+            cells.append(
+                f"{statistics.median(own) / statistics.median(first):.2f}" if is_known else "–"
+            )
         rows.append(cells)
     return tables.table(head, rows)
 
