@@ -114,6 +114,7 @@ _OF_PATH = {
     "strategies/test_horovods_optimizer.py": "job",
     "tensor_parallel": "job",
     "test_clocks.py": "pure",
+    "test_files_to_write.py": "pure",
     "test_arguments.py": "graph",
     "test_control_groups.py": "pure",
     "test_benchmarks.py": "bench",

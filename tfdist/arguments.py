@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import tempfile
 from collections.abc import Mapping
 
 _LONGEST_SHOWN = 200
@@ -25,7 +26,10 @@ def check_path(name: str, value: object) -> None:
 
 
 def why_unwritable(path: str | os.PathLike) -> str:
-    """Why no file can be written at `path`; "" if one can. A file that is there stays as it is."""
+    """Why no file can be written at `path`, and beside it first; "" if it can.
+
+    A file that is there stays as it is.
+    """
     file = pathlib.Path(path)
     is_new = not file.exists()
     try:
@@ -33,6 +37,8 @@ def why_unwritable(path: str | os.PathLike) -> str:
             pass
         if is_new:
             file.unlink()
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.realpath(path))):
+            pass
     except OSError as error:
         return error.strerror or str(error)
     return ""

@@ -119,7 +119,8 @@ class First(keras.callbacks.Callback):
         self._compare_data()
         self._begin("on_epoch_end")
         if logs is not None:
-            logs.update(self._shared.strategy.epoch_logs())
+            added = self._shared.strategy.epoch_logs()
+            logs.update({name: value for name, value in added.items() if name not in logs})
         self._succeed(self._epoch)
         self._shared.saved.begin(epoch, logs or {})
 

@@ -1,0 +1,53 @@
+"""Whether a file can be written is known before training: also the one beside it, written first."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from tfdist.arguments import problem_with_file, why_unwritable
+
+NOBODY = 65534
+ASKS = """
+import os, sys
+from tfdist.arguments import why_unwritable
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setuid({nobody})
+print(why_unwritable(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def folder():
+    """A folder of the tests' user that others may read."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        os.chmod(path, 0o755)
+        yield path
+
+
+def test_a_file_that_can_be_written_stays_as_it_was(tmp_path):
+    path = tmp_path / "old"
+    path.write_text("old")
+    assert why_unwritable(path) == "" == why_unwritable(tmp_path / "new")
+    assert [file.name for file in tmp_path.iterdir()] == ["old"]
+    assert path.read_text() == "old"
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    assert why_unwritable(tmp_path) == "Is a directory"
+    error = problem_with_file("report", "path", tmp_path / "missing" / "file")
+    assert "No such file or directory. Received: path='" in str(error)
+
+
+def test_an_old_file_in_a_folder_that_takes_no_new_one_is_refused(folder):
+    path = os.path.join(folder, "old")
+    with open(path, "w"):
+        os.chmod(path, 0o666)
+    os.chmod(folder, 0o555 if os.geteuid() else 0o755)
+    command = [sys.executable, "-c", ASKS.format(nobody=NOBODY), path]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    found = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert found.stdout == "Permission denied\n"
