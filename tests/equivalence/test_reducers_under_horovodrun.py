@@ -19,7 +19,7 @@ def test_workers_train_what_one_device_trains(tmp_path):
     command = (program, *options, SCRIPT, str(tmp_path), "2")
     run([command], [environment(TFDIST_REDUCERS="2")])
     found = [dict(np.load(file)) for file in sorted(tmp_path.glob("*.npz"))]
-    assert [rank.pop("exchanges") > 0 for rank in found] == [True, True]
+    assert [rank.pop("exchanges") >= 2 for rank in found] == [True, True]
     model = reducers.model_of()
     reducers.fit(model)
     for rank in found:

@@ -45,7 +45,6 @@ _USUAL = {
     "balance": ("multi_worker-2",),
     "data": ("horovod-2",),
     "decisions": ("horovod-2",),
-    "engines.medium_sums": ("multi_worker-3",),
     "files": ("multi_worker-2",),
     "hosts": ("multi_worker-2x2",),
     "local_callbacks": ("multi_worker-2",),

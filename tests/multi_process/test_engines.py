@@ -1,7 +1,5 @@
 """The engines of several processes carry tensors as their contract says."""
 
-import numpy as np
-
 from tests.multi_process.checks import assert_sums_of_gradients
 from tests.multi_process.jobs import ALL, MULTI_WORKER, PAIRS, scenario
 from tests.multi_process.scenarios import engines
@@ -40,23 +38,6 @@ def test_small_sums_that_cannot_be_gathered_travel_in_a_ring(found):
     for rank in found:
         for parts in rank.values():
             assert parts == [expected] * len(parts)
-
-
-@scenario(engines.medium_sums, (*MULTI_WORKER, "multi_worker-3", "multi_worker-2x2"))
-def test_sums_of_some_kilobytes_travel_in_parts_between_more_than_two(found):
-    replicas = sum(len(rank[2048]["sums"]) for rank in found)
-    in_hosts = replicas > len(found)  # which exchange with one operation for each host
-    for length, way in engines.MEDIUM.items():
-        expected = sum(engines.own_of(replica, length) for replica in range(replicas))
-        for rank in found:
-            for total, gradient in zip(rank[length]["sums"], rank[length]["gradients"]):
-                np.testing.assert_array_equal(total, expected)
-                np.testing.assert_array_equal(gradient, 2 * replicas * expected)
-            told = " ".join(rank[length]["operations"])
-            in_parts = way == "parts" and replicas > 2
-            if not in_hosts:
-                assert ("AllToAll" in told) == in_parts, told
-                assert ("Gather" in told) == (in_parts or way == "gather"), told
 
 
 @scenario(engines.swaps, ALL)

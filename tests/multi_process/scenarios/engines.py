@@ -59,39 +59,6 @@ def small_sums(here):
     }
 
 
-# Vectors that are gathered, that travel in parts, and that travel in a ring between more than two.
-MEDIUM = {2048: "gather", 2049: "parts", 30_001: "parts", 32_768: "parts", 32_769: "ring"}
-
-
-def own_of(replica, length):
-    """What a replica hands in; the sums are exact."""
-    return np.arange(length, dtype="float32") % 97 + 100 * replica
-
-
-def medium_sums(here):
-    """By length: the sums, the gradient of their squares, and what TensorFlow is told to do."""
-    strategy = here.strategy
-    found = {}
-    for length in MEDIUM:
-
-        def total(length=length):
-            own = tf.range(float(length)) % 97 + 100.0 * static_id()
-            with tf.GradientTape() as tape:
-                tape.watch(own)
-                (found,) = all_reduce([tf.reshape(own, [length, 1])])
-                square = tf.reduce_sum(found * found)
-            return found[:, 0], tape.gradient(square, own)
-
-        step = tf.function(lambda total=total: strategy.run(total), autograph=False)
-        results = [strategy.experimental_local_results(result) for result in step()]
-        sums, gradients = ([part.numpy() for part in parts] for parts in results)
-        graph = step.get_concrete_function().graph.as_graph_def()
-        nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-        operations = {node.op for node in nodes if node.op.startswith("Collective")}
-        found[length] = {"sums": sums, "gradients": gradients, "operations": sorted(operations)}
-    return found
-
-
 def swaps(here):
     """By pair of ranks, what a rank gets from the other one; nothing if it is not in the pair.
 

@@ -18,9 +18,6 @@ from tfdist.engines.replica_context import (
 
 # To gather so few bytes is faster than a ring on links from 100 Mbit/s on, for 2 to 8 replicas.
 SMALL_BYTES = 8 * 1024
-# Up to so many bytes, fewer rounds than a ring's are faster for 3 to 8 replicas.
-MEDIUM_BYTES = 128 * 1024
-_IN_PARTS = (tf.float32, tf.float64)
 # What TensorFlow's gather can carry.
 _GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 
@@ -40,23 +37,14 @@ class CollectivesEngine(ReplicaContextEngine):
         gathered: tensors of at most so many bytes are gathered, and summed by each replica. A ring
             of N replicas gathers in N - 1 rounds, and sums in 2(N - 1). So small sums take half of
             the time, and more bytes (benchmarks/small_sums.py).
-        in_parts: longer tensors of at most so many bytes travel in parts: each replica sums one
-            part, which the others gather. So N replicas need N rounds, and no more bytes than in a
-            ring.
     """
 
     def __init__(
-        self,
-        processes: Processes,
-        largest_message: int,
-        on_cpus: bool,
-        gathered: int = 0,
-        in_parts: int = 0,
+        self, processes: Processes, largest_message: int, on_cpus: bool, gathered: int = 0
     ):
         super().__init__(processes, largest_message)
         self.runs_beside_steps = on_cpus and processes.size > 1
         self._gathered = gathered
-        self._in_parts = in_parts
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
         """The sums; of half precision, with more than two replicas, in float32.
@@ -66,38 +54,23 @@ class CollectivesEngine(ReplicaContextEngine):
         """
         if self.replicas == 1:
             return list(values)
-        short: dict[int, Value] = {}
-        for place, value in enumerate(values):
-            if self._is_small(value):
-                short[place] = self._summed(value, self._sum_of_gathered)
-            elif self._is_medium(value):
-                short[place] = self._summed(value, self._sum_in_parts)
+        small = {p: self._sum_of_small(v) for p, v in enumerate(values) if self._is_small(v)}
         others = [
             _with_a_row(value) if isinstance(value, tf.IndexedSlices) else value
             for place, value in enumerate(values)
-            if place not in short
+            if place not in small
         ]
         sums = iter(with_sums_of_halves(self, others, super().all_reduce))
-        return [short[p] if p in short else next(sums) for p in range(len(values))]
+        return [small[p] if p in small else next(sums) for p in range(len(values))]
 
     def _is_small(self, value: Value) -> bool:
-        size = self._size(value, _GATHERED)
-        # A ring in which some replicas have no part of the sum takes fewer rounds.
-        return size is not None and size[0] >= self.replicas and size[1] <= self._gathered
-
-    def _is_medium(self, value: Value) -> bool:
-        size = self._size(value, _IN_PARTS)
-        # Between two replicas a ring has two rounds, too.
-        return self.replicas > 2 and size is not None and size[1] <= self._in_parts
-
-    def _size(self, value: Value, dtypes: Sequence[tf.DType]) -> tuple[int, int] | None:
-        """The elements and bytes of a dense tensor; None for others, and where replicas wait."""
         if isinstance(value, tf.IndexedSlices) or not value.shape.is_fully_defined():
-            return None
-        if value.dtype not in dtypes or self._blocks():
-            return None
+            return False
+        if value.dtype not in _GATHERED or self._blocks():
+            return False
         elements = value.shape.num_elements()
-        return elements, elements * value.dtype.size
+        # A ring in which some replicas have no part of the sum takes fewer rounds.
+        return elements >= self.replicas and elements * value.dtype.size <= self._gathered
 
     @staticmethod
     def _blocks() -> bool:
@@ -114,26 +87,17 @@ class CollectivesEngine(ReplicaContextEngine):
                 "Received: an eager step of several devices"
             )
 
-    def _summed(self, value: tf.Tensor, sum_of: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    def _sum_of_small(self, value: tf.Tensor) -> tf.Tensor:
         """The sum, in the same order on all replicas; its gradient is the gradients' sum."""
 
         @tf.custom_gradient
         def summed(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             check_unconditional()
-            return sum_of(value), lambda of_sum: self._summed(of_sum, sum_of)
+            strategy = tf.distribute.get_strategy()
+            rows = compat.gather(strategy, static_id(), value[None])
+            return sum_of_rows(tf.ensure_shape(rows, [None, *value.shape])), self._sum_of_small
 
         return summed(tf.convert_to_tensor(value))
-
-    @staticmethod
-    def _sum_of_gathered(value: tf.Tensor) -> tf.Tensor:
-        rows = compat.gather(tf.distribute.get_strategy(), static_id(), value[None])
-        return sum_of_rows(tf.ensure_shape(rows, [None, *value.shape]))
-
-    def _sum_in_parts(self, value: tf.Tensor) -> tf.Tensor:
-        vector = tf.reshape(value, [-1])
-        length = vector.shape[0]
-        own = self.reduce_scatter(tf.pad(vector, [[0, -length % self.replicas]]))
-        return tf.reshape(self.all_gather_parts(own)[:length], value.shape)
 
     def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
         """The rows for this replica, in one operation."""

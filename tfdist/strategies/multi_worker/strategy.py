@@ -15,11 +15,7 @@ from tfdist.elastic import membership
 from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
-from tfdist.strategies.multi_worker.engine import (
-    MEDIUM_BYTES,
-    SMALL_BYTES,
-    CollectivesEngine,
-)
+from tfdist.strategies.multi_worker.engine import SMALL_BYTES, CollectivesEngine
 from tfdist.strategies.multi_worker.hosts import are_cpus, hosts_of
 from tfdist.strategies.multi_worker.joining import (
     cluster_of,
@@ -118,9 +114,8 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         processes = OneProcess() if cluster is None else _Workers(self, cluster)
         # TensorFlow's ring is slow with tensors of many megabytes.
         on_cpus = are_cpus(self)
-        chosen = common.exchange != "ring" and on_cpus
-        gathered, in_parts = (SMALL_BYTES, MEDIUM_BYTES) if chosen else (0, 0)
-        engine = CollectivesEngine(processes, common.bucket_bytes, on_cpus, gathered, in_parts)
+        gathered = SMALL_BYTES if common.exchange != "ring" and on_cpus else 0
+        engine = CollectivesEngine(processes, common.bucket_bytes, on_cpus, gathered)
         if reducers:
             engine = ReducersEngine(processes, common.bucket_bytes, gathered, reducers)
         engine.hosts = hosts_of(self, engine, common.exchange)
