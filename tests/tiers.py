@@ -63,7 +63,7 @@ _OF_PATH = {
     "equivalence/test_job.py": "job",
     "equivalence/test_launchers.py": "job",
     "equivalence/test_reducers.py": "job",
-    "equivalence/test_reducers_under_horovodrun.py": "job",
+    "equivalence/test_reducers_by_launchers.py": "job",
     "equivalence/test_sharding.py": "graph job",
     "examples": "page",
     "examples/test_manifest_schemas.py": "pure",

@@ -1,4 +1,4 @@
-"""What `test_reducers_under_horovodrun.py` starts: gradients that are long enough for reducers."""
+"""What `test_reducers_by_launchers.py` starts: gradients that are long enough for reducers."""
 
 import pathlib
 import sys
