@@ -93,6 +93,11 @@ class ShardedSource(SourceBase):
                     self._owners[shard] = shard
         return self
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether shards give as many batches to an epoch as their workers have time for."""
+        return not self._shards.in_turn
+
     def take(self, worker: int) -> Batch | None:
         """The next batch of the worker's shard; after its end, of a shard that nobody reads."""
         while (shard := self._shard_of(worker)) is not None:

@@ -18,10 +18,16 @@ class Source(Protocol):
         on_workers: whether the workers read the data; an error in the data then counts as theirs.
         gives_iterators: whether a batch is an iterator, from which the worker takes the data in the
             same function that computes: each call of a function is a message of its own.
+        is_shared: whether a worker may take batches that another one has not taken, also while that
+            one is there.
     """
 
     on_workers: bool
     gives_iterators: bool
+
+    @property
+    def is_shared(self) -> bool:
+        """As above."""
 
     def take(self, worker: int) -> Batch | None:
         """The next batch for `worker`; None if none is left. Called under the worker's device."""
@@ -41,6 +47,11 @@ class SourceBase:
 
     on_workers = False
     gives_iterators = False
+
+    @property
+    def is_shared(self) -> bool:
+        """All workers are given batches of the same data."""
+        return True
 
     def leave(self, worker: int) -> None:
         """Does nothing: nothing is kept for a worker."""

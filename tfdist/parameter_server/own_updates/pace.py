@@ -7,9 +7,10 @@ import threading
 from tfdist.parameter_server.own_updates.ledger import MOST
 
 # Each call costs the chief some milliseconds. So that this does not grow with the workers, some
-# call ends every half second, whoever made it. The progress bar moves then.
+# call ends every half second, whoever made it. The progress bar moves then. But a worker that
+# becomes slow in a long call keeps an epoch waiting.
 _BETWEEN_ENDS = 0.5
-_LONGEST = 2.0
+_LONGEST = 1.0
 # At the end of an epoch workers wait for the last one. This is no longer than calls cost otherwise.
 _SHORTEST = 0.1
 
@@ -18,21 +19,24 @@ _LEAST_WITH_DIFFERENCES = 16
 
 
 class Pace:
-    """Chooses so many updates that of all workers' calls one ends about every half second.
+    """Chooses so many updates that of all workers' calls one should end every half second.
 
-    A call takes two seconds at most. Near the end of an epoch, a worker that is ready takes its
-    share of what is left, by its speed: Polychronopoulos and Kuck, "Guided Self-Scheduling" (IEEE
-    Transactions on Computers C-36(12), 1987), with the weights of Hummel et al., "Load-Sharing in
-    Heterogeneous Systems via Weighted Factoring" (SPAA 1996). But no calls are shorter than a tenth
+    A call should take a second at most. Where workers share the batches of an epoch, each takes
+    half of its share of what is left, by its speed, as in Hummel et al., "Load-Sharing in
+    Heterogeneous Systems via Weighted Factoring" (SPAA 1996); but no calls are shorter than a tenth
     of a second.
 
     Args:
         workers: the number of workers.
         differences: whether workers are sent differences of the weights: then a call has at least
             16 updates, while so many batches are left.
+
+    Attributes:
+        shares: whether a worker may take the batches that another one has not taken.
     """
 
     def __init__(self, workers: int, differences: bool = False):
+        self.shares = True
         self._least = _LEAST_WITH_DIFFERENCES if differences else 1
         self._wanted = min(_LONGEST, workers * _BETWEEN_ENDS)
         self._seconds = [self._wanted] * workers  # of an update
@@ -48,8 +52,12 @@ class Pace:
         with self._lock:
             own = self._seconds[worker]
             share = (1 / own) / sum(1 / seconds for seconds in self._seconds)
-        wanted = max(self._least, min(MOST, int(self._wanted / own)))
+        # If it is not known how many are left, all batches of a call are read before it begins.
+        seconds = _BETWEEN_ENDS if left is None else self._wanted
+        wanted = max(self._least, min(MOST, int(seconds / own)))
         if left is None:
             return wanted
-        shortest = max(1, min(MOST, int(_SHORTEST / own)))
-        return max(1, min(wanted, left, max(shortest, int(share * left))))
+        if self.shares:
+            shortest = max(1, min(MOST, int(_SHORTEST / own)))
+            wanted = min(wanted, max(shortest, int(share * left / 2)))
+        return max(1, min(wanted, left))

@@ -71,6 +71,7 @@ class LeavingTrainFunction(TrainFunction):
             return
         self.why_chief = None
         self._own = kept
+        kept.pace.shares = source.is_shared
         kept.begin()
 
     @contextlib.contextmanager
