@@ -62,6 +62,12 @@ def test_where_nobody_could_use_reducers_they_are_refused(launcher, options, cou
     assert text in finished.stderr.decode()
 
 
+def test_the_variable_of_horovodrun_is_refused(launcher):
+    finished = launcher.run("", environ={"TFDIST_REDUCERS": "1"})
+    assert finished.returncode == 2
+    assert b"give --reducers instead. Received: TFDIST_REDUCERS='1'" in finished.stderr
+
+
 @pytest.mark.full
 def test_a_reducer_that_dies_is_named(launcher):
     finished = launcher.run(_TRAINING, "--reducers", "1", timeout=120)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -15,10 +16,11 @@ TASK = {"type": "worker", "index": 0}
 TF_CONFIG = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": TASK})
 ASKS = (
     "import os\n"
+    "from tfdist.cluster import describe\n"
     "from tfdist.strategies.multi_worker.joining import cluster_of_process\n"
     "print(cluster_of_process().to_tf_config())\n"
     "assert cluster_of_process() == cluster_of_process()\n"
-    "assert 'HOROVOD_RANK' not in os.environ\n"
+    "print(os.environ['HOROVOD_RANK'], os.environ['HOROVOD_SIZE'], describe().launcher)\n"
 )
 
 
@@ -64,7 +66,9 @@ def test_the_last_ranks_are_reducers(port):
         )
         for rank in range(4)
     ]
-    found = [json.loads(process.communicate(timeout=100)[0]) for process in started]
+    printed = [process.communicate(timeout=100)[0].splitlines() for process in started]
+    assert [lines[1] for lines in printed[:3]] == [f"{rank} 3 TF_CONFIG" for rank in range(3)]
+    found = [json.loads(lines[0]) for lines in printed]
     assert [one["task"] for one in found] == [
         *({"type": "worker", "index": index} for index in range(3)),
         {"type": "reducer", "index": 0},
@@ -73,7 +77,7 @@ def test_the_last_ranks_are_reducers(port):
     assert [len(found[0]["cluster"][job]) for job in ("worker", "reducer")] == [3, 1]
 
 
-@pytest.mark.parametrize("reducers", ["0", "3", "-1", "two", "", "²", "9" * 30])
+@pytest.mark.parametrize("reducers", ["3", "-1", "two", "²", "9" * 30])
 def test_two_ranks_must_be_left(alone, reducers):
     alone(**variables(0, 4, reducers))
     with pytest.raises(ValueError, match="two ranks must be left.*Received: TFDIST_REDUCERS"):
@@ -94,6 +98,46 @@ def test_other_launchers_have_ways_of_their_own(alone, environ):
     assert choose_strategy(os.environ, 1, horovod_installed=True)[0] == "multi_worker"
     with pytest.raises(ValueError, match=r"--reducers and.*job `reducer`.*Received: .*='1'"):
         cluster_of_process()
+
+
+@pytest.mark.parametrize("reducers", ["", "0"])
+def test_none_may_be_asked_for(alone, reducers):
+    alone(**variables(0, 4, reducers))
+    assert choose_strategy(os.environ, 1, horovod_installed=True)[0] == "horovod"
+    with pytest.raises(ValueError, match="without TF_CONFIG they would train apart"):
+        cluster_of_process()
+
+
+def test_a_host_that_only_itself_knows_by_its_name_is_refused(alone, port):
+    alone(**variables(0, 3, "1", port))
+    store = f"http://127.0.0.1:{port}/tfdist_reducers"
+    for rank, address in ((1, "b:1"), (2, "localhost:2")):
+        asked = urllib.request.Request(f"{store}/{rank}", address.encode(), method="PUT")
+        urllib.request.urlopen(asked).close()
+    with pytest.raises(ValueError, match="as the others know it. Received: localhost:.*, b:1"):
+        cluster_of_process()
+
+
+def test_horovodrun_that_cannot_be_reached_is_named(alone):
+    alone(**variables(0, 3, "1"))
+    with pytest.raises(ConnectionError, match="GLOO_RENDEZVOUS_ADDR='127.0.0.1', .*_PORT='1'"):
+        cluster_of_process()
+
+
+def test_operations_of_horovod_would_wait_for_reducers(alone):
+    pytest.importorskip("horovod")
+    alone()
+    asks = (
+        "import os, horovod.tensorflow as hvd\n"
+        "hvd.init()\n"
+        f"os.environ.update({variables(0, 4, '1')!r})\n"
+        "from tfdist.strategies.multi_worker.joining import cluster_of_process\n"
+        "cluster_of_process()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asks], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert "ValueError: Reducers take no part in operations of Horovod" in done.stderr
 
 
 def test_elastic_jobs_of_horovodrun_are_refused(alone):

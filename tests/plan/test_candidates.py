@@ -240,7 +240,9 @@ def test_reducers_are_compared_where_there_are_machines_for_them():
     (alone,) = with_reducers(made, 4, 0)
     ring, reduced = with_reducers(made, 4, 4)
     assert ring == alone
-    assert reduced.candidate.code == 'tfdist.Strategy("multi_worker")  # tfdist run --reducers 4'
+    assert reduced.candidate.code == 'tfdist.Strategy("multi_worker")'
+    assert reduced.candidate.title == 'tfdist.Strategy("multi_worker") with 4 reducers'
+    assert reduced in with_reducers(made, 4, 1000)
     assert reduced.candidate.kinds == ("multi_worker", "reducers")
     assert (ring.machines, reduced.machines) == (4, 8)
     assert (ring.sent, reduced.sent) == (pytest.approx(1.5 * SIZE), SIZE)
@@ -253,6 +255,8 @@ def test_reducers_are_recommended_where_they_save_time():
     made = planner(1.25e7)
     pair = with_reducers(made, 8, 8)
     assert candidates.best(pair).candidate.reducers == 8
+    told = candidates.recommend(made.alone(), pair, 0.01)
+    assert (told.workers, told.reducers) == (8, 8)
     slow = with_reducers(made, 8, 1)
     assert candidates.best(slow).candidate.reducers == 0
 

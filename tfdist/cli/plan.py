@@ -48,7 +48,7 @@ Example:
     "--reducers",
     type=click.IntRange(0, _MOST),
     default=0,
-    help="Further machines that could only sum gradients.",
+    help="Further machines that could only sum gradients, as many as workers at most.",
 )
 @click.option("--samples", type=click.IntRange(1, _MOST), help="Samples of an epoch.")
 @click.option("--price", type=Price(), help="Of a machine for an hour, such as 2.5/h.")
@@ -110,6 +110,8 @@ def plan(
     lines += ["All figures are predicted, not measured.", ""]
     lines += [f"Recommended: {advice.code or 'one device'}"]
     lines += [f"  with {advice.workers} workers"] if advice.code else []
+    if advice.reducers:
+        lines += [f"  and {advice.reducers} reducers (`tfdist run --reducers`)"]
     click.echo("\n".join([*lines, f"  {advice.reason}"]))
 
 

@@ -14,6 +14,7 @@ from tfdist import environment
 from tfdist.arguments import why_unwritable
 from tfdist.cli.reporting import directory_of, report
 from tfdist.cluster import describe
+from tfdist.cluster.environments import has_reducers, wants_reducers
 from tfdist.launcher import output
 from tfdist.launcher.job import Job
 from tfdist.launcher.starting import starting
@@ -84,10 +85,11 @@ def test(
             "The ranks of an elastic job may change while they are tested: leave out --min, and "
             f"give --faults to `tfdist test`. Received: {environment.ELASTIC} is set"
         )
-    if launch.cluster is not None and launch.cluster.jobs.get("reducer"):
+    if has_reducers(launch) or wants_reducers():
+        given = {n: os.environ[n] for n in (environment.REDUCERS,) if n in os.environ}
         context.fail(
             "A job with reducers is not tested: start the ranks that train, without them. "
-            f"Received: {dict(launch.variables)}"
+            f"Received: {dict(launch.variables) | given}"
         )
     if launch.rank is None or (launch.cluster is not None and launch.cluster.jobs.get("ps")):
         context.fail(

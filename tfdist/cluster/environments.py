@@ -80,6 +80,10 @@ def describe(environ: Mapping[str, str] = os.environ) -> Launch:
     ('Open MPI', 1, 4)
     """
     check_environ(environ)
+    if wants_reducers(environ):  # ranks of Horovod that have met have TF_CONFIG, too
+        met = _clustered(environ)
+        if met is not None and has_reducers(met):
+            return met
     numbered = _numbered(environ)
     if numbered is not None and (numbered.size > 1 or numbered.launcher == "Horovod"):
         return numbered
@@ -113,7 +117,7 @@ def choose_strategy(
     if environment.REPLAY in environ:
         return "parameter_server", f"a record is replayed ({environment.REPLAY} is set)"
     launch = describe(environ)
-    if environment.REDUCERS in environ:
+    if wants_reducers(environ):
         return "multi_worker", f"some ranks only sum ({environment.REDUCERS} is set)"
     if launch.launcher in _HOROVOD_LAUNCHERS:
         variable = _NUMBERED[launch.launcher][0]
@@ -137,7 +141,7 @@ def choose_strategy(
             return "mirrored", f"{launch.launcher} names this process an evaluator"
         if launch.cluster.jobs.get("ps"):
             return "parameter_server", f"{launch.launcher} has a `ps` job"
-        if launch.cluster.jobs.get("reducer"):
+        if has_reducers(launch):
             return "multi_worker", f"{launch.launcher} has a `reducer` job"
         if launch.size > 1:
             return "multi_worker", f"{launch.launcher} has {launch.size} workers"
@@ -145,6 +149,23 @@ def choose_strategy(
             return "multi_worker", f"the job is elastic ({environment.ELASTIC} is set)"
     devices = "device" if local_devices == 1 else "devices"
     return "mirrored", f"this is one process with {local_devices} local {devices}"
+
+
+def wants_reducers(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether TFDIST_REDUCERS asks for reducers: it is neither empty nor 0.
+
+    Example:
+
+    >>> from tfdist.cluster.environments import wants_reducers
+    >>> wants_reducers({"TFDIST_REDUCERS": "2"}), wants_reducers({"TFDIST_REDUCERS": "0"})
+    (True, False)
+    """
+    return environ.get(environment.REDUCERS, "") not in ("", "0")
+
+
+def has_reducers(launch: Launch) -> bool:
+    """Whether the cluster of a process has reducers."""
+    return launch.cluster is not None and bool(launch.cluster.jobs.get("reducer"))
 
 
 def ranks_of_this_host(environ: Mapping[str, str] = os.environ) -> int:

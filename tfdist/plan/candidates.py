@@ -29,7 +29,7 @@ _CONVERGE = (None, "fp16", "bf16", "int8", "powersgd", "topk", "signsgd")
 # How far options go from the result of one device: exact, rounded, compressed with error feedback
 # or at random, apart for some steps, asynchronous.
 _ROUNDS = ("fp16", "bf16", "int8")
-# A choice that is further from one device must save this part of the time.
+# A choice that is further from one device, or needs more machines, must save this part of the time.
 _WORTH = 0.15
 # Of two that are as far, the first one counts if the other one saves less.
 _LIKE = 0.03
@@ -45,7 +45,7 @@ def candidates(workers: int, machines: Machines, reducers: int = 0) -> list[Cand
     Args:
         workers: the number of workers.
         machines: what they run on.
-        reducers: how many other machines could be reducers.
+        reducers: how many other machines could be reducers. More than workers save no time.
     """
     if workers == 1:
         return []
@@ -63,6 +63,7 @@ def candidates(workers: int, machines: Machines, reducers: int = 0) -> list[Cand
         # "gradients" is the same without accumulation.
         found += [Candidate(strategy, sharding=kind) for kind in ("optimizer", "parameters")]
         found += [Candidate(strategy, code, local) for local in LOCAL for code in _WITH_LOCAL]
+    reducers = min(reducers, workers)
     if reducers:
         found += [Candidate("multi_worker", c, reducers=reducers) for c in _WITH_REDUCERS]
     return [*found, Candidate("parameter_server")]
@@ -110,6 +111,7 @@ def best(predictions: Iterable[Prediction], memory: float | None = None) -> Pred
 
 def _is_worth(prediction: Prediction, chosen: Prediction) -> bool:
     further = distance(prediction.candidate) > distance(chosen.candidate)
+    further = further or prediction.machines > chosen.machines
     return prediction.step < (1 - (_WORTH if further else _LIKE)) * chosen.step
 
 
@@ -121,11 +123,13 @@ class Recommendation:
         workers: the number of workers; 1 to stay on one device.
         code: the line of code to write; None to stay.
         reason: in a sentence.
+        reducers: the number of machines that only sum, besides.
     """
 
     workers: int
     code: str | None
     reason: str
+    reducers: int = 0
 
 
 def recommend(
@@ -167,9 +171,9 @@ def recommend(
     )
     dense = [p for p in predictions if p.workers == chosen.workers and p.candidate.is_exact]
     if dense and not chosen.candidate.is_exact:
-        exact = min(dense, key=lambda p: p.step)
+        exact = best(dense, memory) or min(dense, key=lambda p: p.step)
         reason += (
-            f"; with the result of one device ({exact.candidate.code}) it would be "
+            f"; with the result of one device ({exact.candidate.title}) it would be "
             f"{_gain(exact, alone):.1f} times, as {exact.sent / 1e6:.3g} MB travel in each step "
             f"instead of {chosen.sent / 1e6:.3g} MB"
         )
@@ -184,7 +188,8 @@ def recommend(
     if not fits:
         reason += "; one device has too little memory"
     reason += _but_for_updates(chosen, excluded)
-    return Recommendation(chosen.workers, chosen.candidate.code, reason + ".")
+    candidate = chosen.candidate
+    return Recommendation(chosen.workers, candidate.code, reason + ".", candidate.reducers)
 
 
 def with_few_updates(predictions: Iterable[Prediction], samples: int | None) -> list[int]:
@@ -211,7 +216,7 @@ def _faster(chosen: Prediction, excluded: Iterable[Prediction]) -> str:
     fastest = max(excluded, key=lambda p: p.samples_per_second, default=chosen)
     if fastest.samples_per_second <= chosen.samples_per_second:
         return ""
-    return f"; {fastest.workers} workers would be faster ({fastest.candidate.code})"
+    return f"; {fastest.workers} workers would be faster ({fastest.candidate.title})"
 
 
 def _but_for_updates(chosen: Prediction, excluded: Iterable[Prediction]) -> str:
@@ -228,7 +233,7 @@ def _stay(alone: Prediction, fastest: Prediction, least: float, but: str) -> Rec
         1,
         None,
         f"Stay on one device: a step takes {duration(alone.step)} there. The fastest choice, "
-        f"{fastest.candidate.code} on {fastest.workers} workers, takes {duration(fastest.step)} "
+        f"{fastest.candidate.title} on {fastest.workers} workers, takes {duration(fastest.step)} "
         f"and makes {_gain(fastest, alone):.2g} times the samples per second: each worker is used "
         f"to {100 * fastest.efficiency:.2g} %, and at least {100 * least:.0f} % were asked "
         f"for{but}.",

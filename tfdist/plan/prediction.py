@@ -69,8 +69,12 @@ class Candidate:
     def code(self) -> str:
         """The line of code that makes the strategy."""
         options = "".join(f", {name}={value}" for name, value in self.options.items())
-        line = f'tfdist.Strategy("{self.strategy}"{options})'
-        return f"{line}  # tfdist run --reducers {self.reducers}" if self.reducers else line
+        return f'tfdist.Strategy("{self.strategy}"{options})'
+
+    @property
+    def title(self) -> str:
+        """The line of code, and what else is to be started, for a sentence."""
+        return f"{self.code} with {self.reducers} reducers" if self.reducers else self.code
 
 
 def _written(local: LocalSteps) -> str:

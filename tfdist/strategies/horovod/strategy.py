@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from tfdist import compat, environment
 from tfdist.arguments import check_bool, shown
 from tfdist.cluster import describe
+from tfdist.cluster.environments import wants_reducers
 from tfdist.elastic import membership
 from tfdist.engines.processes import Processes
 from tfdist.options import CommonOptions, Options, takes_options
@@ -171,7 +172,7 @@ def connected(
         ValueError: when a launcher that Horovod does not know has started several processes, and
             when some of the ranks are to be reducers.
     """
-    if environment.REDUCERS in os.environ:
+    if wants_reducers():
         raise ValueError(
             "Reducers sum what workers of the strategy 'multi_worker' send. Leave the strategy to "
             f"'auto', or {environment.REDUCERS} out. "

@@ -6,9 +6,9 @@ import os
 
 import tensorflow as tf
 
-from tfdist import environment
 from tfdist.cluster import Cluster, describe, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
+from tfdist.cluster.environments import has_reducers, wants_reducers
 from tfdist.strategies.multi_worker.reducers.under_horovodrun import cluster_with_reducers
 
 _joined: list[Cluster] = []
@@ -54,7 +54,7 @@ def join(cluster: Cluster, for_mesh: bool = False) -> bool:
 def cluster_of_process() -> Cluster | None:
     """The cluster that the environment describes; None for a process on its own."""
     launch = describe()
-    if environment.REDUCERS in os.environ:
+    if wants_reducers() and not has_reducers(launch):
         return cluster_with_reducers(launch)
     cluster = launch.cluster or Cluster.from_environment()
     if cluster is None and launch.size > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -11,8 +12,7 @@ import urllib.request
 from tfdist import environment
 from tfdist.arguments import shown
 from tfdist.cluster import Cluster, Launch
-from tfdist.cluster.addresses import address_of, reserved_ports
-from tfdist.cluster.environments import RANK_VARIABLES
+from tfdist.cluster.addresses import address_of, reserved_ports, split_address
 from tfdist.cluster.peers import connect_timeout, listed
 
 # Where `horovodrun` keeps what its processes want to know of each other: an HTTP server that stores
@@ -20,6 +20,7 @@ from tfdist.cluster.peers import connect_timeout, listed
 _HOST, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _OWN_NAME = "HOROVOD_HOSTNAME"
 _ELASTIC = "HOROVOD_ELASTIC"
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _SCOPE = "tfdist_reducers"
 _PAUSE = 0.1
 
@@ -29,14 +30,16 @@ _open = contextlib.ExitStack()
 def cluster_with_reducers(launch: Launch) -> Cluster:
     """The cluster, once all processes have told their addresses.
 
-    The last ranks are the reducers. From here on the process is one of a cluster of TF_CONFIG: the
-    variables of `horovodrun` that number it would count the reducers among the ranks that train.
+    The last ranks are the reducers. From here on the process is one of a cluster of TF_CONFIG, and
+    the variables of `horovodrun` number the ranks that train.
 
     Args:
         launch: how this process was started.
 
     Raises:
-        ValueError: when it was not started by `horovodrun`, or too few ranks would be left.
+        ValueError: when it was not started by `horovodrun`, when too few ranks would be left or
+            Horovod is initialized, and when hosts cannot reach one another.
+        ConnectionError: when `horovodrun` cannot be reached.
         TimeoutError: when other processes have not told their addresses in time.
     """
     reducers = _checked(launch)
@@ -50,9 +53,9 @@ def cluster_with_reducers(launch: Launch) -> Cluster:
         cluster = Cluster(jobs, "worker", launch.rank)
     else:
         cluster = Cluster(jobs, "reducer", launch.rank - workers)
-    for name in (*RANK_VARIABLES, environment.REDUCERS):
-        os.environ.pop(name, None)
     os.environ["TF_CONFIG"] = cluster.to_tf_config()
+    if cluster.rank is not None:
+        os.environ.update(HOROVOD_RANK=str(cluster.rank), HOROVOD_SIZE=str(cluster.size))
     return cluster
 
 
@@ -71,6 +74,12 @@ def _checked(launch: Launch) -> int:
         raise ValueError(
             f"Reducers are for jobs whose ranks stay the same. Leave out {environment.REDUCERS}, "
             f"or --min-np and --host-discovery-script. {received}"
+        )
+    hvd = sys.modules.get("horovod.tensorflow")
+    if hvd is not None and hvd.is_initialized():
+        raise ValueError(
+            "Reducers take no part in operations of Horovod, which would wait for them: leave out "
+            f"`horovod.init()`. {received}, and Horovod is initialized"
         )
     most = launch.size - 2
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:10]) <= most):
@@ -99,7 +108,14 @@ def _told(rank: int, size: int, own: str) -> list[str]:
                 f"{environment.CONNECT_TIMEOUT} to wait longer."
             )
         time.sleep(_PAUSE if len(found) < size else 0.0)
-    return [found[other] for other in range(size)]
+    addresses = [found[other] for other in range(size)]
+    here = [split_address(address)[0] in _THIS_MACHINE for address in addresses]
+    if any(here) and not all(here):
+        raise ValueError(
+            "Other hosts cannot reach this one by such a name. Name each host in `horovodrun -H` "
+            f"as the others know it. Received: {listed(addresses)}"
+        )
+    return addresses
 
 
 def _request(rank: int, address: str | None = None) -> str:
@@ -115,3 +131,8 @@ def _request(rank: int, address: str | None = None) -> str:
         if error.code == 404:
             raise KeyError(rank) from None
         raise
+    except OSError as error:
+        raise ConnectionError(
+            f"The rendezvous of `horovodrun` cannot be reached: {error}. Received: "
+            f"{_HOST}={os.environ[_HOST]!r}, {_PORT}={os.environ[_PORT]!r}"
+        ) from error
