@@ -65,8 +65,8 @@ def _checked(launch: Launch) -> int:
     received = f"Received: {environment.REDUCERS}={shown(text)}"
     if launch.launcher != "Horovod" or any(n not in os.environ for n in (_HOST, _PORT, _OWN_NAME)):
         raise ValueError(
-            f"{environment.REDUCERS} is for processes that `horovodrun --gloo` has started. Under "
-            "`mpirun` and others start `tfdist run` on each machine, with --reducers and "
+            f"{environment.REDUCERS} is for processes that `horovodrun --gloo` has started: unset "
+            "it. Under `mpirun` and others start `tfdist run` on each machine, with --reducers and "
             "--rendezvous; with TF_CONFIG give it a job `reducer`. "
             f"{received}, started by {launch.launcher}"
         )
