@@ -6,9 +6,12 @@ import os
 
 import click
 
+from tfdist import environment
+from tfdist.arguments import shown
 from tfdist.cli.elastic_options import ElasticOptions
 from tfdist.cli.reporting import say
 from tfdist.cluster.addresses import split_address
+from tfdist.cluster.environments import wants_reducers
 from tfdist.rendezvous import secret
 from tfdist.rendezvous.terms import FixedTerms, Terms
 from tfdist.strategies.registry import LAUNCHED
@@ -67,7 +70,7 @@ def check_reducers(
     is_fixed: bool,
     is_alone: bool,
 ) -> None:
-    """Fails if there are reducers where nobody can use them.
+    """Fails if there are reducers where nobody can use them, or that are asked for in another way.
 
     Args:
         context: fails where options do not fit.
@@ -78,6 +81,11 @@ def check_reducers(
         is_fixed: whether the job is not elastic.
         is_alone: whether this is the only machine; others may have the ranks.
     """
+    if wants_reducers():
+        context.fail(
+            f"{environment.REDUCERS} is for `horovodrun`: unset it, and give --reducers instead. "
+            f"Received: {environment.REDUCERS}={shown(os.environ[environment.REDUCERS])}"
+        )
     if reducers is None:
         return
     if not LAUNCHED[strategy].has_reducers:

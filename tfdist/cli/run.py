@@ -11,13 +11,10 @@ from typing import Any
 
 import click
 
-from tfdist import environment
-from tfdist.arguments import shown
 from tfdist.cli.choices import check_count, check_reducers, machines_of, strategy_of
 from tfdist.cli.elastic_options import ElasticOptions, check_elastic, elastic_options
 from tfdist.cli.reporting import directory_of, report, say
 from tfdist.cli.seconds import Seconds
-from tfdist.cluster.environments import wants_reducers
 from tfdist.elastic.kept import NotKeptError
 from tfdist.launcher import isolation, output, signals
 from tfdist.launcher.job import Job
@@ -207,11 +204,6 @@ def run(
     killed it. With parameter servers, training goes on when a worker fails, and a parameter server
     is started again; the job ends with the chief.
     """
-    if wants_reducers():
-        context.fail(
-            f"{environment.REDUCERS} is for `horovodrun`: unset it, and give --reducers instead. "
-            f"Received: {environment.REDUCERS}={shown(os.environ[environment.REDUCERS])}"
-        )
     check_count(context, count, reducers, is_alone=rendezvous is None)
     strategy, ps = strategy_of(context, strategy, ps, count)
     if evaluator and not ps:
