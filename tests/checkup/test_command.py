@@ -120,6 +120,7 @@ _OF_WORKER = launchers.kubeflow("worker", 0, worker=2)
         ({environment.ELASTIC: "3:0"}, [], "leave out --min, and give --faults"),
         (launchers.kubeflow("worker", 0, worker=1, ps=1), [], "with parameter servers or an eval"),
         (launchers.kubeflow("evaluator", 0, worker=2), [], "with parameter servers or an eval"),
+        ({environment.REDUCERS: "1"}, [], "Received: {}, TFDIST_REDUCERS='1'"),
         ({"TF_CONFIG": "{"}, [], "TF_CONFIG"),
         ({}, ["--json", "/no/such/folder/file"], "No such file or directory. Received: --json /no"),
         ({}, ["--json", "/proc/found.json"], "cannot be written: "),

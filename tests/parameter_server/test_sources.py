@@ -115,7 +115,9 @@ def test_the_share_of_a_lost_worker_goes_to_others_until_it_is_back():
 
 def test_parts_that_users_make_need_not_have_the_same_share():
     source = ShardedSource(Numbers(total=10, in_turn=False), 1).begin(0, 4)
+    assert source.is_shared
     assert taken(source, 0) == [0, 2, 4, 6, 8]
+    assert not ShardedSource(Numbers(), 1).is_shared
 
 
 @pytest.fixture

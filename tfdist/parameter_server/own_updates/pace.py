@@ -6,11 +6,11 @@ import threading
 
 from tfdist.parameter_server.own_updates.ledger import MOST
 
-# Each call costs the chief some milliseconds. So that this does not grow with the workers, some
-# call ends every half second, whoever made it. The progress bar moves then. But a worker that
-# becomes slow in a long call keeps an epoch waiting.
-_BETWEEN_ENDS = 0.5
-_LONGEST = 1.0
+# The progress bar moves at the end of a call. Each call costs the chief some milliseconds, so those
+# of several workers are longer, which end more often together. But a worker that becomes slow in a
+# long call keeps an epoch waiting.
+_OF_ONE_WORKER = 0.5
+_OF_SEVERAL = 1.0
 # At the end of an epoch workers wait for the last one. This is no longer than calls cost otherwise.
 _SHORTEST = 0.1
 
@@ -19,12 +19,11 @@ _LEAST_WITH_DIFFERENCES = 16
 
 
 class Pace:
-    """Chooses so many updates that of all workers' calls one should end every half second.
+    """Chooses so many updates that a call should take half a second; with several workers a second.
 
-    A call should take a second at most. Where workers share the batches of an epoch, each takes
-    half of its share of what is left, by its speed, as in Hummel et al., "Load-Sharing in
-    Heterogeneous Systems via Weighted Factoring" (SPAA 1996); but no calls are shorter than a tenth
-    of a second.
+    Where workers share the batches of an epoch, each takes half of its share of what is left, by
+    its speed, as in Hummel et al., "Load-Sharing in Heterogeneous Systems via Weighted Factoring"
+    (SPAA 1996); but no calls are shorter than a tenth of a second.
 
     Args:
         workers: the number of workers.
@@ -38,7 +37,7 @@ class Pace:
     def __init__(self, workers: int, differences: bool = False):
         self.shares = True
         self._least = _LEAST_WITH_DIFFERENCES if differences else 1
-        self._wanted = min(_LONGEST, workers * _BETWEEN_ENDS)
+        self._wanted = _OF_ONE_WORKER if workers == 1 else _OF_SEVERAL
         self._seconds = [self._wanted] * workers  # of an update
         self._lock = threading.Lock()
 
@@ -53,7 +52,7 @@ class Pace:
             own = self._seconds[worker]
             share = (1 / own) / sum(1 / seconds for seconds in self._seconds)
         # If it is not known how many are left, all batches of a call are read before it begins.
-        seconds = _BETWEEN_ENDS if left is None else self._wanted
+        seconds = _OF_ONE_WORKER if left is None else self._wanted
         wanted = max(self._least, min(MOST, int(seconds / own)))
         if left is None:
             return wanted

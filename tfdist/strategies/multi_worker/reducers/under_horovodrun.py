@@ -12,7 +12,7 @@ import urllib.request
 from tfdist import environment
 from tfdist.arguments import shown
 from tfdist.cluster import Cluster, Launch
-from tfdist.cluster.addresses import address_of, reserved_ports, split_address
+from tfdist.cluster.addresses import address_of, reserved_ports, same_place
 from tfdist.cluster.peers import connect_timeout, listed
 
 # Where `horovodrun` keeps what its processes want to know of each other: an HTTP server that stores
@@ -20,7 +20,7 @@ from tfdist.cluster.peers import connect_timeout, listed
 _HOST, _PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 _OWN_NAME = "HOROVOD_HOSTNAME"
 _ELASTIC = "HOROVOD_ELASTIC"
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+_HERE = "localhost:1"  # like every name of this machine that others cannot use
 _SCOPE = "tfdist_reducers"
 _PAUSE = 0.1
 
@@ -96,26 +96,31 @@ def _told(rank: int, size: int, own: str) -> list[str]:
     end = time.monotonic() + timeout
     _request(rank, own)
     found: dict[int, str] = {}
-    while missing := [other for other in range(size) if other not in found]:
-        for other in missing:
-            with contextlib.suppress(KeyError):
-                found[other] = _request(other)
-        if len(found) < size and time.monotonic() >= end:
-            names = listed([f"rank {other}" for other in missing if other not in found])
+    while missing := _ask(size, found):
+        if time.monotonic() >= end:
             raise TimeoutError(
-                f"Of {size} ranks, {names} did not make a strategy within {timeout:g} s. All ranks "
-                f"must run the same script, and make their strategy in it; or set "
+                f"Of {size} ranks, {listed(missing)} did not make a strategy within {timeout:g} s. "
+                "All ranks must run the same script, and make their strategy in it; or set "
                 f"{environment.CONNECT_TIMEOUT} to wait longer."
             )
-        time.sleep(_PAUSE if len(found) < size else 0.0)
+        time.sleep(_PAUSE)
     addresses = [found[other] for other in range(size)]
-    here = [split_address(address)[0] in _THIS_MACHINE for address in addresses]
+    here = [same_place(address)[0] == same_place(_HERE)[0] for address in addresses]
     if any(here) and not all(here):
         raise ValueError(
             "Other hosts cannot reach this one by such a name. Name each host in `horovodrun -H` "
             f"as the others know it. Received: {listed(addresses)}"
         )
     return addresses
+
+
+def _ask(size: int, found: dict[int, str]) -> list[str]:
+    """Adds what has been told since; the names of the ranks that have told nothing yet."""
+    for other in range(size):
+        if other not in found:
+            with contextlib.suppress(KeyError):
+                found[other] = _request(other)
+    return [f"rank {other}" for other in range(size) if other not in found]
 
 
 def _request(rank: int, address: str | None = None) -> str:
