@@ -76,26 +76,37 @@ def test_a_reducer_that_dies_is_named(launcher):
 
 
 def test_workers_at_different_sums_end_the_job(launcher):
+    # Rank 1 fails in its second step while it waits for the sum, as rank 0 is late.
     body = """
-    import tensorflow as tf, tfdist
+    import time, tensorflow as tf, tfdist
     from tfdist.step.exchange import all_reduce
 
     strategy = tfdist.Strategy("auto")
 
-    def of_replica(vector, bad):
-        first = all_reduce([vector])[0]
-        with tf.control_dependencies([tf.debugging.assert_equal(bad, False)]):
+    def after(seconds, value):
+        def waited(value, seconds):
+            time.sleep(float(seconds))
+            return value
+
+        value_later = tf.numpy_function(waited, [value, seconds], value.dtype)
+        return tf.ensure_shape(value_later, value.shape)
+
+    def of_replica(vector, late, bad):
+        first = all_reduce([after(late, vector)])[0]
+        with tf.control_dependencies([tf.debugging.assert_equal(after(2 * bad, bad), 0.0)]):
             return all_reduce([first + 1.0])[0]
 
     step = tf.function(lambda *given: strategy.run(of_replica, given))
     for turn in range(5):
+        late, bad = 6.0 * (turn == 1 and rank == 0), float(turn == 1 and rank == 1)
         try:
-            step(tf.ones([70_000]), tf.constant(turn == 1 and rank == 1))
+            step(tf.ones([70_000]), tf.constant(late), tf.constant(bad))
         except tf.errors.InvalidArgumentError:
             print("goes on")
     """
     finished = launcher.run(body, "--reducers", "1", timeout=120)
     assert finished.returncode == 1
+    assert b"[1] goes on" in finished.stdout
     # Who sees it first says so: the reducer, or a rank that the reducer has left.
     said = finished.stderr.decode()
     assert "The workers are at different sums" in said or "lost its connection to" in said
