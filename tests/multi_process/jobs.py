@@ -19,6 +19,8 @@ JOBS = {
         Ranks("horovod-2", "horovod", 2, program=_PROGRAM),
         Ranks("multi_worker-3", "multi_worker", 3, program=_PROGRAM),
         Ranks("horovod-3", "horovod", 3, program=_PROGRAM),
+        Ranks("multi_worker-4", "multi_worker", 4, program=_PROGRAM),
+        Ranks("multi_worker-8", "multi_worker", 8, program=_PROGRAM),
         Ranks("multi_worker-2x2", "multi_worker", 2, devices=2, program=_PROGRAM),
         Ranks("horovod-2x2", "horovod", 4, hosts=2, program=_PROGRAM),
         Ranks("multi_worker-3x2", "multi_worker", 3, devices=2, program=_PROGRAM),
@@ -33,9 +35,10 @@ MULTI_WORKER = ("multi_worker-2",)
 ON_HOSTS = ("multi_worker-2x2", "horovod-2x2")
 ON_MORE_HOSTS = (*ON_HOSTS, "multi_worker-3x2", "horovod-3x2")
 REDUCED = ("multi_worker-2-reducers", "multi_worker-3-reducers")
-ALL = tuple(
-    job for job in JOBS if job not in ("horovod-2x2", "multi_worker-3x2", "horovod-3x2", *REDUCED)
-)
+# For what depends on the number of replicas.
+FOUR, EIGHT = "multi_worker-4", "multi_worker-8"
+_SPECIAL = (FOUR, EIGHT, "horovod-2x2", "multi_worker-3x2", "horovod-3x2", *REDUCED)
+ALL = tuple(job for job in JOBS if job not in _SPECIAL)
 HOROVOD = ("horovod-2", "horovod-3")
 # Jobs of more than two replicas, whose sums of half precision could be rounded more than once.
 MANY_HALVES = ("multi_worker-3", "multi_worker-2x2", "horovod-3")

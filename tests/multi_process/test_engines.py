@@ -1,7 +1,7 @@
 """The engines of several processes carry tensors as their contract says."""
 
 from tests.multi_process.checks import assert_sums_of_gradients
-from tests.multi_process.jobs import ALL, MULTI_WORKER, PAIRS, scenario
+from tests.multi_process.jobs import ALL, EIGHT, FOUR, MULTI_WORKER, PAIRS, scenario
 from tests.multi_process.scenarios import engines
 from tests.step.engines import DTYPES, assert_equal
 
@@ -25,7 +25,7 @@ def assert_as_numpy(found):
                 assert_equal(replica["found"], replica["expected"])
 
 
-@scenario(engines.gradients_of_sums, ALL)
+@scenario(engines.gradients_of_sums, (*ALL, EIGHT))
 def test_the_gradient_of_a_sum_is_the_sum_of_the_gradients(found):
     assert_sums_of_gradients(found)
 
@@ -38,6 +38,36 @@ def test_small_sums_that_cannot_be_gathered_travel_in_a_ring(found):
     for rank in found:
         for parts in rank.values():
             assert parts == [expected] * len(parts)
+
+
+_OF_SIZES = (*MULTI_WORKER, "multi_worker-3", EIGHT)
+
+
+@scenario(engines.sums_of_sizes, _OF_SIZES)
+def test_sums_of_all_sizes_have_the_same_bits_on_all_ranks(found):
+    for rank in found[1:]:
+        assert [one["sums"] for one in rank] == [one["sums"] for one in found[0]]
+    for one in found[0]:
+        assert one["error"] <= 1e-5
+
+
+@scenario(engines.sums_of_sizes, _OF_SIZES)
+def test_the_way_of_a_sum_depends_on_its_size(found):
+    ranks = len(found)
+    gather, ring = [["CollectiveGatherV2", ranks]], [["CollectiveReduceV2", ranks]]
+    doubling = 3 * [["CollectiveGatherV2", 2]] if ranks == 8 else ring
+    for rank in found:
+        # bytes: 32, 8000, 9000, 32000, 40000
+        assert [one["operations"] for one in rank] == [gather, gather, doubling, doubling, ring]
+
+
+@scenario(engines.sums_by_doubling, (*MULTI_WORKER, FOUR))
+def test_doubling_gives_the_sum_with_the_same_bits_on_all_ranks(found):
+    for rank in found:
+        assert rank["sums"] == found[0]["sums"]
+        assert rank["error"] <= 1e-6
+        ranks = len(found)
+        assert rank["in a loop"] == ranks * (ranks + 1) / 2 * ranks**4
 
 
 @scenario(engines.swaps, ALL)

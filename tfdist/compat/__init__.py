@@ -78,6 +78,7 @@ from tfdist.compat.launching import (
     all_to_all_between_workers,
     gather,
     gather_between_workers,
+    gather_in_pair,
     sum_between_workers,
 )
 from tfdist.compat.losses import (
@@ -200,6 +201,7 @@ __all__ = [
     "innermost_function",
     "gather",
     "gather_between_workers",
+    "gather_in_pair",
     "gradients_by_value",
     "hook_add",
     "hook_additions",

@@ -23,6 +23,10 @@ _OPTIONS = touch(_LAUNCHER, "_options", READ, **_WHY)
 _NEXT_KEY = touch(_LAUNCHER, "_next_instance_key", READ, "self", **_WHY)
 _TOKEN = touch(_LAUNCHER, "_get_ordering_token", READ, "self", **_WHY)
 
+# The groups of two replicas: above those of `strategies/multi_worker/pairs.py`, which begin at
+# 2**30 + 2**29, and below those of reducers.
+_FIRST_PAIR = 2**30 + 2**29 + 2**27
+
 
 def all_to_all(strategy: tf.distribute.Strategy, replica_id: int, rows: tf.Tensor) -> tf.Tensor:
     """Gives row j to replica j under `MultiWorkerExtended`; in replica context.
@@ -48,6 +52,25 @@ def gather(strategy: tf.distribute.Strategy, replica_id: int, value: tf.Tensor) 
     return _launched(launcher_of(strategy, replica_id), tf.raw_ops.CollectiveGatherV2, value)
 
 
+def gather_in_pair(
+    strategy: tf.distribute.Strategy, replica_id: int, other: int, value: tf.Tensor
+) -> tf.Tensor:
+    """The values of two replicas, of equal shapes, joined; the lower replica's first.
+
+    All replicas call it, in the same order, each with the one that calls it with this one.
+
+    Args:
+        strategy: as for `all_to_all`; each replica has a process of its own.
+        replica_id: as for `all_to_all`.
+        other: the number of the other replica.
+        value: of one axis or more.
+    """
+    launcher = launcher_of(strategy, replica_id)
+    low, high = sorted((replica_id, other))
+    pair = (2, _FIRST_PAIR + low * strategy.num_replicas_in_sync + high)
+    return _launched(launcher, tf.raw_ops.CollectiveGatherV2, value, pair)
+
+
 def sum_between_workers(strategy: tf.distribute.Strategy, value: tf.Tensor) -> tf.Tensor:
     """The sum of one value per worker under `MultiWorkerExtended`; in cross-replica context."""
     launcher = host_launcher_of(strategy.extended)
@@ -66,14 +89,20 @@ def all_to_all_between_workers(strategy: tf.distribute.Strategy, rows: tf.Tensor
 
 
 def _launched(
-    launcher: object, operation: Callable[..., tf.Tensor], value: tf.Tensor, **attributes: str
+    launcher: object,
+    operation: Callable[..., tf.Tensor],
+    value: tf.Tensor,
+    group: tuple[int, int] | None = None,
+    **attributes: str,
 ) -> tf.Tensor:
+    """An operation of a group: its size and its key; None for all that the launcher knows."""
+    size, key = (_SIZE.of(launcher), _KEY.of(launcher)) if group is None else group
     token, options = _TOKEN.of(launcher)(), _OPTIONS.of(launcher)
     with tf.device(_DEVICE.of(launcher)):
         return operation(
             input=value,
-            group_size=_SIZE.of(launcher),
-            group_key=_KEY.of(launcher),
+            group_size=size,
+            group_key=key,
             instance_key=_NEXT_KEY.of(launcher)(),
             ordering_token=[] if token is None else [token],
             communication_hint=options.implementation.value.lower(),

@@ -9,6 +9,7 @@ from tests.multi_process.scenarios.common import error_of
 from tests.step.engines import DTYPES, given, of_replicas, results
 from tfdist.engines.replica_context import static_id
 from tfdist.step.exchange import all_reduce
+from tfdist.strategies.multi_worker.doubling import sum_by_doubling
 
 
 def all_operations(here):
@@ -57,6 +58,54 @@ def small_sums(here):
             ("bfloat16", traced()),
         )
     }
+
+
+def sums_of_sizes(here):
+    """Sums of random numbers by their bytes: their bits, their error, and how they were summed."""
+    return [_sum_of(here, size) for size in (32, 8_000, 9_000, 32_000, 40_000)]
+
+
+def _sum_of(here, size):
+    step = tf.function(
+        lambda: here.strategy.run(lambda: all_reduce([_own(size, static_id())])[0]),
+        autograph=False,
+    ).get_concrete_function()
+    return {
+        **_compared(here, size, step().numpy()),
+        "operations": [
+            [operation.type, int(tf.get_static_value(operation.inputs[1]))]
+            for operation in step.graph.get_operations()
+            if operation.type.startswith("Collective")
+        ],
+    }
+
+
+def _own(size, replica):
+    return tf.random.stateless_normal([size // 4], [replica, size])
+
+
+def _compared(here, size, sums):
+    of_replicas = [_own(size, r).numpy() for r in range(here.strategy.num_replicas_in_sync)]
+    expected = np.sum(of_replicas, axis=0, dtype=np.float64)
+    return {"sums": sums.tobytes().hex(), "error": float(np.abs(sums - expected).max())}
+
+
+def sums_by_doubling(here):
+    """A sum of random numbers, and a number that is summed five times in a loop of the graph."""
+    strategy = here.strategy
+
+    def summed(value):
+        return sum_by_doubling(strategy, static_id(), value)
+
+    @tf.function
+    def five_times():
+        number = tf.fill([100], float(here.rank + 1))
+        for _ in tf.range(5):
+            number = strategy.run(summed, [number])
+        return number[-1]
+
+    sums = tf.function(lambda: strategy.run(lambda: summed(_own(400, static_id()))))()
+    return {**_compared(here, 400, sums.numpy()), "in a loop": float(five_times())}
 
 
 def swaps(here):

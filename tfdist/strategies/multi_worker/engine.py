@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -15,11 +16,16 @@ from tfdist.engines.replica_context import (
     check_unconditional,
     static_id,
 )
+from tfdist.strategies.multi_worker.doubling import most_bytes, sum_by_doubling
 
-# To gather so few bytes is faster than a ring on links from 100 Mbit/s on, for 2 to 8 replicas.
+# To gather up to so many bytes is faster than a ring, on links from 100 Mbit/s on, for 2 to 8
+# replicas.
 SMALL_BYTES = 8 * 1024
 # What TensorFlow's gather can carry.
 _GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+# Sums a tensor of the replica with this number.
+_Way = Callable[[tf.distribute.Strategy, int, tf.Tensor], tf.Tensor]
 
 
 class CollectivesEngine(ReplicaContextEngine):
@@ -34,17 +40,18 @@ class CollectivesEngine(ReplicaContextEngine):
         on_cpus: whether all replicas are on CPUs. There operations of several functions may be
             under way at the same time, whichever is first. NCCL on GPUs wants one order on all
             ranks.
-        gathered: tensors of at most so many bytes are gathered, and summed by each replica. A ring
-            of N replicas gathers in N - 1 rounds, and sums in 2(N - 1). So small sums take half of
-            the time, and more bytes (benchmarks/small_sums.py).
+        few_rounds: whether small tensors, on CPUs, are summed in fewer rounds than a ring of N
+            replicas has, which are 2(N - 1), and with more bytes. The smallest are gathered in
+            N - 1 rounds, and summed by each replica; others, between many replicas, are summed by
+            recursive doubling (benchmarks/small_sums.py).
     """
 
     def __init__(
-        self, processes: Processes, largest_message: int, on_cpus: bool, gathered: int = 0
+        self, processes: Processes, largest_message: int, on_cpus: bool, few_rounds: bool = False
     ):
         super().__init__(processes, largest_message)
         self.runs_beside_steps = on_cpus and processes.size > 1
-        self._gathered = gathered
+        self._few_rounds = few_rounds and on_cpus
 
     def all_reduce(self, values: Sequence[Value]) -> list[Value]:
         """The sums; of half precision, with more than two replicas, in float32.
@@ -54,7 +61,8 @@ class CollectivesEngine(ReplicaContextEngine):
         """
         if self.replicas == 1:
             return list(values)
-        small = {p: self._sum_of_small(v) for p, v in enumerate(values) if self._is_small(v)}
+        ways = {place: self._way_of_small(value) for place, value in enumerate(values)}
+        small = {p: self._sum_of_small(way, values[p]) for p, way in ways.items() if way}
         others = [
             _with_a_row(value) if isinstance(value, tf.IndexedSlices) else value
             for place, value in enumerate(values)
@@ -63,14 +71,22 @@ class CollectivesEngine(ReplicaContextEngine):
         sums = iter(with_sums_of_halves(self, others, super().all_reduce))
         return [small[p] if p in small else next(sums) for p in range(len(values))]
 
-    def _is_small(self, value: Value) -> bool:
-        if isinstance(value, tf.IndexedSlices) or not value.shape.is_fully_defined():
-            return False
-        if value.dtype not in _GATHERED or self._blocks():
-            return False
+    def _way_of_small(self, value: Value) -> _Way | None:
+        """How a small tensor is summed; None for others, which a ring sums."""
+        if not self._few_rounds or isinstance(value, tf.IndexedSlices):
+            return None
+        if value.dtype not in _GATHERED or not value.shape.is_fully_defined() or self._blocks():
+            return None
         elements = value.shape.num_elements()
         # A ring in which some replicas have no part of the sum takes fewer rounds.
-        return elements >= self.replicas and elements * value.dtype.size <= self._gathered
+        if elements < self.replicas:
+            return None
+        size = elements * value.dtype.size
+        if size <= SMALL_BYTES:
+            return _sum_of_gathered
+        # Doubling would round half precision in each round.
+        doubles = value.dtype != tf.float16 and self.replicas == self.processes.size
+        return sum_by_doubling if doubles and size <= most_bytes(self.replicas) else None
 
     @staticmethod
     def _blocks() -> bool:
@@ -87,15 +103,14 @@ class CollectivesEngine(ReplicaContextEngine):
                 "Received: an eager step of several devices"
             )
 
-    def _sum_of_small(self, value: tf.Tensor) -> tf.Tensor:
+    def _sum_of_small(self, way: _Way, value: tf.Tensor) -> tf.Tensor:
         """The sum, in the same order on all replicas; its gradient is the gradients' sum."""
 
         @tf.custom_gradient
         def summed(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             check_unconditional()
-            strategy = tf.distribute.get_strategy()
-            rows = compat.gather(strategy, static_id(), value[None])
-            return sum_of_rows(tf.ensure_shape(rows, [None, *value.shape])), self._sum_of_small
+            total = way(tf.distribute.get_strategy(), static_id(), value)
+            return total, functools.partial(self._sum_of_small, way)
 
         return summed(tf.convert_to_tensor(value))
 
@@ -129,3 +144,10 @@ def _with_a_row(rows: tf.IndexedSlices) -> tf.IndexedSlices:
     missing = tf.cast(tf.equal(tf.size(rows.indices), 0), tf.int32)
     values = tf.pad(rows.values, [[0, missing], *[[0, 0]] * (rows.values.shape.rank - 1)])
     return tf.IndexedSlices(values, tf.pad(rows.indices, [[0, missing]]), rows.dense_shape)
+
+
+def _sum_of_gathered(
+    strategy: tf.distribute.Strategy, replica_id: int, value: tf.Tensor
+) -> tf.Tensor:
+    rows = compat.gather(strategy, replica_id, value[None])
+    return sum_of_rows(tf.ensure_shape(rows, [None, *value.shape]))

@@ -15,7 +15,7 @@ from tfdist.elastic import membership
 from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.strategies.multi_process import MultiProcessStrategy
-from tfdist.strategies.multi_worker.engine import SMALL_BYTES, CollectivesEngine
+from tfdist.strategies.multi_worker.engine import CollectivesEngine
 from tfdist.strategies.multi_worker.hosts import are_cpus, hosts_of
 from tfdist.strategies.multi_worker.joining import (
     cluster_of,
@@ -114,10 +114,10 @@ class MultiWorkerMirroredStrategy(MultiProcessStrategy, tf.distribute.MultiWorke
         processes = OneProcess() if cluster is None else _Workers(self, cluster)
         # TensorFlow's ring is slow with tensors of many megabytes.
         on_cpus = are_cpus(self)
-        gathered = SMALL_BYTES if common.exchange != "ring" and on_cpus else 0
-        engine = CollectivesEngine(processes, common.bucket_bytes, on_cpus, gathered)
+        few_rounds = common.exchange != "ring"
+        engine = CollectivesEngine(processes, common.bucket_bytes, on_cpus, few_rounds)
         if reducers:
-            engine = ReducersEngine(processes, common.bucket_bytes, gathered, reducers)
+            engine = ReducersEngine(processes, common.bucket_bytes, few_rounds, reducers)
         engine.hosts = hosts_of(self, engine, common.exchange)
         engine.pairs = PairsOfWorkers(processes)
         self._init_processes(common, engine, log_all_ranks)

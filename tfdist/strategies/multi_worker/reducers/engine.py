@@ -21,12 +21,12 @@ class ReducersEngine(CollectivesEngine):
     Args:
         processes: the workers.
         largest_message: as in `Engine`.
-        gathered: as in `CollectivesEngine`.
+        few_rounds: as in `CollectivesEngine`.
         reducers: the number of reducers.
     """
 
-    def __init__(self, processes: Processes, largest_message: int, gathered: int, reducers: int):
-        super().__init__(processes, largest_message, on_cpus=True, gathered=gathered)
+    def __init__(self, processes: Processes, largest_message: int, few_rounds: bool, reducers: int):
+        super().__init__(processes, largest_message, on_cpus=True, few_rounds=few_rounds)
         # Threads would trace, and so number, their exchanges in another order on each rank.
         self.runs_beside_steps = False
         self._exchanges = exchanges_of(processes.rank, reducers)
