@@ -23,9 +23,8 @@ _OPTIONS = touch(_LAUNCHER, "_options", READ, **_WHY)
 _NEXT_KEY = touch(_LAUNCHER, "_next_instance_key", READ, "self", **_WHY)
 _TOKEN = touch(_LAUNCHER, "_get_ordering_token", READ, "self", **_WHY)
 
-# The groups of two replicas: above those of `strategies/multi_worker/pairs.py`, which begin at
-# 2**30 + 2**29, and below those of reducers.
-_FIRST_PAIR = 2**30 + 2**29 + 2**27
+# Keys of groups have 31 bits, and a sign.
+_KEYS = 2**31
 
 
 def all_to_all(strategy: tf.distribute.Strategy, replica_id: int, rows: tf.Tensor) -> tf.Tensor:
@@ -53,22 +52,46 @@ def gather(strategy: tf.distribute.Strategy, replica_id: int, value: tf.Tensor) 
 
 
 def gather_in_pair(
-    strategy: tf.distribute.Strategy, replica_id: int, other: int, value: tf.Tensor
+    strategy: tf.distribute.Strategy, replica_id: int, bit: int, value: tf.Tensor
 ) -> tf.Tensor:
     """The values of two replicas, of equal shapes, joined; the lower replica's first.
 
-    All replicas call it, in the same order, each with the one that calls it with this one.
+    All replicas call it, in the same order.
 
     Args:
         strategy: as for `all_to_all`; each replica has a process of its own.
         replica_id: as for `all_to_all`.
-        other: the number of the other replica.
+        bit: the other replica's number differs from this one in this bit, the lowest of which is 0.
         value: of one axis or more.
     """
     launcher = launcher_of(strategy, replica_id)
-    low, high = sorted((replica_id, other))
-    pair = (2, _FIRST_PAIR + low * strategy.num_replicas_in_sync + high)
-    return _launched(launcher, tf.raw_ops.CollectiveGatherV2, value, pair)
+    low = replica_id & ~(1 << bit)
+    key = _key_of_pair(_KEY.of(launcher), strategy.num_replicas_in_sync, low, bit)
+    return _launched(launcher, tf.raw_ops.CollectiveGatherV2, value, (2, key))
+
+
+def _key_of_pair(key: int, replicas: int, low: int, bit: int) -> int:
+    """A key for two replicas, below zero: all other groups have keys above.
+
+    A launcher counts its operations from the same number on as those of other strategies, so a pair
+    is a group of its own in each.
+
+    Args:
+        key: of the launcher, which is another one for each strategy.
+        replicas: the number of replicas.
+        low: the lower replica.
+        bit: in which the two differ.
+
+    Raises:
+        RuntimeError: when there are no more keys.
+    """
+    place = (key * replicas + low) * replicas.bit_length() + bit
+    if place >= _KEYS:
+        raise RuntimeError(
+            "Too many strategies were made in this process for so many replicas. Make fewer, or "
+            f"give them exchange='ring'. Received: group {key} of {replicas} replicas"
+        )
+    return -1 - place
 
 
 def sum_between_workers(strategy: tf.distribute.Strategy, value: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """What the engine of several processes gives each replica, beside what NumPy gives."""
 
+import concurrent.futures
 import itertools
 
 import numpy as np
@@ -66,17 +67,25 @@ def sums_of_sizes(here):
 
 
 def _sum_of(here, size):
-    step = tf.function(
-        lambda: here.strategy.run(lambda: all_reduce([_own(size, static_id())])[0]),
-        autograph=False,
-    ).get_concrete_function()
+    def summed():
+        own = _own(size, static_id())
+        with tf.GradientTape() as tape:
+            tape.watch(own)
+            (total,) = all_reduce([own])
+        return total, tape.gradient(total, own)
+
+    step = tf.function(lambda: here.strategy.run(summed), autograph=False).get_concrete_function()
+    sums, gradient = step()
+    operations = [
+        [operation.type, int(tf.get_static_value(operation.inputs[1]))]
+        for operation in step.graph.get_operations()
+        if operation.type.startswith("Collective")
+    ]
     return {
-        **_compared(here, size, step().numpy()),
-        "operations": [
-            [operation.type, int(tf.get_static_value(operation.inputs[1]))]
-            for operation in step.graph.get_operations()
-            if operation.type.startswith("Collective")
-        ],
+        **_compared(here, size, sums.numpy()),
+        "operations": operations[: len(operations) // 2],
+        "operations of the gradient": operations[len(operations) // 2 :],
+        "gradient": [float(gradient.numpy().min()), float(gradient.numpy().max())],
     }
 
 
@@ -105,7 +114,26 @@ def sums_by_doubling(here):
         return number[-1]
 
     sums = tf.function(lambda: strategy.run(lambda: summed(_own(400, static_id()))))()
-    return {**_compared(here, 400, sums.numpy()), "in a loop": float(five_times())}
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        both = [
+            threads.submit(_often_summed, one, number)
+            for one, number in ((strategy, 1.0), (here.make(), 100.0))
+        ]
+    return {
+        **_compared(here, 400, sums.numpy()),
+        "in a loop": float(five_times()),
+        "of two strategies": [one.result() for one in both],
+    }
+
+
+def _often_summed(strategy, number):
+    """What is found when a number is summed a hundred times."""
+
+    def summed():
+        return sum_by_doubling(strategy, static_id(), tf.fill([4000], number))
+
+    step = tf.function(lambda: strategy.run(summed), autograph=False)
+    return sorted({float(n) for _ in range(100) for n in step().numpy()})
 
 
 def swaps(here):

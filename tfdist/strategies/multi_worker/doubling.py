@@ -13,8 +13,8 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.engines.halves import sum_of_rows
 
-# From so many replicas on, doubling takes less time than a ring for tensors of up to so many bytes,
-# on links from 100 Mbit/s on (benchmarks/small_sums.py). With 4 replicas it sometimes takes more.
+# With so many replicas, doubling takes less time than a ring for tensors of up to so many bytes, on
+# links from 100 Mbit/s on (benchmarks/small_sums.py). With 4 replicas it sometimes takes more.
 _REPLICAS, _BYTES = 8, 32 * 1024
 
 
@@ -34,9 +34,7 @@ def sum_by_doubling(
         replica_id: the number of this replica.
         value: of the same shape and dtype on all replicas.
     """
-    distance = 1
-    while distance < strategy.num_replicas_in_sync:
-        rows = compat.gather_in_pair(strategy, replica_id, replica_id ^ distance, value[None])
+    for bit in range(strategy.num_replicas_in_sync.bit_length() - 1):
+        rows = compat.gather_in_pair(strategy, replica_id, bit, value[None])
         value = sum_of_rows(tf.ensure_shape(rows, [2, *value.shape]))
-        distance *= 2
     return value

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdist.engines.pairs import Pairs
 from tfdist.engines.processes import Processes
 
-# Above the numbers of all other groups: those of `strategy.py` begin at 2**30.
+# Those of `strategy.py` begin at 2**30, those of reducers above these.
 _FIRST_KEY = 2**30 + 2**29
 
 # Both workers of a pair count its operations, of all strategies of the process.
