@@ -74,6 +74,13 @@ def test_doubling_gives_the_sum_with_the_same_bits_on_all_ranks(found):
         assert rank["of two strategies"] == [[ranks], [100 * ranks]]
 
 
+@scenario(engines.trained_in_small_buckets, (EIGHT,))
+def test_training_that_sums_by_doubling_equals_one_device(found):
+    for rank in found:
+        assert rank["bits"] == found[0]["bits"]
+        assert rank["away"] <= 1e-6
+
+
 @scenario(engines.swaps, ALL)
 def test_two_ranks_of_a_pair_get_what_the_other_one_gives(found):
     pairs = len(found) * (len(found) - 1) // 2

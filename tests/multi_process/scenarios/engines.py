@@ -3,6 +3,7 @@
 import concurrent.futures
 import itertools
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -134,6 +135,27 @@ def _often_summed(strategy, number):
 
     step = tf.function(lambda: strategy.run(summed), autograph=False)
     return sorted({float(n) for _ in range(100) for n in step().numpy()})
+
+
+def trained_in_small_buckets(here):
+    """The weights after training with buckets of 16 KiB, and how far one device's are away."""
+    numbers = np.random.default_rng(0)
+    x, y = numbers.normal(size=(450, 20)), numbers.normal(size=(450, 1))
+
+    def trained(strategy, callbacks):
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            layers = [keras.layers.Dense(width, "relu") for width in (64, 60)]
+            model = keras.Sequential([keras.Input((20,)), *layers, keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        # The last batch has two samples: most replicas get none.
+        model.fit(x, y, batch_size=64, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+    strategy = here.make(bucket_bytes=16 * 1024)
+    weights = trained(strategy, strategy.callbacks())
+    alone = trained(tf.distribute.get_strategy(), [])
+    return {"bits": weights.tobytes().hex(), "away": float(np.abs(weights - alone).max())}
 
 
 def swaps(here):
