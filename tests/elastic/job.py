@@ -2,7 +2,8 @@
 
 python -m tfdist run -n 3 --min 1 -m tests.elastic.job FOLDER [RANK:SIGNAL:MOMENT]...
 
-A signal may be for the rank's launcher, as in "2:launcher SIGTERM:step 3".
+A signal may be for the rank's launcher, as in "2:launcher SIGTERM:step 3", or for another process,
+whose number follows, as in "0:SIGKILL@4:step 3". With SUMMED=all, reducers sum whatever they can.
 
 "PAUSE" stops the rank for five seconds, and "CLOCK" sets the clock of all ranks one day forward, by
 `tests/faults/clock.c`.
@@ -32,6 +33,7 @@ SEED = int(os.environ.get("SEED", "0"))  # of the data
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
 SECONDS = float(os.environ.get("SECONDS", "0"))  # that a step takes longer
 STEP = os.environ.get("STEP", "")
+IS_SUMMED = os.environ.get("SUMMED", "") == "all"
 _SOON = 0.004  # seconds: somewhere in the next operation
 
 _plans: dict[str, tuple[bool, str]] = {}
@@ -51,7 +53,11 @@ def reached(moment: str, soon: bool = False) -> None:
     if plan is None:
         return
     to_launcher, name = plan
-    target = os.getppid() if to_launcher else os.getpid()
+    name, _, other = name.partition("@")
+    if other:
+        target = int(pathlib.Path(sys.argv[1], f"pid-{other}").read_text())
+    else:
+        target = os.getppid() if to_launcher else os.getpid()
 
     def act() -> None:
         if name == "CLOCK":
@@ -87,12 +93,19 @@ def watch_forming(connection) -> None:
     connection.form = counted
 
 
+def _sums_by_reducers(strategy) -> int:
+    """How many different sums the reducers of the last group make."""
+    exchanges = strategy.engine.exchanges
+    return 0 if exchanges is None else exchanges.number
+
+
 def main() -> None:
     """Trains, and writes what came of it."""
     folder = pathlib.Path(sys.argv[1])
     number = int(os.environ.get("TFDIST_ELASTIC", ":0").partition(":")[2])
     for plan in sys.argv[2:]:
         note_plan(plan, number)
+    (folder / f"pid-{number}").write_text(str(os.getpid()))
     reached("start")
 
     import keras
@@ -166,6 +179,10 @@ def main() -> None:
 
     keras.utils.set_random_seed(1)
     scope, callbacks, strategy = contextlib.nullcontext(), [], None
+    if IS_SUMMED:
+        from tfdist.strategies.multi_worker.reducers import engine
+
+        engine.LEAST_FOR_REDUCERS = 0
     if "TFDIST_ELASTIC" in os.environ:
         strategy = tfdist.Strategy("auto", accumulation_steps=ACCUMULATED)
         reached("strategy")
@@ -192,6 +209,7 @@ def main() -> None:
         "recoveries": history.get("recoveries", [0])[-1],
         "program": sys.orig_argv[1],
         "members": strategy.group.members if strategy else [0],
+        "sums": _sums_by_reducers(strategy) if IS_SUMMED and strategy else 0,
         "times": times,
     }
     (folder / f"rank-{number}.pickle").write_bytes(pickle.dumps(found))

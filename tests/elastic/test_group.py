@@ -13,7 +13,7 @@ from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group import Group
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.keeping import Keeping
-from tfdist.launcher.members import members
+from tfdist.launcher.members import elastic_member, members
 
 AND_ONE_IS_LEFT = (
     "rank {} was killed by SIGKILL (9; the kernel does that when memory runs out); 1 rank is left, "
@@ -198,7 +198,7 @@ def test_ranks_end_together(job):
     for number in range(3):
         job.say(number, "done")
     for number in range(3):
-        assert job.hear(number) == {"kind": "end"}
+        assert job.hear(number) == {"kind": "end", "generation": 1}
 
 
 def test_one_that_is_done_is_no_loss(job):
@@ -603,3 +603,82 @@ def test_a_state_that_is_not_where_the_launcher_looks_is_not_kept(short):
     short.say(0, "saved", question=1, why="")
     assert short.group.is_overdue(now)
     assert "so the folder is not shared by all machines" in short.group.shortage
+
+
+@pytest.fixture
+def summed():
+    """A job of ranks 0 and 1, with reducers 2 and 3."""
+    job = Job(2, 1, restarts=1)
+    for number in (2, 3):
+        job.start(elastic_member("reducer", number))
+    return job
+
+
+def test_the_first_group_waits_for_all_reducers(summed):
+    for number in (0, 1, 2):
+        summed.ready(number, 0)
+    with pytest.raises(TimeoutError):
+        summed.sockets[0].recv(1)
+    assert summed.group.ended(3, 0), "one that ends is not waited for"
+    assert summed.said[-1] == "reducer 3 ended with exit status 0; the job goes on without it"
+    formation = told(summed, 0, "form")["formation"]
+    assert (formation["members"], formation["reducers"]) == ([0, 1], [2])
+    assert told(summed, 2, "form")["formation"]["members"] == [0, 1]
+
+
+def test_nobody_goes_on_before_reducers_have_formed_the_group(summed):
+    for number in range(4):
+        summed.ready(number, 0)
+    for number in range(3):
+        summed.say(number, "formed", generation=1)
+    told(summed, 0, "form")
+    with pytest.raises(TimeoutError):
+        summed.sockets[0].recv(1)
+    summed.say(3, "formed", generation=1)
+    assert summed.hear(0)["kind"] == "go"
+
+
+def test_the_work_of_a_lost_reducer_moves(summed):
+    summed.form([0, 1, 2, 3], 1)
+    assert summed.group.ended(2, -9)
+    assert summed.group.replaces(2, -9)
+    for number in (0, 1, 3):
+        assert told(summed, number, "interrupt")["generation"] == 1
+    summed.start(elastic_member("reducer", 4))
+    found = summed.form([0, 1, 3], 2)  # nobody waits for the new one
+    assert [one["reducers"] for one in found] == [[3]] * 3
+    assert found[0]["recoveries"] == 1
+    assert "reducer 2 was killed by SIGKILL" in summed.said[-1]
+    assert "training goes on with ranks 0, 1 and reducer 3, after" in summed.said[-1]
+    summed.ready(4, 0)
+    told(summed, 0, "interrupt")
+    for number in (0, 1, 3):
+        summed.ready(number, 2)
+    assert told(summed, 4, "form")["formation"]["reducers"] == [3, 4]
+
+
+def test_reducers_leave_a_group_that_ranks_leave(summed):
+    summed.form([0, 1, 2, 3], 1)
+    for number in (0, 1):
+        summed.ready(number, 1)
+    assert told(summed, 2, "interrupt")["generation"] == 1
+    for number in (2, 3):
+        summed.ready(number, 1)
+    assert told(summed, 0, "form")["formation"]["reducers"] == [2, 3]
+
+
+def test_a_rank_alone_has_no_reducers(summed):
+    summed.form([0, 1, 2, 3], 1)
+    assert summed.group.ended(0, -9)
+    for number in (2, 3):
+        summed.ready(number, 1)
+    assert summed.form([1], 2)[0]["reducers"] == []
+    summed.say(1, "done")
+    assert told(summed, 2, "end")["generation"] == 2
+
+
+def test_reducers_are_no_ranks(summed):
+    summed.form([0, 1, 2, 3], 1)
+    assert summed.group.can_spare(2)
+    assert not summed.group.ended(2, 1), "one that fails by an error ends the job"
+    assert summed.group.next_number == 4

@@ -19,7 +19,7 @@ from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.joining_group import JoiningGroup, OverError, welcomed
 from tfdist.launcher.keeping import Keeping
-from tfdist.launcher.members import members
+from tfdist.launcher.members import elastic_member
 from tfdist.launcher.outcome import TOO_FEW, Outcome
 from tfdist.launcher.serving_group import ServingGroup
 from tfdist.rendezvous.inbox import Inbox
@@ -35,11 +35,11 @@ class Launcher:
 
     Args:
         group: its group.
-        first: the number of its first rank.
-        count: the number of its ranks.
+        ranks: the numbers of its ranks.
+        reducers: the numbers of its reducers.
     """
 
-    def __init__(self, group, first, count):
+    def __init__(self, group, ranks, reducers=()):
         self.group = group
         self.said, self.killed, self.started, self.ends = [], [], [], []
         self.selector = selectors.DefaultSelector()
@@ -47,14 +47,15 @@ class Launcher:
         hands = Hands(self.said.append, self.killed.append, self.start, end)
         group.open(self.selector, hands)
         self.ranks = {}
-        for number in range(first, first + count):
-            self.start(number)
+        for number in ranks:
+            self.start(number, "rank")
+        for number in reducers:
+            self.start(number, "reducer")
         self.started.clear()
 
-    def start(self, number):
+    def start(self, number, kind):
         self.started.append(number)
-        (member,) = members(1, first=number)
-        _, (descriptor,) = self.group.connect(member)
+        _, (descriptor,) = self.group.connect(elastic_member(kind, number))
         rank = socket.socket(fileno=socket.dup(descriptor))
         rank.settimeout(WAIT)
         self.ranks[number] = rank.makefile("rwb", buffering=0)
@@ -96,25 +97,26 @@ class Job:
             str(folder / "serving"),
             Keeping(""),
         )
-        self.launchers = [Launcher(group, 0, 2)]
+        self.launchers = [Launcher(group, [0, 1])]
 
     def terms_with(self, strategy):
         return Terms(self.address, SECRET, WAIT, {"--strategy": strategy}, lambda line: None)
 
-    def come(self, count, terms=None):
+    def come(self, count, terms=None, reducers=0):
         """Another launcher comes, and gets a place."""
-        channel, answer = self.ask(count, terms)
+        channel, answer = self.ask(count, terms, reducers)
         self.until(lambda: answer.done)
-        first, *others = answer.result()
+        place = answer.result()
+        first = min(place.ranks + place.reducers)
         group = JoiningGroup(channel, str(self.folder / f"joining-{first}"), Keeping(""))
-        self.launchers.append(Launcher(group, first, 1 + len(others)))
+        self.launchers.append(Launcher(group, *place))
         return self.launchers[-1]
 
-    def ask(self, count, terms=None):
+    def ask(self, count, terms=None, reducers=0):
         """Another launcher comes, and waits for a place in another thread."""
         terms = terms or self.terms
         channel = self.connect(terms)
-        return channel, Answer(functools.partial(welcomed, channel, terms, count))
+        return channel, Answer(functools.partial(welcomed, channel, terms, count, reducers))
 
     def connect(self, terms):
         return self._held.enter_context(connected(terms))
@@ -214,6 +216,46 @@ def test_a_rank_of_another_machine_is_replaced_there(job):
     other.group.ended(3, -9)
     job.settle()
     assert other.started == [3], "only one may be replaced"
+
+
+def test_reducers_of_all_machines_sum_for_the_next_group(job):
+    job.form([0, 1], 1)
+    other = job.come(0, reducers=2)
+    assert job.launchers[0].said[-1] == "127.0.0.1 has come with reducers 2, 3"
+    for number in (2, 3):
+        job.ready(number, 0)
+        job.settle()
+    assert told(job, 0, "interrupt")["generation"] == 1
+    for number in (0, 1):
+        job.ready(number, 1)
+    found = [told(job, number, "form")["formation"] for number in range(4)]
+    assert [one["members"] for one in found] == [[0, 1]] * 4
+    assert [one["reducers"] for one in found] == [[2, 3]] * 4
+    assert found[0]["reducer_addresses"] == ["host:2", "host:3"]
+    for number in range(4):
+        job.say(number, "formed", generation=2)
+    assert [told(job, number, "go")["generation"] for number in range(4)] == [2] * 4
+    assert (
+        job.launchers[0]
+        .said[-1]
+        .startswith(
+            "reducer 2 joins; reducer 3 joins; training goes on with ranks 0, 1 and reducers 2, 3"
+        )
+    )
+    other.group.ended(2, -9)
+    job.until(lambda: other.started)
+    assert other.started == [4], "another reducer is started there"
+    job.until(lambda: job.launchers[0].said[-1] == "reducer 4 is started in the place of reducer 2")
+    found = job.form([0, 1, 3], 3)
+    assert [one["reducers"] for one in found] == [[3]] * 3
+    other.group._channel.close()
+    told(job, 0, "interrupt")
+    assert job.form([0, 1], 4)[0]["reducers"] == []
+
+
+def test_one_with_reducers_only_needs_no_place(job):
+    job.come(2)
+    assert job.come(0, reducers=1).ranks.keys() == {4}
 
 
 def test_who_comes_later_follows_and_its_launcher_copies_the_journal(job):
@@ -336,7 +378,7 @@ def test_who_finds_no_place_waits_for_one(job):
     assert "has come, and waits for a place (--max)" in job.launchers[0].said[-1]
     other.group.ended(2, 0)
     job.until(lambda: answer.done)
-    assert answer.result() == [4], "there is room for one of the two"
+    assert answer.result().ranks == [4], "there is room for one of the two"
     channel.close()
 
 

@@ -2,8 +2,8 @@
 
 python -m tfdist run -n 3 --min 2 -m tests.elastic.worker FOLDER STRATEGY FAULTS FEATURE...
 
-STRATEGY may end with "+topk", for compression that loses nothing, or with "+balance", for shares of
-global batches that move after every step. FAULTS is as for `faulty.install`. A rank that is started
+STRATEGY may end with "+topk", for compression that loses nothing, with "+balance", for shares of
+global batches that move after every step, or with "+reducers", which then sum whatever they can. FAULTS is as for `faulty.install`. A rank that is started
 later writes no results of features that had ended when it joined the others.
 """
 
@@ -35,13 +35,17 @@ def main() -> None:
     from tests.equivalence import harness, moving_shares
     from tests.equivalence.features import FEATURES
     from tests.equivalence.results import Result, file_name, write
+    from tfdist.strategies.multi_worker.reducers import engine
 
     name_of_strategy, _, kind = name_of_strategy.partition("+")
     chosen = {
         "": {},
         "topk": {"compression": tfdist.compression.TopK(1.0, min_bytes=0)},
         "balance": {"balance": True},
+        "reducers": {},
     }[kind]
+    if kind == "reducers":
+        engine.LEAST_FOR_REDUCERS = 0
     features = {feature.name: feature for feature in FEATURES}
     number = int(os.environ["TFDIST_ELASTIC"].split(":")[1])
     faulty.install(faults, number)

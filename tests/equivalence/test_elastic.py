@@ -37,7 +37,7 @@ _USUAL = {
 # A rank that is lost in its first step would leave variables of which nobody knows the first value.
 _NOT_REPEATED = ("train_on_batch, test_on_batch, predict_on_batch",)
 # What compression keeps in each rank, or who has which samples, has a part in these.
-_OPTIONAL = ("+topk", "+balance")
+_OPTIONAL = ("+topk", "+balance", "+reducers")
 _WITH_OPTIONS = (
     "Adam",
     "accumulation_steps=3, steps_per_execution=4, remainders",
@@ -68,6 +68,7 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "tfdist", "run", *_OPTIONS[faults]]
         command += ["--strategy", engine.partition("+")[0]]
+        command += ["--reducers", "2"] if engine.endswith("+reducers") else []
         command += ["-m", "tests.elastic.worker", str(folder), engine]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         with (folder / "log").open("wb") as log:
@@ -134,7 +135,7 @@ def job(request, tmp_path_factory):
 
 
 def _cells(faults, kind=""):
-    for engine in ("multi_worker", "horovod"):
+    for engine in ("multi_worker", "horovod")[: 1 if kind == "+reducers" else 2]:
         for place, feature in enumerate(FEATURES):
             if kind and feature.name not in _WITH_OPTIONS:
                 continue

@@ -67,7 +67,6 @@ def check_reducers(
     count: int,
     *,
     devices: int | None,
-    is_fixed: bool,
     is_alone: bool,
 ) -> None:
     """Fails if there are reducers where nobody can use them, or that are asked for in another way.
@@ -78,7 +77,6 @@ def check_reducers(
         reducers: the number of reducers.
         count: the number of ranks.
         devices: the number of devices of each rank.
-        is_fixed: whether the job is not elastic.
         is_alone: whether this is the only machine; others may have the ranks.
     """
     if wants_reducers():
@@ -93,11 +91,6 @@ def check_reducers(
         context.fail(
             f"--reducers is for the strategy {names}: leave out --reducers or --strategy. "
             f"Received: --reducers {reducers} --strategy {strategy}"
-        )
-    if not is_fixed:
-        context.fail(
-            "--reducers is for a fixed number of ranks: leave out --min. "
-            f"Received: --reducers {reducers}"
         )
     if devices is not None and devices > 1:
         context.fail(

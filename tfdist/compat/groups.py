@@ -36,7 +36,9 @@ _COORDINATE = touch(
 _ABORT = touch(_OF_CONTEXT, "abort_collective_ops", READ, "self", "code", "message", **_AGAIN)
 
 
-def form_group(addresses: Mapping[int, str], own: int) -> None:
+def form_group(
+    addresses: Mapping[int, str], own: int, reducers: Mapping[int, str] | None = None
+) -> None:
     """Connects this process to others for collective operations; may be called again.
 
     The variables of the process stay. Operations of an earlier group must have been aborted.
@@ -44,9 +46,14 @@ def form_group(addresses: Mapping[int, str], own: int) -> None:
     Args:
         addresses: the address of each member, by its number. The numbers may have holes.
         own: the number of this process, the same in each call.
+        reducers: the same of processes that only sum for the members.
     """
+    jobs = {"worker": dict(addresses)}
+    if reducers:
+        jobs["ps"] = dict(reducers)  # TensorFlow counts no `ps` as a worker
+    job = "worker" if own in addresses else "ps"
     leader = f"/job:worker/replica:0/task:{min(addresses)}"
-    _join(tf.train.ClusterSpec({"worker": dict(addresses)}), "worker", own, leader)
+    _join(tf.train.ClusterSpec(jobs), job, own, leader)
 
 
 def join_as_reducer(jobs: Mapping[str, Sequence[str]], own: int) -> None:

@@ -23,6 +23,8 @@ class Formation:
         recoveries: how often the group has changed so far.
         lost: how many ranks were lost so far that had no time to hand anything over.
         writes: whether this member writes the journal of its machine.
+        reducers: the numbers of the processes that only sum for the members, rising.
+        reducer_addresses: where each of them listens.
         variables: the environment variables for this member's engine.
 
     Example:
@@ -43,8 +45,20 @@ class Formation:
     recoveries: int = 0
     lost: int = 0
     writes: bool = False
+    reducers: Sequence[int] = ()
+    reducer_addresses: Sequence[str] = ()
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rank_of(self, number: int) -> int:
         """The rank of a member."""
         return list(self.members).index(number)
+
+    @property
+    def places(self) -> dict[int, str]:
+        """The address of each member, by its number."""
+        return dict(zip(self.members, self.addresses))
+
+    @property
+    def reducer_places(self) -> dict[int, str]:
+        """The address of each reducer, by its number."""
+        return dict(zip(self.reducers, self.reducer_addresses))

@@ -8,7 +8,7 @@ whether others may join now, and whether it has written all that into the journa
 when it is in the new group, "settled" when it has the state of that group, "leaving" when it was
 asked to end, "left" when the others have its state, and "done" at the end of its script. One that
 was started later says "near" when it has done almost all that the others have done, and "joined"
-when it has their state.
+when it has their state. A reducer only says "ready" and "formed".
 
 The launcher says "form" with a `Formation`, "go" once all members have formed the group, "settled"
 once all have its state, "interrupt" when the group is no more, "end" to those who are done, and
@@ -96,6 +96,16 @@ class Link:
             if message["kind"] == "save" and save is not None:
                 self.say("saved", question=message["question"], why=_outcome_of(save))
         return Formation(**message["formation"])
+
+    def next_formation(self) -> Formation | None:
+        """The next group for which this process, a reducer, sums; None at the end of the job.
+
+        Raises:
+            LauncherGoneError: when there is no launcher any more.
+        """
+        while (message := self._next())["kind"] not in ("form", "end"):
+            pass
+        return Formation(**message["formation"]) if message["kind"] == "form" else None
 
     def meeting_point(self, seconds: float) -> int | None:
         """After how many operations the others wait for this rank; None if that is not known.

@@ -31,6 +31,11 @@ def number() -> int:
     return int(os.environ[ELASTIC].partition(":")[2])
 
 
+def own_link() -> Link:
+    """The connection of this process to its launcher; made once."""
+    return Link(int(os.environ[ELASTIC].partition(":")[0]))
+
+
 def wait_to_be_called() -> None:
     """Waits until the launcher calls this process, which has been started before it is needed.
 
@@ -76,7 +81,7 @@ def joined(connect: Callable[[], _Kind]) -> tuple[Group, _Kind]:
     """
     if not _joined:
         _check_environment()
-        link, made = Link(int(os.environ[ELASTIC].partition(":")[0])), connect()
+        link, made = own_link(), connect()
         journal = Journal(os.environ[JOURNAL]) if JOURNAL in os.environ else None
         kept = os.environ.get(BACKUP_DIR, "")
         group_of_job = Group(link, number(), made, journal, kept)

@@ -25,12 +25,14 @@ class Formations:
     Attributes:
         generation: the number of the last group; 0 before the first one.
         current: its members.
+        reducers: the reducers that sum for them.
         say: tells the user something, in one line.
     """
 
     def __init__(self, ranks: Roster, variables: Variables):
         self.generation = 0
         self.current: list[GroupRank] = []
+        self.reducers: list[GroupRank] = []
         self.say: Callable[[str], None] = print
         self._ranks = ranks
         self._variables = variables
@@ -80,6 +82,8 @@ class Formations:
             self._recoveries += 1
         variables = self._variables([rank.location for rank in members])
         writing = writers(members)
+        # A rank alone has nothing to sum.
+        self.reducers = [r for r in self._ranks.reducers() if r.state == "ready" and members[1:]]
         for place, rank in enumerate(members):
             rank.state, rank.was_in_group = "forming", True
             formation = Formation(
@@ -92,9 +96,14 @@ class Formations:
                 recoveries=self._recoveries,
                 lost=self._ranks.lost(),
                 writes=rank in writing,
+                reducers=[reducer.member.number for reducer in self.reducers],
+                reducer_addresses=[reducer.address for reducer in self.reducers],
                 variables=variables[place],
             )
             self._tell(rank, formation)
+        for reducer in self.reducers:
+            reducer.state = "forming"
+            self._tell(reducer, formation)
 
     def set_apart(self, rank: GroupRank, *, restores: bool) -> None:
         """Lets a rank come to the others alone.
@@ -110,16 +119,24 @@ class Formations:
     def _tell(self, rank: GroupRank, formation: Formation) -> None:
         rank.link.say("form", formation=dataclasses.asdict(formation))
 
+    @property
+    def have_formed(self) -> bool:
+        """Whether all members and reducers have formed the last group, and nobody was told so."""
+        return {one.state for one in (*self.current, *self.reducers)} == {"formed"}
+
     def note_formed(self) -> None:
-        """Called when all members have formed the last group."""
+        """Called when all members and reducers have formed the last group."""
         self.to_all("go", "in")
+        for reducer in self.reducers:
+            reducer.state = "in"
+            reducer.link.say("go", generation=self.generation)
         if self._since is None or self._is_interim:
             return
         seconds = time.monotonic() - self._since
         whys = [*self._whys, *(f"{r.member.name} joins" for r in self.current if r.is_new)]
         if not whys and not self._is_asked:
             whys = ["a connection between two ranks broke"]
-        who = named([rank.member for rank in self.current])
+        who = named([rank.member for rank in (*self.current, *self.reducers)])
         if whys:
             self.say(f"{'; '.join(whys)}; training goes on with {who}, after {seconds:.1f} s")
         self._since, self._whys, self._is_asked = None, [], False

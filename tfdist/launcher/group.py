@@ -9,13 +9,15 @@ from tfdist.cluster.machines import Location
 from tfdist.environment import BACKUP_DIR, ELASTIC, ELASTIC_HOST, JOURNAL
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.formations import Formations, Variables
-from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster, writers
+from tfdist.launcher.group_rank import IN_GROUP, GroupRank, Roster
+from tfdist.launcher.group_reducers import GroupReducers
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.headcount import Headcount
 from tfdist.launcher.job_group import JobGroup
 from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.link import Link
 from tfdist.launcher.members import Member
+from tfdist.launcher.next_group import form_or_wait
 from tfdist.launcher.outcome import Outcome
 from tfdist.launcher.rank import ending
 
@@ -47,6 +49,7 @@ class Group(JobGroup):
         self._location = location
         self._ranks = Roster()
         self._formations = Formations(self._ranks, variables)
+        self._reducers = GroupReducers(self._ranks, self._formations)
         self._headcount = Headcount(self._ranks, limits, keeping)
         self._is_ending = False
 
@@ -66,7 +69,7 @@ class Group(JobGroup):
     ) -> tuple[dict[str, str], tuple[int, ...]]:
         """See `JobGroup`."""
         number = member.number
-        link, is_new = Link(functools.partial(self._take, number)), self._is_new(number)
+        link, is_new = Link(functools.partial(self._take, number)), self._is_new(member)
         self._ranks[number] = GroupRank(member, link, self._location, is_new, is_spare)
         self._selector.register(link.fd, selectors.EVENT_READ, link)
         descriptor = link.other.fileno()
@@ -76,9 +79,10 @@ class Group(JobGroup):
     def _has_formed(self) -> bool:
         return self._formations.generation > 0
 
-    def _is_new(self, number: int) -> bool:
+    def _is_new(self, member: Member) -> bool:
         """Whether a rank gets its state from others. In a job that goes on, rank 0 has it first."""
-        return self._has_formed or (self._keeping.restores and number > 0)
+        is_later = self._has_formed or (self._keeping.restores and member.number > 0)
+        return member.kind == "rank" and is_later
 
     @property
     def lacks_spare(self) -> bool:
@@ -133,7 +137,8 @@ class Group(JobGroup):
 
     def can_spare(self, number: int) -> bool:
         """Whether enough ranks would be left without one of them, or a new one replaces it."""
-        return self._headcount.can_spare(self._ranks[number])
+        rank = self._ranks[number]
+        return rank.only_sums or self._headcount.can_spare(rank)
 
     def end(self) -> None:
         """Called when the job is about to end: ranks that are told to end do so at once."""
@@ -171,6 +176,9 @@ class Group(JobGroup):
         self._go_on()
 
     def _take_ready(self, rank: GroupRank, message: dict) -> None:
+        if rank.only_sums:
+            self._reducers.take_ready(rank, message)
+            return
         rank.address = message["address"]
         rank.completed, rank.takes_in = message["completed"], message["takes_in"]
         rank.writes = message["writes"]
@@ -202,6 +210,8 @@ class Group(JobGroup):
         was = rank.go()
         how = how or f"{rank.member.name} {ending(status)}"
         rank.link.release()
+        if rank.only_sums:
+            return self._reducer_ended(rank, was, status, how)
         if rank.is_spare:
             return self._spare_ended(rank, status)
         if rank.is_new:
@@ -218,6 +228,14 @@ class Group(JobGroup):
             self._formations.interrupt()
         self._go_on()
         return goes_on
+
+    def _reducer_ended(self, reducer: GroupRank, was: str, status: int, how: str) -> bool:
+        if status > 0 or self._is_ending:
+            return False
+        if self._ranks.alive():
+            self._reducers.ended(reducer, was, how, self._hands.say)
+            self._go_on()
+        return True
 
     def _spare_ended(self, rank: GroupRank, status: int) -> bool:
         if self._ranks.alive() and not self._is_ending:
@@ -257,9 +275,9 @@ class Group(JobGroup):
             states = {rank.state for rank in self._formations.current}
             new = self._ranks.new()
             if all(rank.state == "ready" for rank in alive):
-                if not any(rank.state in IN_GROUP for rank in new):
-                    self._all_are_ready(alive, [r for r in new if r.state == "ready"])
-            elif states == {"formed"}:
+                if self._reducers.are_ready() and not any(rank.state in IN_GROUP for rank in new):
+                    form_or_wait(self._ranks, self._headcount, self._formations)
+            elif self._formations.have_formed:
                 self._formations.note_formed()
             elif states == {"settled"}:
                 self._formations.to_all("settled", "dissolved")
@@ -274,27 +292,4 @@ class Group(JobGroup):
             if rank.is_new:
                 self._kill(number)
             else:
-                rank.link.say("end")
-
-    def _all_are_ready(self, alive: list[GroupRank], new: list[GroupRank]) -> None:
-        """Forms a group, or waits for ranks that join."""
-        coming = self._ranks.coming()
-        is_short = len(alive) + len(new) + len(self._ranks.done()) < self._headcount.limits.least
-        can_take_in = len({rank.completed for rank in alive}) == 1 and all(
-            rank.takes_in and not rank.leaves for rank in alive
-        )
-        if coming or (is_short and self._keeping.folder):  # they read what the others have done
-            can_take_in &= all(rank.writes for rank in writers(alive))
-        if (coming or is_short or new) and not can_take_in:
-            self._headcount.end_waiting()
-            self._formations.form(alive, is_interim=True)
-        elif coming:
-            for rank in coming:
-                if rank.state == "near":
-                    rank.state, rank.met = "expected", alive[0].completed
-                    rank.link.say("meet", completed=alive[0].completed)
-        elif is_short:
-            self._headcount.begin_to_wait()
-        else:
-            self._headcount.end_waiting()
-            self._formations.form([*alive, *new], is_interim=False)
+                rank.link.say("end", generation=self._formations.generation)

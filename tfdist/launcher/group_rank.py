@@ -26,7 +26,7 @@ class Listener(Protocol):
 
 @dataclasses.dataclass
 class GroupRank:
-    """A rank.
+    """A rank, or a reducer, which has no state and so none of what is about state.
 
     Attributes:
         member: its place in the job.
@@ -73,17 +73,30 @@ class GroupRank:
         return was
 
     @property
+    def only_sums(self) -> bool:
+        """Whether it is a reducer."""
+        return self.member.kind == "reducer"
+
+    @property
     def is_on_its_way(self) -> bool:
         """Whether it was started later and is not where the others are."""
         return self.is_new and self.state in _ON_ITS_WAY
 
 
 class Roster(dict[int, GroupRank]):
-    """All ranks that were started, by number."""
+    """All ranks and reducers that were started, by number."""
+
+    def reducers(self) -> list[GroupRank]:
+        """The reducers that have not been lost."""
+        return [one for one in self.values() if one.only_sums and one.state != "gone"]
+
+    def ranks(self) -> list[GroupRank]:
+        """All ranks."""
+        return [rank for rank in self.values() if not rank.only_sums]
 
     def left(self) -> list[GroupRank]:
         """The ranks that have the state of the job and have not been lost, also those done."""
-        return [rank for rank in self.values() if rank.state != "gone" and not rank.is_new]
+        return [rank for rank in self.ranks() if rank.state != "gone" and not rank.is_new]
 
     def alive(self) -> list[GroupRank]:
         """The ranks that have the state of the job and still work."""
@@ -95,7 +108,7 @@ class Roster(dict[int, GroupRank]):
 
     def lost(self) -> int:
         """How many ranks were lost that had been in a group, with what only they knew."""
-        gone = [rank for rank in self.values() if rank.state == "gone" and rank.was_in_group]
+        gone = [rank for rank in self.ranks() if rank.state == "gone" and rank.was_in_group]
         return sum(not rank.has_left and not rank.is_new for rank in gone)
 
     def new(self) -> list[GroupRank]:

@@ -15,11 +15,11 @@ class Hands:
     Attributes:
         say: tells the user something, in one line.
         kill: ends the rank with a number.
-        start: starts a rank with a number.
+        start: starts a process with a number, of the kind of a `Member`.
         end: ends the job with an outcome, after so many seconds.
     """
 
     say: Callable[[str], None]
     kill: Callable[[int], None]
-    start: Callable[[int], None]
+    start: Callable[[int, str], None]
     end: Callable[[Outcome, float], None]

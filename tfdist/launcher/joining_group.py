@@ -12,6 +12,7 @@ import math
 import selectors
 import signal
 import time
+from typing import NamedTuple
 
 from tfdist.cluster.machines import Machine, interface_of
 from tfdist.environment import BACKUP_DIR, ELASTIC, ELASTIC_HOST, JOURNAL
@@ -171,7 +172,7 @@ class JoiningGroup(JobGroup):
         elif kind == "start" and self._is_ending:
             self._send("forgotten", number=message["number"])
         elif kind == "start":
-            self._hands.start(message["number"])
+            self._hands.start(message["number"], message["process"])
         elif kind == "kill":
             self._hands.kill(message["number"])
         elif kind == "end":
@@ -214,29 +215,43 @@ class OverError(Exception):
         self.outcome = outcome
 
 
-def welcomed(channel: Channel, terms: Terms, count: int) -> list[int]:
+class Welcome(NamedTuple):
+    """What the launcher that serves has given to this one.
+
+    Attributes:
+        ranks: the numbers of this machine's ranks, rising.
+        reducers: the numbers of its reducers, rising.
+    """
+
+    ranks: list[int]
+    reducers: list[int]
+
+
+def welcomed(channel: Channel, terms: Terms, count: int, reducers: int) -> Welcome:
     """Asks the launcher that serves for a place. Waits until there is one.
 
     Args:
         channel: the connection to that launcher.
         terms: what the launchers agree on.
         count: the number of ranks of this machine.
+        reducers: the number of its reducers.
 
     Returns:
-        The numbers of the ranks, rising; fewer if there is no place for all.
+        The numbers of the processes; fewer ranks if there is no place for all.
 
     Raises:
         RefusedError: in one line, when there is no place in the job.
         OverError: when the job has ended.
     """
-    machine = Machine(channel.own_host, interface_of(channel.own_host), (0,) * count, ())
+    ports = (0,) * (count + reducers)
+    machine = Machine(channel.own_host, interface_of(channel.own_host), ports, (), reducers)
     greeting = {"machine": dataclasses.asdict(machine), "serves": False}
     channel.send({**greeting, "terms": dict(terms.same_everywhere)})
     while (told := answer(channel, terms))["kind"] == "wait":
         terms.say(_TOLD_TO_WAIT)
     if told["kind"] != "welcome":
         raise OverError(Outcome(told["status"], told["said"]))
-    numbers = told["numbers"]
-    if len(numbers) < count:
-        terms.say(f"there is a place for {len(numbers)} of {count} processes (--max)")
-    return numbers
+    welcome = Welcome(told["ranks"], told["reducers"])
+    if len(welcome.ranks) < count:
+        terms.say(f"there is a place for {len(welcome.ranks)} of {count} processes (--max)")
+    return welcome

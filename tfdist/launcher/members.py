@@ -117,6 +117,23 @@ def members(
     ]
 
 
+def elastic_member(kind: str, number: int) -> Member:
+    """A process of an elastic job.
+
+    Args:
+        kind: "rank" or "reducer".
+        number: its number, which no other process of the job has, whatever it is.
+
+    Example:
+
+    >>> from tfdist.launcher.members import elastic_member
+    >>> elastic_member("reducer", 4).name
+    'reducer 4'
+    """
+    role, job = {"rank": (PEER, "worker"), "reducer": (REDUCER, "reducer")}[kind]
+    return Member(kind, number, role, (job, number))
+
+
 def named(some: list[Member]) -> str:
     """Several members in one phrase.
 

@@ -94,44 +94,46 @@ class Processes:
         self._ranks[place].restarts = failed.restarts
 
     def _start_another(self, lost: Rank) -> None:
-        """Starts a rank of an elastic job in the place of a lost one."""
+        """Starts a process of an elastic job in the place of a lost one."""
         assert self._group is not None
-        number = self._group.begin_spare()
+        kind = lost.member.kind
+        number = self._group.begin_spare() if kind == "rank" else None
         if number is None:
-            number = self._start_one_more(self._group.next_number, is_spare=False)
+            number = self._start_one_more(self._group.next_number, kind)
         if number is not None:
-            self._streams.say(f"rank {number} is started in the place of {lost.name}")
+            self._streams.say(f"{kind} {number} is started in the place of {lost.name}")
 
     def _start_spare(self) -> None:
         """Starts a process that waits to become a rank of an elastic job."""
         assert self._group is not None
-        if self._start_one_more(self._group.next_number, is_spare=True) is None:
+        if self._start_one_more(self._group.next_number, "rank", is_spare=True) is None:
             self._group.lose_spare()
 
     def _add_one(self) -> None:
         """Starts one more rank of an elastic job, if there may be one."""
         number = None
         if self._group is not None and self._group.has_room:
-            number = self._start_one_more(self._group.next_number, is_spare=False)
+            number = self._start_one_more(self._group.next_number, "rank")
         self._streams.say(
             "SIGUSR1: " + (_NO_ROOM if number is None else f"rank {number} is started")
         )
 
-    def _start_joining(self, number: int) -> None:
-        """Starts a rank of an elastic job, as another launcher says."""
-        if self._start_one_more(number, is_spare=False) is not None:
-            self._streams.say(f"rank {number} is started")
+    def _start_joining(self, number: int, kind: str) -> None:
+        """Starts a process of an elastic job, as another launcher says."""
+        if self._start_one_more(number, kind) is not None:
+            self._streams.say(f"{kind} {number} is started")
 
-    def _start_one_more(self, number: int, *, is_spare: bool) -> int | None:
+    def _start_one_more(self, number: int, kind: str, *, is_spare: bool = False) -> int | None:
         """Starts a process of an elastic job. Returns its number, or says why it cannot start."""
         assert self._group is not None
         place = len(self._members)
-        member = dataclasses.replace(self._members[-1], number=number)
+        like = max(p for p, member in enumerate(self._members) if member.kind == kind)
+        member = dataclasses.replace(self._members[like], number=number)
         path = os.path.join(os.path.dirname(self._logs[0].path), member.log_name)
         try:
             self._logs.append(output.Log(path))
             self._members.append(member)
-            self._environments.append(self._environments[-1])  # not that of rank 0
+            self._environments.append(self._environments[like])  # not that of rank 0
             self._ranks.append(self._started_rank(place, is_spare=is_spare))
         except OSError as error:
             self._streams.say(f"{member.name} cannot be started: {error}")

@@ -6,17 +6,17 @@ The messages between launchers, after the greeting of `tfdist.rendezvous`:
 |---|---|---|
 | serving | `wait` | there are as many ranks as there may be |
 | serving | `refused` | why there is no place in the job; the last message |
-| serving | `welcome`: `numbers` | the ranks that the launcher starts now |
-| serving | `start`: `number` | one more, in the place of a lost one |
+| serving | `welcome`: `ranks`, `reducers` | the numbers of what the launcher starts now |
+| serving | `start`: `number`, `process` | one more of a kind, in the place of a lost one |
 | serving | `say`: `number`, `message` | for a rank; see `tfdist.elastic.link` |
 | serving | `kill`: `number` | a rank is to be killed |
 | serving | `end` | all ranks are to be ended |
 | serving | `over`: `status`, `said` | how the job has ended; the last message |
 | coming | `alive` | now and then |
 | coming | `leaving` | the launcher was asked to end |
-| coming | `rank`: `number`, `message` | what a rank says |
-| coming | `ended`: `number`, `status` | a rank has ended |
-| coming | `forgotten`: `number` | a rank could not be started |
+| coming | `rank`: `number`, `message` | what a rank or reducer says |
+| coming | `ended`: `number`, `status` | it has ended |
+| coming | `forgotten`: `number` | it could not be started |
 | coming | `ask`: `after`, `offset` | what follows in the journal; see `JournalCopy` |
 | serving | `read`: `machine`, and more | what another machine has asked for |
 | coming | `found`: `machine`, `piece` | the answer |
@@ -34,6 +34,7 @@ import socket
 import time
 
 from tfdist.cluster.machines import Location
+from tfdist.cluster.machines import Machine as Offer
 from tfdist.launcher.distant import DistantLink, DistantMachine, Machine
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.formations import Variables
@@ -42,7 +43,7 @@ from tfdist.launcher.group_rank import GroupRank
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.journals import Journals
 from tfdist.launcher.keeping import Keeping
-from tfdist.launcher.members import PEER, Member, named
+from tfdist.launcher.members import elastic_member, named
 from tfdist.launcher.outcome import Outcome, too_few
 from tfdist.launcher.rank import ending
 from tfdist.rendezvous.channel import Channel, Message
@@ -152,7 +153,7 @@ class ServingGroup(Group):
         if refusal:
             _answer(channel, {"refused": refusal})
             channel.close()
-        elif self._headcount.room < 1:
+        elif Offer(**greeting["machine"]).ranks and self._headcount.room < 1:
             self._waiting[channel] = greeting
             _answer(channel, {"kind": "wait"})
             self._hands.say(f"{there} has come, and waits for a place (--max)")
@@ -161,23 +162,22 @@ class ServingGroup(Group):
 
     def _admit(self, channel: Channel, greeting: Message) -> None:
         self._met += 1
-        location = Location(self._met, greeting["machine"]["interface"])
-        machine = DistantMachine(greeting["machine"]["host"], location, channel)
+        offer = Offer(**greeting["machine"])
+        machine = DistantMachine(offer.host, Location(self._met, offer.interface), channel)
         self._machines[channel] = machine
-        count = min(len(greeting["machine"]["ports"]), int(self._headcount.room))
-        numbers = [self._connect(machine) for _ in range(count)]
-        machine.send("welcome", numbers=numbers)
-        come = named([self._ranks[number].member for number in numbers])
+        count = min(offer.ranks, int(self._headcount.room))
+        ranks = [self._connect(machine, "rank") for _ in range(count)]
+        reducers = [self._connect(machine, "reducer") for _ in range(offer.reducers)]
+        machine.send("welcome", ranks=ranks, reducers=reducers)
+        come = named([self._ranks[number].member for number in (*ranks, *reducers)])
         self._hands.say(f"{machine.host} has come with {come}")
 
-    def _connect(self, machine: DistantMachine) -> int:
-        """Makes a rank of another machine. Returns its number."""
+    def _connect(self, machine: DistantMachine, kind: str) -> int:
+        """Makes a rank or reducer of another machine. Returns its number."""
         number = self.next_number
+        member = elastic_member(kind, number)
         self._ranks[number] = GroupRank(
-            Member("rank", number, PEER, ("worker", number)),
-            DistantLink(machine, number),
-            machine.location,
-            is_new=self._is_new(number),
+            member, DistantLink(machine, number), machine.location, is_new=self._is_new(member)
         )
         return number
 
@@ -209,9 +209,10 @@ class ServingGroup(Group):
             status = -signal.SIGKILL
         if self.ended(number, status, how):
             if status and not machine.leaves and self.replaces(number, status):
-                new = self._connect(machine)
-                machine.send("start", number=new)
-                self._hands.say(f"rank {new} is started in the place of {rank.member.name}")
+                new = self._connect(machine, rank.member.kind)
+                machine.send("start", number=new, process=rank.member.kind)
+                name = self._ranks[new].member.name
+                self._hands.say(f"{name} is started in the place of {rank.member.name}")
         elif self.shortage:
             self._hands.end(too_few(self.shortage), 0.0)
         elif status:

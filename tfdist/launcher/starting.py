@@ -16,13 +16,13 @@ from tfdist.launcher import ranks
 from tfdist.launcher.elastic_limits import ElasticLimits
 from tfdist.launcher.group import Group
 from tfdist.launcher.job_group import JobGroup
-from tfdist.launcher.joining_group import JoiningGroup, welcomed
+from tfdist.launcher.joining_group import JoiningGroup, Welcome, welcomed
 from tfdist.launcher.keeping import Keeping
-from tfdist.launcher.members import Member, members
+from tfdist.launcher.members import Member, elastic_member, members
 from tfdist.launcher.recent import Recent
 from tfdist.launcher.remote import Remote
 from tfdist.launcher.serving_group import ServingGroup
-from tfdist.rendezvous.reaching import connected, listener_at
+from tfdist.rendezvous.reaching import RefusedError, connected, listener_at
 from tfdist.rendezvous.terms import FixedTerms, Terms
 from tfdist.strategies.registry import LAUNCHED
 
@@ -87,10 +87,12 @@ def starting(
             described = f"{count} of {meeting.ranks} ranks on {across.machines} machines"
             yield Start(own, found, described, Remote(meeting))
         return
+    # TF_CONFIG has a worker, also on a machine of an elastic job that only sums.
+    started = max(1, count)
     with (
         ranks.environments(
             strategy,
-            count,
+            started,
             ps=ps,
             evaluator=evaluator,
             reducers=reducers,
@@ -101,23 +103,27 @@ def starting(
     ):
         own, group = members(count, ps, evaluator, reducers), None
         if elastic is not None:
-            numbers, group = _joined(strategy, count, across, elastic, held)
-            own = members(len(numbers), first=numbers[0])
-        yield Start(own, found[: len(own)], f"{len(own)} processes", group=group)
+            place, group = _joined(strategy, count, reducers, across, elastic, held)
+            own = [elastic_member("rank", number) for number in place.ranks]
+            own += [elastic_member("reducer", number) for number in place.reducers]
+            found = [*found[: len(place.ranks)], *found[started:]]
+        yield Start(own, found, f"{len(own)} processes", group=group)
 
 
 def _joined(
     strategy: str,
     count: int,
+    reducers: int,
     across: Terms | None,
     elastic: ElasticLimits,
     held: contextlib.ExitStack,
-) -> tuple[Sequence[int], JobGroup]:
-    """The numbers of the ranks of this machine, and the group.
+) -> tuple[Welcome, JobGroup]:
+    """The numbers of the processes of this machine, and the group.
 
     Args:
         strategy: as for `starting`.
         count: as for `starting`.
+        reducers: as for `starting`.
         across: as for `starting`.
         elastic: as for `starting`.
         held: keeps what the group needs until the job ends.
@@ -128,9 +134,15 @@ def _joined(
     if across is not None and listener is None:
         across.say(f"Looking for the rendezvous {across.address}")
         channel = held.enter_context(connected(across))
-        return welcomed(channel, across, count), JoiningGroup(
+        return welcomed(channel, across, count, reducers), JoiningGroup(
             channel, _journal(held), Keeping(elastic.backup_dir)
         )
+    if not count:
+        raise RefusedError(
+            "The machine that serves the rendezvous has the first rank, so its -n must be at least "
+            "1; start the machines that only sum elsewhere. Received: -n 0"
+        )
+    place = Welcome([*range(count)], [*range(count, count + reducers)])
     host = listener.getsockname()[0] if listener is not None else LOOPBACK
     variables = held.enter_context(Recent(functools.partial(make, host))).variables
     variables([Location(0, interface_of(host))])  # fails here, if it does
@@ -146,9 +158,9 @@ def _joined(
         Keeping(elastic.backup_dir),
     )
     if across is None or listener is None:
-        return range(count), Group(*common)
+        return place, Group(*common)
     across.say(f"Serving the rendezvous {across.address}; others may come at any time")
-    return range(count), ServingGroup(listener, across, *common)
+    return place, ServingGroup(listener, across, *common)
 
 
 def _journal(held: contextlib.ExitStack) -> str:

@@ -12,11 +12,13 @@ from tfdist.elastic.formation import Formation
 from tfdist.elastic.group import Group
 from tfdist.elastic.processes import GroupProcesses
 from tfdist.strategies.multi_worker.numbered_engine import NumberedEngine, Numbers
+from tfdist.strategies.multi_worker.reducers.engine import SumsByReducers
+from tfdist.strategies.multi_worker.reducers.exchanges import Exchanges
 
 # What the errors of operations contain when a process is gone.
-_ABORTED = "tfdist: the group is no more"
+ABORTED = "tfdist: the group is no more"
 _SIGNS_OF_LOSS = (
-    _ABORTED,
+    ABORTED,
     "Collective ops is aborted",
     "Collective has timed out",
     "GRPC error",
@@ -39,17 +41,28 @@ class CollectivesConnection:
 
     Args:
         address: where this process listens.
+
+    Attributes:
+        address: as above.
+        reducers: how many processes only sum for the group.
+        exchanges: with those reducers; None without reducers.
     """
 
     def __init__(self, address: str):
         self.address = address
+        self.reducers = 0
+        self.exchanges: Exchanges | None = None
         self._numbers = Numbers(0)
 
     def form(self, formation: Formation, own: int) -> None:
         """Connects this process to the members of a group."""
         os.environ.update(without_proxy(os.environ, formation.addresses))
-        compat.form_group(dict(zip(formation.members, formation.addresses)), own)
+        compat.form_group(formation.places, own, formation.reducer_places)
         self._numbers.begin(formation.generation, len(formation.members))
+        self.reducers, self.exchanges = len(formation.reducers), None
+        if self.reducers:
+            rank = formation.rank_of(own)
+            self.exchanges = Exchanges(rank, self.reducers, formation.generation)
 
     def leave(self) -> None:
         """Aborts what may still run."""
@@ -57,7 +70,7 @@ class CollectivesConnection:
 
     def interrupt(self) -> None:
         """Aborts operations that wait for other ranks."""
-        compat.abort_group(_ABORTED)
+        compat.abort_group(ABORTED)
 
     def is_loss(self, error: Exception) -> bool:
         """Whether an operation was aborted, or a connection broke."""
@@ -68,20 +81,29 @@ class CollectivesConnection:
         return self._numbers.sum(value)
 
 
-class GroupEngine(NumberedEngine):
+class GroupEngine(SumsByReducers, NumberedEngine):
     """The engine of one strategy, whose ranks are a group that changes.
 
     Args:
         group: the group.
         connection: connects the processes.
         largest_message: as in `Engine`.
+        may_use_reducers: whether reducers can sum what the strategy exchanges.
     """
 
-    def __init__(self, group: Group, connection: CollectivesConnection, largest_message: int):
+    def __init__(
+        self,
+        group: Group,
+        connection: CollectivesConnection,
+        largest_message: int,
+        may_use_reducers: bool,
+    ):
         super().__init__(GroupProcesses(group, connection.sum), Numbers(), largest_message)
-        self._group = group
+        self._group, self._connection = group, connection
+        self._may_use_reducers = may_use_reducers
         self._begin()
         group.on_change(self._begin)
 
     def _begin(self) -> None:
         self._numbers.begin(self._group.generation, self._group.size)
+        self.exchanges = self._connection.exchanges if self._may_use_reducers else None

@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from tfdist.engines.contract import Value
+from tfdist.engines.contract import Engine, Value
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import check_unconditional
 from tfdist.limits import LEAST_FOR_REDUCERS
 from tfdist.strategies.multi_worker.engine import CollectivesEngine
 from tfdist.strategies.multi_worker.reducers.exchange import DTYPES
-from tfdist.strategies.multi_worker.reducers.exchanges import exchanges_of
+from tfdist.strategies.multi_worker.reducers.exchanges import Exchanges, exchanges_of
 
 
-class ReducersEngine(CollectivesEngine):
+class SumsByReducers(Engine):
+    """Mixed in before an engine whose sums of long vectors are made by reducers, if there are any.
+
+    Attributes:
+        exchanges: with the reducers that there are now; None without reducers.
+    """
+
+    exchanges: Exchanges | None
+
+    @tf.autograph.experimental.do_not_convert
+    def all_reduce(self, values: Sequence[Value]) -> list[Value]:
+        """The sums: of long dense vectors by the reducers, of others between the workers."""
+        if self.exchanges is None:
+            return super().all_reduce(values)
+        by_reducers = {place for place, value in enumerate(values) if self._is_long(value)}
+        others = [value for place, value in enumerate(values) if place not in by_reducers]
+        sums = iter(super().all_reduce(others) if others else [])
+        return [
+            self._sum_by_reducers(self.exchanges, value) if place in by_reducers else next(sums)
+            for place, value in enumerate(values)
+        ]
+
+    def _is_long(self, value: Value) -> bool:
+        """Whether reducers sum a value; the workers agree, as shapes and dtypes are equal."""
+        if tf.executing_eagerly() or isinstance(value, tf.IndexedSlices):
+            return False
+        if value.dtype not in DTYPES or not value.shape.is_fully_defined():
+            return False
+        return value.shape.num_elements() * value.dtype.size >= LEAST_FOR_REDUCERS
+
+    def _sum_by_reducers(self, exchanges: Exchanges, value: tf.Tensor) -> tf.Tensor:
+        """The sum; its gradient is the gradients' sum."""
+
+        @tf.custom_gradient
+        def summed(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            check_unconditional()
+            exchanged = exchanges.next(value.shape.num_elements(), value.dtype)
+            total = exchanged(tf.reshape(value, [-1]))
+            return tf.reshape(total, value.shape), functools.partial(
+                self._sum_by_reducers, exchanges
+            )
+
+        return summed(tf.convert_to_tensor(value))
+
+
+class ReducersEngine(SumsByReducers, CollectivesEngine):
     """TensorFlow's collective operations, with sums of long vectors by reducers.
 
     Args:
@@ -29,35 +75,4 @@ class ReducersEngine(CollectivesEngine):
         super().__init__(processes, largest_message, on_cpus=True, few_rounds=few_rounds)
         # Threads would trace, and so number, their exchanges in another order on each rank.
         self.runs_beside_steps = False
-        self._exchanges = exchanges_of(processes.rank, reducers)
-
-    @tf.autograph.experimental.do_not_convert
-    def all_reduce(self, values: Sequence[Value]) -> list[Value]:
-        """The sums: of long dense vectors by the reducers, of others between the workers."""
-        by_reducers = {place for place, value in enumerate(values) if self._is_long(value)}
-        others = [value for place, value in enumerate(values) if place not in by_reducers]
-        sums = iter(super().all_reduce(others) if others else [])
-        return [
-            self._sum_by_reducers(value) if place in by_reducers else next(sums)
-            for place, value in enumerate(values)
-        ]
-
-    def _is_long(self, value: Value) -> bool:
-        """Whether reducers sum a value; the workers agree, as shapes and dtypes are equal."""
-        if tf.executing_eagerly() or isinstance(value, tf.IndexedSlices):
-            return False
-        if value.dtype not in DTYPES or not value.shape.is_fully_defined():
-            return False
-        return value.shape.num_elements() * value.dtype.size >= LEAST_FOR_REDUCERS
-
-    def _sum_by_reducers(self, value: tf.Tensor) -> tf.Tensor:
-        """The sum; its gradient is the gradients' sum."""
-
-        @tf.custom_gradient
-        def summed(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            check_unconditional()
-            exchanged = self._exchanges.next(value.shape.num_elements(), value.dtype)
-            total = exchanged(tf.reshape(value, [-1]))
-            return tf.reshape(total, value.shape), self._sum_by_reducers
-
-        return summed(tf.convert_to_tensor(value))
+        self.exchanges = exchanges_of(processes.rank, reducers)

@@ -30,15 +30,17 @@ class Exchanges:
     Args:
         rank: of the worker.
         reducers: the number of reducers.
+        generation: as for `pair_of`.
     """
 
-    def __init__(self, rank: int, reducers: int):
-        self._pairs = [pair_of(rank, number, reducers) for number in range(reducers)]
+    def __init__(self, rank: int, reducers: int, generation: int = 0):
+        self._pairs = [pair_of(rank, place, reducers, generation) for place in range(reducers)]
         self._tells = rank == 0
         self._told = 0
         self._next_number = 0
-        self._turns = [compat.plain_variable(tf.zeros([])) for _ in range(UNDER_WAY)]
-        self._count = compat.plain_variable(tf.constant(0))
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._turns = [compat.plain_variable(tf.zeros([])) for _ in range(UNDER_WAY)]
+            self._count = compat.plain_variable(tf.constant(0))
         self._functions: dict[tuple[Cut, int], Callable[..., tf.Tensor]] = {}
         self._known: dict[Cut, list[Sum]] = {}
         # What each function has taken of each kind, while it is traced.
@@ -99,5 +101,4 @@ class Exchanges:
 @functools.cache
 def exchanges_of(rank: int, reducers: int) -> Exchanges:
     """The exchanges of this process, which all of its strategies share."""
-    with tf.init_scope(), tf.device("CPU:0"):
-        return Exchanges(rank, reducers)
+    return Exchanges(rank, reducers)

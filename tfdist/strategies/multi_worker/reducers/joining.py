@@ -24,7 +24,12 @@ def joined_reducers(cluster: Cluster | None, options: Options) -> int:
     reducers = len(cluster.jobs.get("reducer", ())) if cluster is not None else 0
     if cluster is None or not reducers:
         return 0
-    _check(cluster, options)
+    if cluster.size < 2:
+        raise ValueError(
+            "Reducers sum what several workers send them. Leave out the reducers, or start more "
+            f"workers. Received: {reducers} reducers, {cluster.size} worker"
+        )
+    check_options(options, reducers)
     if cluster.task_type == "reducer":
         serve(cluster)
         raise SystemExit(0)
@@ -32,24 +37,20 @@ def joined_reducers(cluster: Cluster | None, options: Options) -> int:
     return reducers
 
 
-def _check(cluster: Cluster, options: Options) -> None:
-    reducers = f"{len(cluster.jobs['reducer'])} reducers"
-    if cluster.size < 2:
-        raise ValueError(
-            "Reducers sum what several workers send them. Leave out the reducers, or start more "
-            f"workers. Received: {reducers}, {cluster.size} worker"
-        )
+def check_options(options: Options, reducers: int) -> None:
+    """Raises ValueError for options with which reducers have nothing to sum."""
     if options.exchange != "auto":
         raise ValueError(
             "With reducers long vectors are summed by them, and `exchange` must be 'auto'. Leave "
-            f"out the reducers, or `exchange`. Received: exchange={options.exchange!r}, {reducers}"
+            f"out the reducers, or `exchange`. Received: exchange={options.exchange!r}, "
+            f"{reducers} reducers"
         )
     for name in ("sharding", "local"):
         chosen = getattr(options, name)
         if chosen is not None:
             raise ValueError(
                 f"Reducers sum whole gradients in each step, which `{name}` does not do. Leave out "
-                f"the reducers, or `{name}`. Received: {name}={chosen!r}, {reducers}"
+                f"the reducers, or `{name}`. Received: {name}={chosen!r}, {reducers} reducers"
             )
 
 

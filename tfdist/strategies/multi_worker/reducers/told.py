@@ -12,11 +12,21 @@ from tfdist.strategies.multi_worker.reducers.exchange import DTYPES, Cut, Pair
 # Above the numbers of all other groups: those of `pairs.py` begin at 2**30 + 2**29.
 _FIRST_GROUP = 2**30 + 2**29 + 2**28
 _FIRST_NEWS = 2**30
+# Messages of a group that is no more never meet those of the next ones.
+_PAIRS, _GENERATIONS = 2**20, 2**8
 
 
-def pair_of(worker: int, reducer: int, reducers: int) -> Pair:
-    """The pair of a worker and a reducer; both give it the same number."""
-    return Pair(worker, reducer, _FIRST_GROUP + worker * reducers + reducer)
+def pair_of(worker: int, reducer: int, reducers: int, generation: int = 0) -> Pair:
+    """The pair of a worker and a reducer; both give it the same number.
+
+    Args:
+        worker: the rank of the worker.
+        reducer: the place of the reducer among the reducers.
+        reducers: the number of reducers.
+        generation: the number of the group of workers, if it changes.
+    """
+    first = _FIRST_GROUP + generation % _GENERATIONS * _PAIRS
+    return Pair(worker, reducer, first + worker * reducers + reducer)
 
 
 class Told(NamedTuple):
