@@ -3,8 +3,9 @@
 python -m tfdist run -n 3 --min 2 -m tests.elastic.worker FOLDER STRATEGY FAULTS FEATURE...
 
 STRATEGY may end with "+topk", for compression that loses nothing, with "+balance", for shares of
-global batches that move after every step, or with "+reducers", which then sum whatever they can. FAULTS is as for `faulty.install`. A rank that is started
-later writes no results of features that had ended when it joined the others.
+global batches that move after every step, or with "+reducers", which then sum whatever they can.
+FAULTS is as for `faulty.install`. A rank that is started later writes no results of features that
+had ended when it joined the others.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -11,8 +12,9 @@ from tfdist.cluster.addresses import without_proxy
 from tfdist.elastic.formation import Formation
 from tfdist.elastic.group import Group
 from tfdist.elastic.processes import GroupProcesses
+from tfdist.engines.contract import Value
 from tfdist.strategies.multi_worker.numbered_engine import NumberedEngine, Numbers
-from tfdist.strategies.multi_worker.reducers.engine import SumsByReducers
+from tfdist.strategies.multi_worker.reducers.engine import sums_with_reducers
 from tfdist.strategies.multi_worker.reducers.exchanges import Exchanges
 
 # What the errors of operations contain when a process is gone.
@@ -81,7 +83,7 @@ class CollectivesConnection:
         return self._numbers.sum(value)
 
 
-class GroupEngine(SumsByReducers, NumberedEngine):
+class GroupEngine(NumberedEngine):
     """The engine of one strategy, whose ranks are a group that changes.
 
     Args:
@@ -89,6 +91,9 @@ class GroupEngine(SumsByReducers, NumberedEngine):
         connection: connects the processes.
         largest_message: as in `Engine`.
         may_use_reducers: whether reducers can sum what the strategy exchanges.
+
+    Attributes:
+        exchanges: with the reducers that there are now; None without reducers.
     """
 
     def __init__(
@@ -107,3 +112,10 @@ class GroupEngine(SumsByReducers, NumberedEngine):
     def _begin(self) -> None:
         self._numbers.begin(self._group.generation, self._group.size)
         self.exchanges = self._connection.exchanges if self._may_use_reducers else None
+
+    @tf.autograph.experimental.do_not_convert
+    def all_reduce(self, values: Sequence[Value]) -> list[Value]:
+        """The sums: of long dense vectors by the reducers, if there are any."""
+        if self.exchanges is None:
+            return super().all_reduce(values)
+        return sums_with_reducers(self.exchanges, values, super().all_reduce)
