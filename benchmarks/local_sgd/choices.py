@@ -29,19 +29,24 @@ _POWERSGD = {"name": "powersgd", "rank": 4}
 _FOUR_BITS = {"name": "qsgd", "levels": 7, "norm": "max", "error_feedback": True}
 _LOCAL_SGD = {"name": "LocalSGD", "steps": STEPS}
 _STREAMING = {"name": "DiLoCo", "steps": STEPS, "fragments": 4, "overlap": 6}
-_POST_LOCAL = {"name": "LocalSGD", "steps": 16, "after": 96}
+_LONGER = {"name": "LocalSGD", "steps": 64}
+_EARLY = {"name": "LocalSGD", "steps": 16, "after": 96}
+_HALFWAY = {"name": "LocalSGD", "steps": 8, "after": 160}
 
-SYNCHRONOUS, POST_LOCAL, DENSE, DILOCO = "synchronous", "post_local", "h32", "diloco"
+SYNCHRONOUS, DENSE, DILOCO = "synchronous", "h32", "diloco"
 CHOICES = {
     SYNCHRONOUS: Choice("synchronous"),
     "powersgd": Choice("PowerSGD, rank 4", compression=_POWERSGD),
-    POST_LOCAL: Choice("first 96 synchronous, then H = 16", _POST_LOCAL),
+    "post_local": Choice("first 96 synchronous, then H = 16", _EARLY),
+    "post_local-half": Choice("first 160 synchronous, then H = 8", _HALFWAY),
     DENSE: Choice("H = 32", _LOCAL_SGD),
     "h32-bits": Choice("H = 32, 4 bits", _LOCAL_SGD, _FOUR_BITS),
     "h32-powersgd": Choice("H = 32, PowerSGD, rank 4", _LOCAL_SGD, _POWERSGD),
+    "h64-powersgd": Choice("H = 64, PowerSGD, rank 4", _LONGER, _POWERSGD),
     DILOCO: Choice("DiLoCo, H = 32", {"name": "DiLoCo", "steps": STEPS}),
     "streaming-bits": Choice("DiLoCo, H = 32, streaming, 4 bits", _STREAMING, _FOUR_BITS),
     "streaming-powersgd": Choice("DiLoCo, H = 32, streaming, PowerSGD", _STREAMING, _POWERSGD),
 }
+POST_LOCAL = [key for key, choice in CHOICES.items() if (choice.local or {}).get("after")]
 # Not where synchronous updates come first: those would be timed.
-TIMED = [key for key, choice in CHOICES.items() if not (choice.local or {}).get("after")]
+TIMED = [key for key in CHOICES if key not in POST_LOCAL]

@@ -29,16 +29,24 @@ def table(found: Found, backend: str) -> list[str]:
             goal = f"step on {LINKS[rate].title}, by one device"
             rows.append(_row(goal, choice, bound, ratios, found.loss_ratios(TASK, choice)))
     for task in found.tasks():
-        if ratios := found.loss_ratios(task, POST_LOCAL):
-            goal = f"loss of {task}, by synchronous training"
-            rows.append(_row(goal, POST_LOCAL, POST_LOCAL_BOUND, ratios, ratios))
+        goal = f"loss of {task}, by synchronous training"
+        rows += _least_loss(found, task, POST_LOCAL, goal, POST_LOCAL_BOUND)
         coded = [c for c in CHOICES if (found.fewer(task, c) or 0) >= TIMES_FEWER]
-        losses = {choice: found.loss_ratios(task, choice) for choice in coded}
-        if known := {choice: ratios for choice, ratios in losses.items() if ratios}:
-            choice = min(known, key=lambda c: statistics.median(known[c]))
-            goal = f"the same, with {TIMES_FEWER} × fewer bytes"
-            rows.append(_row(goal, choice, CODED_BOUND, known[choice], known[choice]))
+        goal = f"the same, with {TIMES_FEWER} × fewer bytes"
+        rows += _least_loss(found, task, coded, goal, CODED_BOUND)
     return tables.table(HEAD, rows, "ttnnnt")
+
+
+def _least_loss(
+    found: Found, task: str, choices: list[str], goal: str, bound: float
+) -> list[list[str]]:
+    """The row of the choice with the least loss; none if no loss is known."""
+    losses = {choice: found.loss_ratios(task, choice) for choice in choices}
+    known = {choice: ratios for choice, ratios in losses.items() if ratios}
+    if not known:
+        return []
+    choice = min(known, key=lambda c: statistics.median(known[c]))
+    return [_row(goal, choice, bound, known[choice], known[choice])]
 
 
 def best(found: Found, backend: str, rate: str) -> str | None:

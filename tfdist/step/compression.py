@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compression.base import nbytes
 from tfdist.compression.choice import Choice
 from tfdist.engines.current import between, current, own_number
 from tfdist.engines.hosts import Hosts
@@ -30,6 +31,7 @@ from tfdist.step.compression_units import (
     starts_of_stages,
     warn_of_traffic,
 )
+from tfdist.step.exchange import SMALL_BYTES
 from tfdist.step.spans import mark
 from tfdist.structures import Structure
 
@@ -77,12 +79,15 @@ class CompressedExchange:
     def __call__(self, gradients: Sequence[Any], number: tf.Tensor) -> dict[int, tf.Tensor]:
         """The sums of the gradients that are compressed; in replica context.
 
+        Others that are small travel beside what is sent of these first: each message takes the time
+        of the link's way there and back.
+
         Args:
             gradients: one per trainable variable: tensors, `tf.IndexedSlices`, or None.
             number: int64 scalar, the number of updates so far.
 
         Returns:
-            Float tensors by the variable's index.
+            Float tensors by the variable's index, also of the small ones.
         """
         dense = {
             index: tf.convert_to_tensor(gradients[index])
@@ -93,11 +98,13 @@ class CompressedExchange:
         self._note_in_use(gradients, dense)
         if not dense:
             return {}
+        beside = {} if current().hosts else _small(gradients, dense)
         starts = starts_of_stages(self.units)
         if starts == [0]:
-            return self._exchange(0, dense, number)
+            return self._exchange(0, dense, beside, number)
         by_stage = functools.partial(self._by_stage, starts)
-        return tf.distribute.get_replica_context().merge_call(by_stage, args=(dense, number))
+        given = dense, beside, number
+        return tf.distribute.get_replica_context().merge_call(by_stage, args=given)
 
     def residuals(self, places: Container[int]) -> list[tf.Variable]:
         """What error feedback keeps of some variables; see `residuals_of`."""
@@ -117,6 +124,7 @@ class CompressedExchange:
         starts: list[int],
         strategy: tf.distribute.Strategy,
         dense: Structure,
+        beside: Structure,
         number: tf.Tensor,
     ) -> Structure:
         """Runs the stage of this update; in cross-replica context, where conditions are allowed."""
@@ -125,20 +133,29 @@ class CompressedExchange:
 
         def run(first: int) -> Any:
             step = functools.partial(self._exchange, first)
-            return strategy.extended.call_for_each_replica(step, args=(dense, number))
+            return strategy.extended.call_for_each_replica(step, args=(dense, beside, number))
 
         return tf.switch_case(stage, [functools.partial(run, first) for first in starts])
 
     def _exchange(
-        self, first: int, dense: dict[int, tf.Tensor], number: tf.Tensor
+        self,
+        first: int,
+        dense: dict[int, tf.Tensor],
+        beside: dict[int, tf.Tensor],
+        number: tf.Tensor,
     ) -> dict[int, tf.Tensor]:
         """One step of the stage that begins with update `first`."""
         hosts = current().hosts
         with between(hosts):
-            return self._exchange_between(hosts, first, dense, number)
+            return self._exchange_between(hosts, first, dense, beside, number)
 
     def _exchange_between(
-        self, hosts: Hosts | None, first: int, dense: dict[int, tf.Tensor], number: tf.Tensor
+        self,
+        hosts: Hosts | None,
+        first: int,
+        dense: dict[int, tf.Tensor],
+        beside: dict[int, tf.Tensor],
+        number: tf.Tensor,
     ) -> dict[int, tf.Tensor]:
         """The same, where the current engine is between `hosts`, if there are such groups."""
         sender, senders = own_number(), current().replicas
@@ -152,20 +169,24 @@ class CompressedExchange:
                 compressor = compressor_at(unit.compressor, first)
                 running.append(UnitStep(unit, compressor, state, dense, step, hosts))
         mark("encode ends", _flat(running))
+        found: dict[int, tf.Tensor] = {}
         rounds = itertools.count()
         while waiting := [unit_step for unit_step in running if unit_step.payload is not None]:
             sums = [w for w in waiting if w.compressor.aggregation == "sum"]
             gathers = [w for w in waiting if w.compressor.aggregation == "gather"]
-            exchange = f"exchange of payloads {next(rounds)}"
+            number_of_round = next(rounds)
+            exchange = f"exchange of payloads {number_of_round}"
+            payloads, others = _flat(sums), {} if number_of_round else beside
             with mark(f"{exchange} begins", _flat(waiting)):
-                totals = wire.sum_over_replicas(_flat(sums), self._bucket_bytes)
+                totals = wire.sum_over_replicas([*payloads, *others.values()], self._bucket_bytes)
                 rows = wire.gather_from_replicas(_flat(gathers))
             mark(f"{exchange} ends", [*totals, *rows])
+            found.update(zip(others, totals[len(payloads) :]))
+            totals = totals[: len(payloads)]
             received = iter([*totals, *rows])
             mark("decode begins", [*totals, *rows])  # the last one counts
             for unit_step in [*sums, *gathers]:
                 unit_step.receive(tuple(next(received) for _ in unit_step.payload or ()))
-        found: dict[int, tf.Tensor] = {}
         for unit_step, own in zip(running, variables):
             found.update(unit_step.totals())
             for name, value in unit_step.kept().items():
@@ -174,6 +195,24 @@ class CompressedExchange:
         if self.monitor is not None:
             self.monitor.record([unit_step.measured() for unit_step in running])
         return found
+
+
+def _small(gradients: Sequence[Any], dense: Container[int]) -> dict[int, tf.Tensor]:
+    """The gradients that are not compressed and take no time beside others; none if these are many.
+
+    Args:
+        gradients: as for `CompressedExchange`.
+        dense: the places of those that are compressed.
+    """
+    found = {
+        place: gradient
+        for place, gradient in enumerate(gradients)
+        if place not in dense
+        and isinstance(gradient, tf.Tensor)
+        and gradient.dtype == tf.float32
+        and gradient.shape.is_fully_defined()
+    }
+    return found if sum(map(nbytes, found.values())) <= SMALL_BYTES else {}
 
 
 def _flat(steps: list[UnitStep]) -> list[tf.Tensor]:

@@ -78,8 +78,8 @@ class CollectivesEngine(ReplicaContextEngine):
         if value.dtype not in _GATHERED or not value.shape.is_fully_defined() or self._blocks():
             return None
         elements = value.shape.num_elements()
-        # A ring in which some replicas have no part of the sum takes fewer rounds.
-        if elements < self.replicas:
+        # A ring of more replicas in which some have no part of the sum takes fewer rounds.
+        if elements < self.replicas != 2:
             return None
         size = elements * value.dtype.size
         if size <= SMALL_BYTES:
