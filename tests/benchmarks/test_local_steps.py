@@ -129,7 +129,7 @@ def test_a_choice_whose_loss_is_too_great_does_not_count_for_the_step():
 
 def test_losses_are_compared_with_synchronous_training_of_the_same_seed():
     jobs = [trained(SYNCHRONOUS, 2.0, 10**6), trained(SYNCHRONOUS, 4.0, 10**6, 1)]
-    jobs += [trained(POST_LOCAL[0], 2.004, 10**5), trained(POST_LOCAL, 4.016, 10**5, 1)]
+    jobs += [trained(POST_LOCAL[0], 2.004, 10**5), trained(POST_LOCAL[0], 4.016, 10**5, 1)]
     jobs += [trained(POST_LOCAL[0], 9.9, 10**5, 2)]
     rows = goal_rows(*jobs)
     (row,) = rows.values()
