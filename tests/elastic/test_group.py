@@ -682,3 +682,58 @@ def test_reducers_are_no_ranks(summed):
     assert summed.group.can_spare(2)
     assert not summed.group.ended(2, 1), "one that fails by an error ends the job"
     assert summed.group.next_number == 4
+
+
+def test_a_reducer_that_comes_late_interrupts_nobody_who_has_no_use_for_it(summed):
+    summed.form([0, 1, 2, 3], 1)
+    summed.start(elastic_member("reducer", 4))
+    summed.say(0, "done")
+    summed.ready(4, 0)
+    with pytest.raises(TimeoutError):
+        summed.sockets[1].recv(1)
+    summed.say(1, "done")
+    assert told(summed, 1, "end")
+    assert summed.said == []
+
+
+def test_a_reducer_that_is_not_ready_at_the_end_is_killed(summed):
+    summed.form([0, 1, 2, 3], 1)
+    summed.start(elastic_member("reducer", 4))
+    for number in (0, 1):
+        summed.say(number, "done")
+    assert set(summed.killed) == {4}
+    assert summed.group.ended(4, -9)
+
+
+def test_nobody_is_told_of_a_group_that_is_no_more(summed):
+    summed.form([0, 1, 2, 3], 1)
+    summed.start(elastic_member("reducer", 4))
+    summed.start(elastic_member("reducer", 5))
+    summed.ready(4, 0)
+    for number in (0, 1, 2, 3):
+        summed.ready(number, 1)
+    summed.ready(5, 0)  # while the others form a group
+    for number in range(5):
+        summed.say(number, "formed", generation=2)
+    assert summed.said == []
+    for number in range(5):
+        summed.ready(number, 2)
+    for number in range(6):
+        summed.say(number, "formed", generation=3)
+    (line,) = summed.said
+    assert line.startswith("reducer 4 joins; reducer 5 joins; training goes on with ranks 0, 1 and")
+
+
+def test_who_is_ready_while_the_job_ends_is_told(summed):
+    summed.form([0, 1, 2, 3], 1)
+    summed.ready(2, 1)
+    summed.group.end()
+    assert told(summed, 2, "end")
+    summed.ready(0, 1)
+    assert told(summed, 0, "quit")
+
+
+def test_all_ranks_know_how_many_reducers_there_were_at_first(summed):
+    assert summed.form([0, 1, 2, 3], 1)[0]["first_reducers"] == 2
+    assert summed.group.ended(2, -9)
+    assert summed.form([0, 1, 3], 2)[0]["first_reducers"] == 2

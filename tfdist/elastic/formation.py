@@ -25,6 +25,7 @@ class Formation:
         writes: whether this member writes the journal of its machine.
         reducers: the numbers of the processes that only sum for the members, rising.
         reducer_addresses: where each of them listens.
+        first_reducers: how many of them there were when the job began.
         variables: the environment variables for this member's engine.
 
     Example:
@@ -47,6 +48,7 @@ class Formation:
     writes: bool = False
     reducers: Sequence[int] = ()
     reducer_addresses: Sequence[str] = ()
+    first_reducers: int = 0
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rank_of(self, number: int) -> int:

@@ -42,6 +42,7 @@ class Formations:
         self._recoveries = 0
         self._is_interim = False  # whether the next group follows at once
         self._is_asked = False  # whether ranks were asked to come back, as others wait to join
+        self._first_reducers: int | None = None
 
     def change(self, why: str) -> None:
         """Notes why the next group is another one, for the user."""
@@ -98,6 +99,7 @@ class Formations:
                 writes=rank in writing,
                 reducers=[reducer.member.number for reducer in self.reducers],
                 reducer_addresses=[reducer.address for reducer in self.reducers],
+                first_reducers=self._count_first_reducers(),
                 variables=variables[place],
             )
             self._tell(rank, formation)
@@ -113,8 +115,20 @@ class Formations:
             restores: whether it gets its state from the backup.
         """
         alone = [rank.member.number], [rank.address]
-        own = self._variables([rank.location])
-        self._tell(rank, Formation(0, *alone, is_apart=True, restores=restores, variables=own[0]))
+        formation = Formation(
+            0,
+            *alone,
+            is_apart=True,
+            restores=restores,
+            first_reducers=self._count_first_reducers(),
+            variables=self._variables([rank.location])[0],
+        )
+        self._tell(rank, formation)
+
+    def _count_first_reducers(self) -> int:
+        if self._first_reducers is None:
+            self._first_reducers = len(self._ranks.reducers())
+        return self._first_reducers
 
     def _tell(self, rank: GroupRank, formation: Formation) -> None:
         rank.link.say("form", formation=dataclasses.asdict(formation))
@@ -122,7 +136,8 @@ class Formations:
     @property
     def have_formed(self) -> bool:
         """Whether all members and reducers have formed the last group, and nobody was told so."""
-        return {one.state for one in (*self.current, *self.reducers)} == {"formed"}
+        states = {one.state for one in (*self.current, *self.reducers)}
+        return states == {"formed"} and self._interrupted < self.generation
 
     def note_formed(self) -> None:
         """Called when all members and reducers have formed the last group."""

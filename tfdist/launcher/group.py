@@ -145,7 +145,7 @@ class Group(JobGroup):
         self._is_ending = True
         for rank in self._ranks.values():
             if rank.state == "ready":
-                rank.link.say("quit")  # it waits for the others and would not notice Ctrl-C
+                rank.quit(self._formations.generation)
 
     # --- what ranks do ------------------------------------------------------------------------
 
@@ -191,6 +191,8 @@ class Group(JobGroup):
         if rank.state in IN_GROUP and message["generation"] == self._formations.generation:
             self._formations.interrupt()
         rank.state = "ready"
+        if self._is_ending:
+            rank.quit(self._formations.generation)
 
     def _take_leaving(self, rank: GroupRank) -> None:
         rank.leaves = True
@@ -289,7 +291,7 @@ class Group(JobGroup):
         if not self._is_ending:
             self._formations.say_what_is_left()
         for number, rank in self._ranks.items():
-            if rank.is_new:
+            if rank.is_new or (rank.only_sums and rank.state == "starting"):
                 self._kill(number)
             else:
                 rank.link.say("end", generation=self._formations.generation)

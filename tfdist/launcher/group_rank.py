@@ -66,6 +66,17 @@ class GroupRank:
     has_left: bool = False
     has_ended: bool = False
 
+    def quit(self, generation: int) -> None:
+        """Ends one that waits for others, and would not notice Ctrl-C.
+
+        Args:
+            generation: the number of the last group.
+        """
+        if self.only_sums:
+            self.link.say("end", generation=generation)
+        else:
+            self.link.say("quit")
+
     def go(self) -> str:
         """Notes that the process has ended. Returns the state that the rank was in."""
         was, self.state = self.state, "gone"

@@ -29,10 +29,15 @@ class GroupReducers:
         generation = self._formations.generation
         if reducer.state in IN_GROUP and message["generation"] == generation:
             self._formations.interrupt()  # it has lost a rank
-        elif reducer.state == "starting" and generation:
+        elif reducer.state == "starting" and generation and self._are_needed:
             self._formations.change(f"{reducer.member.name} joins")
             self._formations.interrupt()
         reducer.state, reducer.address = "ready", message["address"]
+
+    @property
+    def _are_needed(self) -> bool:
+        """Whether several ranks train, and none of them has ended: it has its last result."""
+        return len(self._ranks.alive()) > 1 and not self._ranks.done()
 
     def are_ready(self) -> bool:
         """Whether the reducers wait for a new group; those who do not are told to leave theirs.

@@ -48,8 +48,8 @@ class ElasticMultiWorkerStrategy(ElasticStrategy, MultiWorkerMirroredStrategy):
             serve_groups(_address())
             raise SystemExit(0)
         group, connection = membership.joined(lambda: CollectivesConnection(_address()))
-        if connection.reducers:
-            check_for_reducers(common, connection.reducers)
+        if connection.first_reducers:
+            check_for_reducers(common, connection.first_reducers)
         suits_reducers = common.exchange == "auto" and common.local is None
         engine = GroupEngine(group, connection, common.bucket_bytes, suits_reducers)
         device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"

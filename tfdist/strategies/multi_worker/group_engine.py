@@ -46,25 +46,26 @@ class CollectivesConnection:
 
     Attributes:
         address: as above.
-        reducers: how many processes only sum for the group.
-        exchanges: with those reducers; None without reducers.
+        first_reducers: how many reducers there were when the job began.
+        exchanges: with those that there are now; None without reducers.
     """
 
     def __init__(self, address: str):
         self.address = address
-        self.reducers = 0
+        self.first_reducers = 0
         self.exchanges: Exchanges | None = None
         self._numbers = Numbers(0)
 
     def form(self, formation: Formation, own: int) -> None:
         """Connects this process to the members of a group."""
-        os.environ.update(without_proxy(os.environ, formation.addresses))
+        everyone = [*formation.addresses, *formation.reducer_addresses]
+        os.environ.update(without_proxy(os.environ, everyone))
         compat.form_group(formation.places, own, formation.reducer_places)
         self._numbers.begin(formation.generation, len(formation.members))
-        self.reducers, self.exchanges = len(formation.reducers), None
-        if self.reducers:
-            rank = formation.rank_of(own)
-            self.exchanges = Exchanges(rank, self.reducers, formation.generation)
+        self.first_reducers, self.exchanges = formation.first_reducers, None
+        if formation.reducers:
+            rank, reducers = formation.rank_of(own), len(formation.reducers)
+            self.exchanges = Exchanges(rank, reducers, formation.generation)
 
     def leave(self) -> None:
         """Aborts what may still run."""

@@ -10,7 +10,7 @@ from tfdist.cluster.addresses import without_proxy
 from tfdist.elastic import membership
 from tfdist.elastic.formation import Formation
 from tfdist.strategies.multi_worker.group_engine import ABORTED, is_sign_of_loss
-from tfdist.strategies.multi_worker.reducers.reducer import Reducer
+from tfdist.strategies.multi_worker.reducers.reducer import Reducer, ends_with_others
 from tfdist.strategies.multi_worker.reducers.told import pair_of
 
 
@@ -23,6 +23,7 @@ def serve_groups(address: str) -> None:
     Raises:
         LauncherGoneError: when there is no launcher any more.
     """
+    ends_with_others()
     life = _Life(address)
     link = membership.own_link()
     link.listen(life.interrupt)
@@ -36,6 +37,7 @@ def serve_groups(address: str) -> None:
             if link.waits_for("go", formation.generation):
                 life.begin()
                 if link.waits_for("end", formation.generation):
+                    life.end()
                     return
         life.leave()
 
@@ -87,13 +89,20 @@ class _Life:
             if self._reducer is not None and self.generation > self._no_more:
                 self._reducer.begin()
 
-    def leave(self) -> None:
-        """Leaves a group that is no more."""
+    def end(self) -> None:
+        """Notes that there is nothing to sum any more: connections that break are no errors."""
         if self._reducer is not None:
             self._reducer.has_ended.set()
-            compat.abort_group(ABORTED)
-            self._reducer.wait()
-            self._reducer = None
+
+    def leave(self) -> None:
+        """Leaves a group that is no more."""
+        with self._changing:
+            reducer, self._reducer = self._reducer, None
+            if reducer is not None:
+                reducer.has_ended.set()
+                compat.abort_group(ABORTED)
+        if reducer is not None:
+            reducer.wait()
 
     def interrupt(self, generation: int) -> None:
         """Frees this process from waiting for a group that is no more; in another thread."""

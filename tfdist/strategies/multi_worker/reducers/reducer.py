@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -15,6 +16,16 @@ from tfdist.strategies.multi_worker.reducers.told import Told, await_told
 
 # How operations fail when a worker has ended.
 _GONE = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.AbortedError)
+
+
+def ends_with_others() -> None:
+    """Lets this process go on at Ctrl-C, which the workers get too: it ends with them.
+
+    They come to the end of a step, for which they need it, and save their state. A second Ctrl-C
+    ends this process.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 class Reducer:

@@ -8,7 +8,7 @@ from tfdist.cluster import Cluster, chief, vanishing, wait_for_peers
 from tfdist.cluster.addresses import without_proxy
 from tfdist.cluster.peers import connect_timeout
 from tfdist.compat.groups import join_as_reducer
-from tfdist.strategies.multi_worker.reducers.reducer import Reducer
+from tfdist.strategies.multi_worker.reducers.reducer import Reducer, ends_with_others
 from tfdist.strategies.multi_worker.reducers.told import pair_of
 
 
@@ -22,6 +22,7 @@ def serve(cluster: Cluster) -> None:
         OSError: in one line, when the port of this process is in use.
         TimeoutError: in one line, when a process cannot be reached.
     """
+    ends_with_others()
     everyone = (*cluster.workers, *cluster.jobs["reducer"])
     os.environ.update(without_proxy(os.environ, everyone))
     reducers = len(cluster.jobs["reducer"])
