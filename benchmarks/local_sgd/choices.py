@@ -42,6 +42,7 @@ CHOICES = {
     DENSE: Choice("H = 32", _LOCAL_SGD),
     "h32-bits": Choice("H = 32, 4 bits", _LOCAL_SGD, _FOUR_BITS),
     "h32-powersgd": Choice("H = 32, PowerSGD, rank 4", _LOCAL_SGD, _POWERSGD),
+    "h64-bits": Choice("H = 64, 4 bits", _LONGER, _FOUR_BITS),
     "h64-powersgd": Choice("H = 64, PowerSGD, rank 4", _LONGER, _POWERSGD),
     DILOCO: Choice("DiLoCo, H = 32", {"name": "DiLoCo", "steps": STEPS}),
     "streaming-bits": Choice("DiLoCo, H = 32, streaming, 4 bits", _STREAMING, _FOUR_BITS),
