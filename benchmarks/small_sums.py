@@ -32,7 +32,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--links", nargs="+", choices=plan.LINKS, default=list(plan.LINKS))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument(
-        "--sizes", nargs="+", type=int, default=[4, 1000, 8000, 16_000, 32_000, 100_000]
+        "--sizes", nargs="+", type=int, default=[4, 1000, 8000, 16_000, 32_000, 100_000, 160_000]
     )
     parser.add_argument("--rounds", type=int, default=40)
     pages.add_output_options(parser, pages.ALGORITHMS_PAGE)

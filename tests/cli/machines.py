@@ -11,7 +11,8 @@ NOTES = """
 
 
 def start(launcher, body, address, *options, count=1, machines=2, environ=SECRET, notes):
-    given = ("--rendezvous", address, "--machines", machines, *options)
+    is_fixed = "--min" not in options
+    given = ("--rendezvous", address, *(["--machines", machines] if is_fixed else []), *options)
     command = launcher.command(body, *given, count=count)
     command[command.index(str(launcher.script)) + 1] = str(notes.directory)
     process = subprocess.Popen(

@@ -1,6 +1,7 @@
 """Reducers: how they are started, and what is said when one dies."""
 
 import json
+import signal
 
 import pytest
 
@@ -73,6 +74,34 @@ def test_a_reducer_that_dies_is_named(launcher):
     finished = launcher.run(_TRAINING, "--reducers", "1", timeout=120)
     assert finished.returncode == 137
     assert "reducer 0 was killed by SIGKILL" in messages(finished)[0]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [[], ["--min", "1"]])
+def test_ctrl_c_lets_ranks_end_their_step_and_save(launcher, options):
+    body = """
+    import keras, numpy as np, tfdist
+
+    strategy = tfdist.Strategy("auto")
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((600,)), keras.layers.Dense(600)])
+        model.compile("sgd", "mse", steps_per_execution=50)
+    x = np.ones((3200, 600), "float32")
+    begun = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: note(f"trains-{rank}"))
+    try:
+        model.fit(x, x, batch_size=16, epochs=100_000, verbose=0, callbacks=[begun])
+    except KeyboardInterrupt:
+        print("saves its model")
+        raise
+    """
+    process = launcher.start(body, "--reducers", "1", "--grace-period", "60", *options)
+    launcher.wait_for("trains-0", "trains-1", timeout=90)
+    process.send_signal(signal.SIGINT)
+    output, errors = (text.decode() for text in process.communicate(timeout=120))
+    assert process.returncode == 130
+    assert "saves its model" in output and "[1] saves its model" in output
+    assert "reducer" not in errors
+    assert "[reducer" not in output
 
 
 def test_workers_at_different_sums_end_the_job(launcher):

@@ -67,6 +67,38 @@ def test_a_reducer_that_dies_ends_the_job_on_all_machines(two, address):
     assert all_end(first.pids("pid-0", "pid-1"), within=1)
 
 
+@pytest.mark.full
+def test_where_reducers_come_later_strategies_without_a_use_for_them_train_on(two, address):
+    body = """
+    import keras, numpy as np, tfdist
+
+    def fit(strategy, epochs, *callbacks):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((160,)), keras.layers.Dense(160)])
+            model.compile("sgd", "mse")
+        x = np.ones((48, 160), "float32")
+        model.fit(x, x, batch_size=24, epochs=epochs, verbose=0, callbacks=callbacks)
+
+    class UntilReducers(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            note(f"trains-{rank}")
+            self.model.stop_training = strategy.engine.exchanges is not None
+
+    strategy = tfdist.Strategy("auto")
+    fit(strategy, 100_000, UntilReducers())
+    apart = tfdist.Strategy("auto", local=tfdist.LocalSGD(2))
+    fit(apart, 2)
+    note(f"used-{rank}", apart.engine.exchanges)
+    """
+    first, second = two
+    serving = start(first, body, address, "--min", 1, count=2, notes=first)
+    first.wait_for("trains-0", "trains-1", timeout=90)
+    other = start(second, body, address, "--min", 1, "--reducers", 1, count=0, notes=first)
+    for status, _, errors in (said(process, timeout=120) for process in (serving, other)):
+        assert status == 0, errors
+    assert [first.note(f"used-{rank}") for rank in range(2)] == ["None", "None"]
+
+
 def test_reducers_of_a_single_rank_are_refused_when_all_machines_have_come(two, address):
     first, second = two
     serving = start(first, NOTES, address, notes=first)

@@ -101,6 +101,31 @@ def test_what_was_sent_and_what_is_kept_are_all_gradients(compressor):
         np.testing.assert_allclose(total, gradients[index], atol=accuracy)
 
 
+@pytest.mark.parametrize(
+    ("choice", "messages"),
+    [
+        ({"kernel": compression.PowerSGD(2, min_bytes=0)}, 2),  # the factors, one after the other
+        ({"kernel": compression.SignSGD(min_bytes=0)}, 2),  # a sum beside what is gathered
+        ({"kernel": compression.PowerSGD(2, min_bytes=0, start_step=1)}, 1 + 2),  # of both stages
+    ],
+)
+def test_small_gradients_that_are_not_compressed_take_no_message_of_their_own(
+    choice, messages, monkeypatch
+):
+    counted = []
+    exchange = Exchange(choice, bucket_bytes=100_000)
+    real = stage.wire.all_reduce
+    monkeypatch.setattr("tfdist.step.exchange.all_reduce", lambda v: counted.append(v) or real(v))
+    monkeypatch.setattr(stage.wire, "all_reduce", lambda v: counted.append(v) or real(v))
+    gradients = [_gradients(0), _gradients(1)]
+    for number in range(2):
+        found = exchange(number, gradients)
+        expected = gradients[0][1] + gradients[1][1]
+        np.testing.assert_allclose(found[1][0], expected, rtol=1e-6)
+        np.testing.assert_array_equal(found[1][0], found[1][1])
+    assert len(counted) == 2 * messages  # by each of two replicas
+
+
 def test_small_variables_and_those_of_other_patterns_travel_as_they_are():
     choice = {"a/*": compression.TopK(0.1, min_bytes=200), "b/*": None}
     units = Exchange(choice).stage.units

@@ -64,7 +64,7 @@ def small_sums(here):
 
 def sums_of_sizes(here):
     """Sums of random numbers by their bytes: their bits, their error, and how they were summed."""
-    return [_sum_of(here, size) for size in (32, 8_000, 9_000, 32_000, 40_000)]
+    return [_sum_of(here, size) for size in (4, 32, 8_000, 9_000, 32_000, 40_000, 160_000, 170_000)]
 
 
 def _sum_of(here, size):
