@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from benchmarks.common import tables
@@ -15,7 +16,7 @@ from benchmarks.side_by_side.systems import OWN
 STEP_BOUNDS = {"100mbit": 1.05, "10mbit": 1.10, "100mbit+50ms": 1.15}
 # Losses by that of synchronous training at equal samples.
 POST_LOCAL_BOUND, CODED_BOUND, TIMES_FEWER = 1.005, 1.03, 200
-# A choice with a greater loss in this task does not count for the time of a step.
+# The fastest choice may lose much in this task. So there is a second row of one that does not.
 TASK = "char_lm"
 HEAD = ["goal", "tfdist", "bound", "measured", "loss", "reached"]
 
@@ -24,9 +25,15 @@ def table(found: Found, backend: str) -> list[str]:
     """The goals that these measurements can show."""
     rows = []
     for rate, bound in STEP_BOUNDS.items():
-        if choice := best(found, backend, rate):
+        goals = {
+            f"step on {LINKS[rate].title}, by one device": math.inf,
+            f"the same, with a loss of at most {CODED_BOUND} ×": CODED_BOUND,
+        }
+        choices = {goal: best(found, backend, rate, most) for goal, most in goals.items()}
+        for place, (goal, choice) in enumerate(choices.items()):
+            if choice is None or choice in [*choices.values()][:place]:
+                continue
             ratios = found.ratios(plan.own(backend, choice), plan.ALONE[OWN], rate)
-            goal = f"step on {LINKS[rate].title}, by one device"
             rows.append(_row(goal, choice, bound, ratios, found.loss_ratios(TASK, choice)))
     for task in found.tasks():
         goal = f"loss of {task}, by synchronous training"
@@ -49,13 +56,13 @@ def _least_loss(
     return [_row(goal, choice, bound, known[choice], known[choice])]
 
 
-def best(found: Found, backend: str, rate: str) -> str | None:
-    """The choice with the shortest step, of those whose loss is not too great or not known."""
+def best(found: Found, backend: str, rate: str, most: float) -> str | None:
+    """The choice with the shortest step, of those whose loss is not known or at most `most`."""
     times = {}
     for choice in CHOICES:
         losses = found.loss_ratios(TASK, choice)
         ratios = found.ratios(plan.own(backend, choice), plan.ALONE[OWN], rate)
-        if ratios and (not losses or statistics.median(losses) <= CODED_BOUND):
+        if ratios and (not losses or statistics.median(losses) <= most):
             times[choice] = statistics.median(ratios)
     return min(times, key=times.__getitem__, default=None)
 

@@ -117,14 +117,17 @@ def test_a_step_is_compared_with_one_device_of_the_same_round(ours, reached):
     assert row == ["H = 32, 4 bits", "≤ 1.05", measured, "not measured", reached]
 
 
-def test_a_choice_whose_loss_is_too_great_does_not_count_for_the_step():
+def test_a_choice_whose_loss_is_too_great_is_beside_one_that_loses_little():
     jobs = [stepped("keras", 1.0), stepped(plan.own(BACKEND, CODED), 1.01)]
     jobs += [stepped(plan.own(BACKEND, POWERSGD), 1.02)]
-    assert goal_rows(*jobs)[STEP_GOAL][0] == "H = 32, 4 bits"
+    least = "the same, with a loss of at most 1.03 ×"
+    rows = goal_rows(*jobs)
+    assert (rows[STEP_GOAL][0], least in rows) == ("H = 32, 4 bits", False)
     losses = [trained(SYNCHRONOUS, 2.0, 10**6), trained(CODED, 2.08, 10**6)]
     losses += [trained(POWERSGD, 2.05, 10**6)]
-    row = goal_rows(*jobs, *losses)[STEP_GOAL]
-    assert (row[0], row[3]) == ("H = 32, PowerSGD, rank 4", "1.025")
+    rows = goal_rows(*jobs, *losses)
+    assert (rows[STEP_GOAL][0], rows[STEP_GOAL][3]) == ("H = 32, 4 bits", "1.040")
+    assert (rows[least][0], rows[least][3]) == ("H = 32, PowerSGD, rank 4", "1.025")
 
 
 def test_losses_are_compared_with_synchronous_training_of_the_same_seed():
