@@ -21,8 +21,8 @@ from tfdist.strategies.multi_worker.doubling import most_bytes, sum_by_doubling
 # To gather up to so many bytes is faster than a ring, on links from 100 Mbit/s on, for 2 to 8
 # replicas.
 SMALL_BYTES = 8 * 1024
-# Between two replicas a gather sends no more bytes than a ring, in one round instead of two. It is as
-# fast for larger tensors, but slower from about so many bytes on where the link is fast.
+# Between two replicas a gather sends no more bytes than a ring, in one round instead of two. From
+# about so many bytes on it is slower where the link is fast.
 PAIR_BYTES = 160 * 1024
 # What TensorFlow's gather can carry.
 _GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)

@@ -34,8 +34,8 @@ _SIGNS_OF_LOSS = (
 def is_sign_of_loss(error: Exception) -> bool:
     """Whether an operation was aborted, or a connection broke.
 
-    Where several operations are under way, such as sums by reducers, TensorFlow may tell of one that
-    it has cancelled because another one failed.
+    Where several operations are under way, such as sums by reducers, TensorFlow may tell of one
+    that it has cancelled because another one failed.
     """
     return isinstance(error, tf.errors.OpError) and (
         isinstance(error, tf.errors.CancelledError)
