@@ -660,6 +660,8 @@ def test_the_work_of_a_lost_reducer_moves(summed):
 def test_reducers_leave_a_group_that_ranks_leave(summed):
     summed.form([0, 1, 2, 3], 1)
     for number in (0, 1):
+        summed.say(number, "settled", generation=1)
+    for number in (0, 1):
         summed.ready(number, 1)
     assert told(summed, 2, "interrupt")["generation"] == 1
     for number in (2, 3):
