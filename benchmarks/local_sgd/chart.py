@@ -15,6 +15,7 @@ from benchmarks.local_sgd.losses import RATE
 from benchmarks.side_by_side.rig import LINKS
 
 matplotlib.use("Agg")
+_COLORS = 10  # of matplotlib's cycle
 
 
 def draw(found: Found, task: str, path: Path) -> None:
@@ -25,7 +26,7 @@ def draw(found: Found, task: str, path: Path) -> None:
         task: the task.
         path: the path of the PNG.
     """
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = Figure(figsize=(11, 5.5), layout="constrained")
     # Seconds are those of the fastest seed: whatever else runs on the machine takes time.
     kinds = {
         "bytes": ("bytes sent by a host", statistics.mean),
@@ -38,7 +39,10 @@ def draw(found: Found, task: str, path: Path) -> None:
             losses = [statistics.mean(block) for block in zip(*(run["loss"] for run in runs))]
             if runs:
                 places = list(itertools.accumulate(spent))
-                axes.plot(places, losses, label=title, marker=".", color=f"C{number}")
+                style = "-" if number < _COLORS else "--"
+                color = f"C{number % _COLORS}"
+                axes.plot(places, losses, style, label=title, marker=".", color=color)
         axes.set(xlabel=f"{label} ({task})", ylabel="loss on held-out data", xscale="log")
-    figure.axes[0].legend(fontsize="small")
+    lines, titles = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines, titles, loc="outside lower center", ncols=4, fontsize="small")
     figure.savefig(path, dpi=120)

@@ -42,8 +42,8 @@ def page(found: Found, backend: str, settings: Mapping[str, Any]) -> str:
 
 
 _OF_GOALS = (
-    "Of tfdist the choice with the shortest step counts whose loss is at most "
-    f"{goals.CODED_BOUND:g} of synchronous training's."
+    "Of tfdist the choice with the shortest step, and below it, if it is another one, that of those "
+    f"whose loss in the character model is at most {goals.CODED_BOUND:g} of synchronous training's."
 )
 _OF_STEPS = (
     "The mean step, with all exchanges, of a model of {:.1f} M parameters with {} samples on each "
