@@ -42,7 +42,7 @@ def page(found: Found, backend: str, settings: Mapping[str, Any]) -> str:
 
 
 _OF_GOALS = (
-    "Of tfdist the choice with the shortest step, and below it, if it is another one, that of those "
+    "Of tfdist the choice with the shortest step; below it, if it is another one, the one of those "
     f"whose loss in the character model is at most {goals.CODED_BOUND:g} of synchronous training's."
 )
 _OF_STEPS = (
