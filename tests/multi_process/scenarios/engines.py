@@ -62,6 +62,12 @@ def small_sums(here):
     }
 
 
+def empty_sums(here):
+    """The shape of a sum of tensors without elements."""
+    step = tf.function(lambda: here.strategy.run(lambda: all_reduce([tf.zeros([0, 3])])[0]))
+    return here.strategy.experimental_local_results(step())[0].shape.as_list()
+
+
 def sums_of_sizes(here):
     """Sums of random numbers by their bytes: their bits, their error, and how they were summed."""
     return [_sum_of(here, size) for size in (4, 32, 8_000, 9_000, 32_000, 40_000, 160_000, 170_000)]

@@ -76,13 +76,17 @@ class CollectivesEngine(ReplicaContextEngine):
 
     def _way_of_small(self, value: Value) -> _Way | None:
         """How a small tensor is summed; None for others, which a ring sums."""
-        if not self._few_rounds or isinstance(value, tf.IndexedSlices):
+        if isinstance(value, tf.IndexedSlices):
+            return None
+        if value.shape.num_elements() == 0:
+            return _sum_of_nothing
+        if not self._few_rounds:
             return None
         if value.dtype not in _GATHERED or not value.shape.is_fully_defined() or self._blocks():
             return None
         elements = value.shape.num_elements()
         # A ring of more replicas in which some have no part of the sum takes fewer rounds.
-        if elements < self.replicas != 2:
+        if self.replicas > 2 and elements < self.replicas:
             return None
         size = elements * value.dtype.size
         if size <= (PAIR_BYTES if self.replicas == 2 else SMALL_BYTES):
@@ -147,6 +151,13 @@ def _with_a_row(rows: tf.IndexedSlices) -> tf.IndexedSlices:
     missing = tf.cast(tf.equal(tf.size(rows.indices), 0), tf.int32)
     values = tf.pad(rows.values, [[0, missing], *[[0, 0]] * (rows.values.shape.rank - 1)])
     return tf.IndexedSlices(values, tf.pad(rows.indices, [[0, missing]]), rows.dense_shape)
+
+
+def _sum_of_nothing(
+    strategy: tf.distribute.Strategy, replica_id: int, value: tf.Tensor
+) -> tf.Tensor:
+    """A tensor without elements, with which TensorFlow's operations crash the process."""
+    return tf.identity(value)
 
 
 def _sum_of_gathered(
