@@ -1,6 +1,7 @@
 """Reducers of elastic jobs: they and ranks come and go, and the result stays that of one device."""
 
 import contextlib
+import os
 import pickle
 import signal
 import time
@@ -10,6 +11,8 @@ import pytest
 from tests.elastic import machines as machines_of_job
 from tests.elastic.test_faults import check, launch, train
 from tests.elastic.test_faults import one_device as one_device  # a fixture
+from tfdist.elastic.formation import Formation
+from tfdist.strategies.multi_worker import group_engine
 
 # Ranks 0 to 2, and reducers 3 and 4. What happens; which ranks and reducers are left.
 FAULTS = {
@@ -103,6 +106,16 @@ def test_a_machine_that_only_sums_comes_and_goes(tmp_path, one_device):
         job.wait_for(0, "training goes on with ranks 0, 1, after")
         assert job.ends() == [0, 143, -9], job.log(0)
     check(tmp_path, [0, 1], one_device(8))
+
+
+def test_no_proxy_is_between_ranks_and_reducers(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://proxy:1")
+    monkeypatch.setenv("no_grpc_proxy", "")
+    monkeypatch.setattr(group_engine.compat, "form_group", lambda *_: None)
+    places = {"members": [0, 1], "addresses": ["a:1", "b:1"]}
+    formation = Formation(2, **places, reducers=[2], reducer_addresses=["c:1"])
+    group_engine.CollectivesConnection("a:1").form(formation, 0)
+    assert os.environ["no_grpc_proxy"] == "a,b,c"
 
 
 @pytest.mark.parametrize(
