@@ -21,6 +21,43 @@ def test_sums_of_rows_are_numpys(found):
                 assert number == rows.ROWS if is_table else sum(counts) <= number <= most
 
 
+@scenario(rows.coded, (*ALL, "horovod-2x2"))
+def test_sums_of_rounded_rows_are_numpys(found):
+    replicas = len(found) * len(next(iter(found[0].values())))
+    for rank in found:
+        for (name, number, counts), sums in rank.items():
+            given = [rows.fractions(r, rows.COUNTS[counts][r]) for r in range(replicas)]
+            expected = _sum_of_rounded(name, given) if number == rows.START else _sum(given)
+            for total in sums:
+                np.testing.assert_array_equal(total, found[0][name, number, counts][0])
+                np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-6)
+
+
+def _sum(given):
+    total = np.zeros((rows.ROWS, rows.WIDTH), "float32")
+    for values, numbers in given:
+        np.add.at(total, numbers, values)
+    return total
+
+
+def _sum_of_rounded(name, given):
+    dtype = tf.as_dtype(rows.CODERS[name]).as_numpy_dtype
+    limit = 0.999 * 65504 / len(given) if name == "fp16" else np.inf
+
+    def rounded(values):
+        return np.clip(values, -limit, limit).astype(dtype).astype("float32")
+
+    # A row takes 2 bytes for each number, and 8 for its place; a table is summed in half precision,
+    # and not rounded with bfloat16.
+    table_bytes = (2 if name == "fp16" else 4) * rows.WIDTH * rows.ROWS
+    if (2 * rows.WIDTH + 8) * sum(len(values) for values, _ in given) <= 2 * table_bytes:
+        return _sum([(rounded(values), numbers) for values, numbers in given])
+    tables = [_sum([one]) for one in given]
+    if name == "bf16":
+        return sum(tables)
+    return sum(map(rounded, tables)).astype(dtype).astype("float32")
+
+
 def _replicas(found):
     return len(found) * len(found[0]["few"]["found"])
 

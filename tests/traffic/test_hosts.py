@@ -9,7 +9,7 @@ from tests.traffic import network
 from tfdist.strategies.horovod.backend import is_installed
 
 _REASON = network.reason_against()
-_ELEMENTS, _TENSORS = 250_000, 4
+_ELEMENTS, _TENSORS = 1_000_000, 4
 # What calls, acknowledgements and headers come to, and Horovod's negotiation.
 _OVERHEAD = 1.05
 
@@ -34,7 +34,7 @@ def test_a_host_sends_what_one_replica_would_send(backend, hosts):
     ring, groups = (2 * (count - 1) / count for count in (replicas, hosts))
     assert ring <= sent["tfdist, `ring`"]
     assert groups <= sent["tfdist, `hierarchical`"] <= _OVERHEAD * groups
-    # One payload to each of the other hosts, instead of two to each of the other replicas. The
-    # payloads are so small that headers and acknowledgements count.
+    # One payload to each of the other hosts, instead of two to each of the other replicas. On a
+    # busy machine Horovod's processes agree for longer, which counts beside small payloads.
     coded = sent["tfdist, `hierarchical`, topk"]
     assert coded <= 0.55 * sent["tfdist, `ring`, topk"]

@@ -85,6 +85,10 @@ class Compressor:
     rounds_elements: ClassVar[bool] = False
     """Whether each element is rounded by itself, to a relative precision, so that weights can be
     sent as well as gradients."""
+    codes_rows: ClassVar[bool] = False
+    """Whether it also codes the rows of sparse gradients. `encode` and `decode` are given tensors
+    then of which the first dimension may not be known, with a state that is empty and seeds that
+    are zeros, and the payload is one tensor of the same shape."""
     sparsifies: ClassVar[bool] = False
     """Whether only some elements are sent, and the others later."""
 
@@ -237,5 +241,6 @@ def nbytes(spec: tf.TensorSpec) -> int:
 
 
 def as_gradient(values: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-    """`values` in the shape and dtype of a gradient."""
-    return tf.cast(tf.reshape(values, spec.shape), spec.dtype)
+    """`values` in the shape and dtype of a gradient; rows, whose number is not known, have it."""
+    is_known = spec.shape.is_fully_defined()
+    return tf.cast(tf.reshape(values, spec.shape) if is_known else values, spec.dtype)

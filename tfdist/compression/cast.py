@@ -14,6 +14,7 @@ from tfdist.compression.registry import register
 @dataclasses.dataclass(frozen=True)
 class _Cast(Compressor):
     rounds_elements: ClassVar[bool] = True
+    codes_rows: ClassVar[bool] = True
     dtype: ClassVar[tf.DType]
 
     def accepts(self, spec: tf.TensorSpec) -> bool:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
 import tensorflow as tf
 
-from tfdist.compression.base import nbytes
+from tfdist.compression.base import Compressor, nbytes
 from tfdist.compression.choice import Choice
 from tfdist.compression.powersgd import PowerSGD
 from tfdist.options import DEFAULT_BUCKET_BYTES
 from tfdist.plan.workload import Message, TracedVariable, Workload
 from tfdist.step.compression_units import Unit, compressor_at, plan_units
 from tfdist.step.exchange import enough, plan_buckets
-from tfdist.step.rows import INDEX_BYTES, table_is_smaller
+from tfdist.step.row_ways import Way, of_rows
 
 # An update at which warm-ups are over.
 _LATE = 2**31 - 1
@@ -54,7 +53,12 @@ def messages_of(
         for bucket in plan_buckets([specs[i] for i in left], enough(total, bucket_bytes)):
             ready = max(every[left[index]].ready for index in bucket.indices)
             found.append(Message(bucket.bytes, bucket.bytes, ready))
-    found += [_of_rows(v, workload, ranks) for v in every if v.rows is not None]
+    compressors = {i: unit.compressor for unit in units for i in unit.bucket.indices}
+    found += [
+        _of_rows(variable, compressors.get(index), workload, ranks)
+        for index, variable in enumerate(every)
+        if variable.rows is not None
+    ]
     return sorted(found, key=lambda message: message.ready)
 
 
@@ -74,12 +78,15 @@ def _coded(unit: Unit, every: list[TracedVariable]) -> Message:
     )
 
 
-def _of_rows(variable: TracedVariable, workload: Workload, ranks: int) -> Message:
+def _of_rows(
+    variable: TracedVariable, compressor: Compressor | None, workload: Workload, ranks: int
+) -> Message:
     """The message of a sparse gradient: its rows, or the table if that is fewer bytes."""
     assert variable.rows is not None
     spec = tf.TensorSpec(variable.shape, variable.dtype)
-    if workload.rows_are_summed and table_is_smaller(spec, variable.rows * ranks):
-        return Message(variable.nbytes, variable.nbytes, variable.ready)
-    row = math.prod(variable.shape[1:]) * variable.itemsize + INDEX_BYTES
-    size = variable.rows * row
-    return Message(size, size, variable.ready, "gather")
+    coder = of_rows(compressor)
+    way = Way(list) if coder is None else Way(list, coder)
+    if workload.rows_are_summed and way.table_is_smaller(spec, variable.rows * ranks):
+        return Message(way.table_bytes(spec), variable.nbytes, variable.ready)
+    plain = variable.rows * Way(list).row_bytes(spec)
+    return Message(variable.rows * way.row_bytes(spec), plain, variable.ready, "gather")

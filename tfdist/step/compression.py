@@ -32,6 +32,7 @@ from tfdist.step.compression_units import (
     warn_of_traffic,
 )
 from tfdist.step.exchange import SMALL_BYTES
+from tfdist.step.row_ways import RowCoder, of_rows
 from tfdist.step.spans import mark
 from tfdist.structures import Structure
 
@@ -105,6 +106,19 @@ class CompressedExchange:
         by_stage = functools.partial(self._by_stage, starts)
         given = dense, beside, number
         return tf.distribute.get_replica_context().merge_call(by_stage, args=given)
+
+    def row_coders(self, number: tf.Tensor) -> dict[int, RowCoder]:
+        """What rounds the rows of sparse gradients, by the variable's index.
+
+        Args:
+            number: as for a call.
+        """
+        return {
+            index: RowCoder(unit.compressor, number)
+            for unit in self.units
+            for index in unit.bucket.indices
+            if of_rows(unit.compressor) is not None
+        }
 
     def residuals(self, places: Container[int]) -> list[tf.Variable]:
         """What error feedback keeps of some variables; see `residuals_of`."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.step.fixed_rows import may_be_fixed
-from tfdist.step.rows import sums_of_fixed_rows, sums_of_rows
+from tfdist.step.row_ways import RowCoder
+from tfdist.step.rows import joined_rows, sums_of_fixed_rows, sums_of_rows
 from tfdist.step.spans import timed
 from tfdist.structures import Structure
 
@@ -143,7 +144,12 @@ class Packing:
         packed = [pack(bucket, gradients) for bucket in self._buckets]
         return packed + [gradients[index] for index in self._sparse]
 
-    def sum(self, packed: Sequence[Any], rows_are_summed: bool = False) -> list[Any]:
+    def sum(
+        self,
+        packed: Sequence[Any],
+        rows_are_summed: bool = False,
+        coders: Mapping[int, RowCoder] | None = None,
+    ) -> list[Any]:
         """The sums over the replicas of the tensors from `pack`; called in replica context.
 
         Each sum is an operation of its own, which starts as soon as its gradients are there. The
@@ -153,9 +159,12 @@ class Packing:
             packed: the tensors from `pack`, of the same shapes on every replica.
             rows_are_summed: whether sparse gradients may travel as tables; see
                 `rows.are_summed`.
+            coders: what rounds the rows of sparse gradients, by the gradient's place in the list;
+                None where all travel as they are.
         """
         dense, sparse = packed[: len(self._buckets)], packed[len(self._buckets) :]
-        rows = timed_rows(sparse, self._sparse_specs if rows_are_summed else None)
+        tables = self._sparse_specs if rows_are_summed else None
+        rows = timed_rows(sparse, tables, [(coders or {}).get(place) for place in self._sparse])
         totals = [_timed_sum(place, dense[place]) for place in reversed(range(len(dense)))]
         return totals[::-1] + rows
 
@@ -174,26 +183,32 @@ def _timed_sum(place: int, bucket: tf.Tensor) -> tf.Tensor:
     return timed(f"exchange {place}", bucket, lambda: all_reduce([bucket])[0])
 
 
-def timed_rows(rows: Sequence[Any], tables: Sequence[tf.TensorSpec] | None = None) -> list[Any]:
+def timed_rows(
+    rows: Sequence[Any],
+    tables: Sequence[tf.TensorSpec] | None = None,
+    coders: Sequence[RowCoder | None] = (),
+) -> list[Any]:
     """The sums over the replicas of sparse gradients; in replica context.
 
     Args:
         rows: `tf.IndexedSlices`.
         tables: shapes and dtypes of the variables, if whole tables may travel; None if not.
+        coders: what rounds each of them; none where all travel as they are.
     """
     if not rows:
         return []
+    coders = coders or [None] * len(rows)
 
     def run() -> list[Any]:
         if tables is not None:
-            return sums_of_rows(list(rows), tables, all_reduce)
+            return sums_of_rows(list(rows), tables, coders, all_reduce)
         found = list(rows)
         fixed = [place for place, row in enumerate(rows) if may_be_fixed(row)]
         others = [place for place in range(len(rows)) if place not in fixed]
-        sums = sums_of_fixed_rows([rows[place] for place in fixed], all_reduce)
-        sums += all_reduce([rows[place] for place in others])
-        for place, total in zip([*fixed, *others], sums):
-            found[place] = total
+        for places, exchange in ((fixed, sums_of_fixed_rows), (others, joined_rows)):
+            given, own = [rows[place] for place in places], [coders[place] for place in places]
+            for place, total in zip(places, exchange(given, own, all_reduce)):
+                found[place] = total
         return found
 
     return timed("exchange of rows", rows, run)

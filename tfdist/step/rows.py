@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -10,13 +11,11 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.engines.replica_context import static_id
+from tfdist.step.row_ways import AllReduce, RowCoder, Way
 from tfdist.structures import Structure
 
-_AllReduce = Callable[[list], list]
 _Exchange = Callable[[tf.Tensor, tf.Tensor], Structure]
-
-# Bytes of the number of a row.
-INDEX_BYTES = 8
+_Coders = Sequence[RowCoder | None]
 
 _CHECKSUM_BYTES = 8
 
@@ -38,7 +37,8 @@ def are_summed(optimizer: keras.optimizers.Optimizer) -> bool:
 def sums_of_rows(
     gradients: Sequence[tf.IndexedSlices],
     specs: Sequence[tf.TensorSpec],
-    all_reduce: _AllReduce,
+    coders: _Coders,
+    all_reduce: AllReduce,
 ) -> list[tf.IndexedSlices]:
     """The sums over the replicas of sparse gradients; in replica context.
 
@@ -50,6 +50,7 @@ def sums_of_rows(
     Args:
         gradients: one for each sparse gradient; the rows may differ in number between replicas.
         specs: the shapes and dtypes of the variables.
+        coders: what rounds each gradient's numbers; None where they travel as they are.
         all_reduce: sums dense tensors, and joins sparse ones.
 
     Returns:
@@ -58,28 +59,35 @@ def sums_of_rows(
     if not gradients:
         return []
     if current().replicas == 1 or current().processes.is_alone:
-        return all_reduce(list(gradients))
+        return joined_rows(gradients, coders, all_reduce)
     own = tf.stack([tf.size(gradient.indices, tf.int64) for gradient in gradients])
     (totals,) = all_reduce([own])
     return [
-        _sum(gradient, spec, total, all_reduce)
-        for gradient, spec, total in zip(gradients, specs, tf.unstack(totals))
+        _by_way(gradient, coder, all_reduce, functools.partial(_smaller, spec, total))
+        for gradient, spec, coder, total in zip(gradients, specs, coders, tf.unstack(totals))
     ]
 
 
-def table_is_smaller(spec: tf.TensorSpec, rows: Structure) -> Structure:
-    """Whether the table's sum takes fewer bytes than to gather so many rows.
+def joined_rows(
+    gradients: Sequence[tf.IndexedSlices], coders: _Coders, all_reduce: AllReduce
+) -> list[tf.IndexedSlices]:
+    """The rows of all replicas; in replica context.
 
     Args:
-        spec: the shape and dtype of the table.
-        rows: the number of rows of all replicas together.
+        gradients: one for each sparse gradient.
+        coders: as for `sums_of_rows`.
+        all_reduce: joins them.
     """
-    row_bytes = math.prod(spec.shape[1:]) * spec.dtype.size
-    return rows * (row_bytes + INDEX_BYTES) > 2 * spec.shape[0] * row_bytes
+    plain = [gradient for gradient, coder in zip(gradients, coders) if coder is None]
+    joined = iter(all_reduce(plain))
+    return [
+        next(joined) if coder is None else _by_way(gradient, coder, all_reduce, Way.joined)
+        for gradient, coder in zip(gradients, coders)
+    ]
 
 
 def sums_of_fixed_rows(
-    gradients: Sequence[tf.IndexedSlices], all_reduce: _AllReduce
+    gradients: Sequence[tf.IndexedSlices], coders: _Coders, all_reduce: AllReduce
 ) -> list[tf.IndexedSlices]:
     """As `sums_of_rows`, for sparse gradients with rows that seem to be the same on all replicas.
 
@@ -88,19 +96,20 @@ def sums_of_fixed_rows(
 
     Args:
         gradients: one for each sparse gradient.
-        all_reduce: sums dense tensors, and joins sparse ones.
+        coders: as for `sums_of_rows`.
+        all_reduce: as for `sums_of_rows`.
     """
     replicas = current().replicas
     if not gradients or replicas == 1:
-        return list(gradients)
+        return joined_rows(gradients, coders, all_reduce)
     own = tf.stack([_checksum(gradient.indices) for gradient in gradients])
     row = tf.one_hot(static_id(), replicas)[:, tf.newaxis, tf.newaxis]
     (joined,) = all_reduce([tf.reshape(row * own, [-1])])
     checksums = tf.reshape(joined, [replicas, len(gradients), _CHECKSUM_BYTES])
     are_equal = tf.reduce_all(checksums == checksums[:1], axis=[0, 2])
     return [
-        _one_of(equal, _place_by_place(all_reduce), _joining(gradient, all_reduce), gradient)
-        for gradient, equal in zip(gradients, tf.unstack(are_equal))
+        _by_way(gradient, coder, all_reduce, functools.partial(_place_by_place, is_equal))
+        for gradient, coder, is_equal in zip(gradients, coders, tf.unstack(are_equal))
     ]
 
 
@@ -111,32 +120,53 @@ def _checksum(indices: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.fingerprint(counted[tf.newaxis])[0], tf.float32)
 
 
-def _place_by_place(all_reduce: _AllReduce) -> _Exchange:
-    def exchange(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        (sums,) = all_reduce([tf.reshape(values, [-1])])
-        return tf.reshape(sums, tf.shape(values)), tf.identity(indices)
+def _by_way(
+    gradient: tf.IndexedSlices,
+    coder: RowCoder | None,
+    all_reduce: AllReduce,
+    exchanged: Callable[[Way, tf.IndexedSlices], tf.IndexedSlices],
+) -> tf.IndexedSlices:
+    """What `exchanged` makes of a gradient: rounded, once the coder's first update has come."""
+    plain = Way(all_reduce)
+    if coder is None:
+        return exchanged(plain, gradient)
+    coded, start = Way(all_reduce, coder.compressor), coder.compressor.start_step
+    if start == 0:
+        return exchanged(coded, gradient)
+    rounded, whole = (_exchange(functools.partial(exchanged, w), gradient) for w in (coded, plain))
+    return _one_of(coder.number >= start, rounded, whole, gradient)
 
-    return exchange
+
+def _exchange(
+    exchanged: Callable[[tf.IndexedSlices], tf.IndexedSlices], gradient: tf.IndexedSlices
+) -> _Exchange:
+    """`exchanged`, for the values and the numbers of the gradient's rows."""
+
+    def of_both(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = exchanged(tf.IndexedSlices(values, indices, gradient.dense_shape))
+        return found.values, tf.identity(found.indices)
+
+    return of_both
 
 
-def _joining(gradient: tf.IndexedSlices, all_reduce: _AllReduce) -> _Exchange:
-    def exchange(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        (joined,) = all_reduce([tf.IndexedSlices(values, indices, gradient.dense_shape)])
-        return joined.values, joined.indices
+def _place_by_place(is_equal: tf.Tensor, way: Way, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    def sums(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        total = way.sum(tf.reshape(values, [-1]))
+        return tf.reshape(total, tf.shape(values)), tf.identity(indices)
 
-    return exchange
+    return _one_of(is_equal, sums, _exchange(way.joined, gradient), gradient)
 
 
-def _sum(
-    gradient: tf.IndexedSlices, spec: tf.TensorSpec, total: tf.Tensor, all_reduce: _AllReduce
+def _smaller(
+    spec: tf.TensorSpec, rows: tf.Tensor, way: Way, gradient: tf.IndexedSlices
 ) -> tf.IndexedSlices:
     def table(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         own = tf.math.unsorted_segment_sum(values, indices, spec.shape[0])
-        (sums,) = all_reduce([tf.reshape(own, [math.prod(spec.shape)])])
-        return tf.reshape(sums, spec.shape), tf.range(spec.shape[0], dtype=indices.dtype)
+        total = way.sum(tf.reshape(own, [math.prod(spec.shape)]))
+        return tf.reshape(total, spec.shape), tf.range(spec.shape[0], dtype=indices.dtype)
 
-    is_table = table_is_smaller(spec, total)
-    return _one_of(is_table, table, _joining(gradient, all_reduce), gradient)
+    is_table = way.table_is_smaller(spec, rows)
+    return _one_of(is_table, table, _exchange(way.joined, gradient), gradient)
 
 
 def _one_of(

@@ -84,7 +84,8 @@ class Totals:
         sums = self.compressed(gradients, number)
         rest = [None if index in sums else value for index, value in enumerate(gradients)]
         others = self._on_the_way(rest)
-        totals = others.unpack(others.sum(others.pack(rest), self._rows_are_summed()))
+        coders = self.compressed.row_coders(number)
+        totals = others.unpack(others.sum(others.pack(rest), self._rows_are_summed(), coders))
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
     def _on_the_way(self, gradients: Sequence[Any]) -> Packing:

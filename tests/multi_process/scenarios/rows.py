@@ -4,12 +4,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist import compression
+from tfdist.compression.choice import Choice
 from tfdist.engines.replica_context import static_id
+from tfdist.options import Options
 from tfdist.step.exchange import Packing
+from tfdist.step.totals import Totals
 
 ROWS, WIDTH = 6, 3
 # The numbers of rows of each replica: none, few, or many; replicas differ.
 COUNTS = {"few": (1, 2, 0, 1), "many": (3, 40, 0, 7), "none": (0, 0, 0, 0)}
+# What rounds rows, with the dtype; from which update on.
+CODERS = {"fp16": "float16", "bf16": "bfloat16"}
+START = 3
 
 
 def sums(here):
@@ -43,6 +50,50 @@ def sums(here):
             "expected": _dense(given),
         }
     return found
+
+
+def coded(here):
+    """By compressor, number of the update and `COUNTS`: the sums on each replica."""
+    return {
+        (name, number, counts): _coded_sum(here, name, number, COUNTS[counts])
+        for name in CODERS
+        for number in (START - 1, START)
+        for counts in COUNTS
+    }
+
+
+def _coded_sum(here, name, number, counts):
+    strategy = here.strategy
+    choice = Choice.of(compression.get(name, min_bytes=0, start_step=START))
+    with strategy.scope():
+        options = Options(compression=choice)
+        totals = Totals(options, [tf.TensorSpec([ROWS, WIDTH])], ["table"], None, lambda: True)
+
+    @tf.function(autograph=False)
+    def step():
+        def exchanged():
+            replica = here.rank * here.devices + static_id() % here.devices
+            values, numbers = map(tf.constant, fractions(replica, counts[replica]))
+            gradient = tf.IndexedSlices(values, numbers, tf.constant([ROWS, WIDTH], tf.int64))
+            packing = totals.packing([gradient], accumulates=False)
+            packed = packing.pack([gradient])
+            return tf.convert_to_tensor(totals.sum(packing, packed, tf.constant(number))[0])
+
+        return strategy.run(exchanged)
+
+    return [np.asarray(total) for total in strategy.experimental_local_results(step())]
+
+
+def fractions(replica, count):
+    """Rows that half precision does not hold exactly, one of them too large for it; their numbers.
+
+    Large is only what one replica has, so that its sum is the same in each order.
+    """
+    random = np.random.default_rng(replica)
+    values = random.normal(size=(count, WIDTH)).astype("float32")
+    if replica == 0 and count:
+        values[0, 0] = 1e6
+    return values, random.integers(0, ROWS, count)
 
 
 def _rows(replica, count):

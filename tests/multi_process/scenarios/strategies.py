@@ -13,6 +13,7 @@ from tfdist import compat
 from tfdist.engines import processes
 from tfdist.engines.replica_context import static_id
 from tfdist.step.exchange import all_reduce
+from tfdist.strategies.multi_worker.engine import PAIR_BYTES
 
 
 def several(here):
@@ -179,8 +180,11 @@ def fusion_threshold(here):
 def orders_of_operations(here):
     """In how many orders TensorFlow runs the collective operations of many tensors."""
 
+    # Two replicas gather smaller tensors.
+    size = PAIR_BYTES // 4 + 1
+
     def exchange_many():
-        return all_reduce([tf.ones([4096]) for _ in range(3 * compat.OPERATIONS_UNDER_WAY)])
+        return all_reduce([tf.ones([size]) for _ in range(3 * compat.OPERATIONS_UNDER_WAY)])
 
     function = tf.function(lambda: here.strategy.run(exchange_many), autograph=False)
     graph = function.get_concrete_function().graph
