@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from benchmarks.side_by_side.goals import DENSE
 from benchmarks.side_by_side.rig import UNLIMITED
@@ -28,7 +28,16 @@ TRAINING = (
     "torch",
 )
 QUICK_SYSTEMS = (*TRAINING, "keras-eigen", "horovod-alone")
-MODEL_SYSTEMS = (*TRAINING, "tfdist-horovod-fp16", "ddp-fp16")
+CODECS = ("", "-fp16", "-powersgd")
+RANKED = (
+    *(f"tfdist-{name}{codec}" for name in ("horovod", "multi_worker") for codec in CODECS),
+    "horovod",
+    "horovod-fp16",
+    "mwms",
+    *(f"ddp{codec}" for codec in CODECS),
+)
+SPARSE = tuple(name for name in RANKED if name not in ("ddp", "ddp-fp16"))
+SMALL = tuple(name for name in RANKED if name.endswith("powersgd"))
 BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")
 SCALED = (*DENSE, BEST, "horovod", "mwms", "ddp", *FLOORS)
@@ -50,12 +59,19 @@ class Cell:
         hosts: the number of hosts.
         batch: samples per rank and step.
         systems: the names of the systems that are measured.
+        slow: those that are measured at 10 Mbit/s too, if the plan has this rate. Where others send
+            all of a large model's gradients, a step takes up to a minute.
     """
 
     work: str
     hosts: int
     batch: int
     systems: tuple[str, ...]
+    slow: tuple[str, ...] = ()
+
+    def rates(self, name: str, rates: Iterable[str]) -> list[str]:
+        """Those of the rates at which a system is measured."""
+        return [rate for rate in rates if rate != "10mbit" or name in self.slow]
 
     @property
     def place(self) -> dict[str, str | int]:
@@ -95,12 +111,13 @@ PLANS = {
     ),
     "models": Plan(
         (
-            Cell("cnn", 2, 16, MODEL_SYSTEMS),
-            Cell("transformer", 2, 8, MODEL_SYSTEMS),
-            Cell("embedding", 2, 256, MODEL_SYSTEMS),
+            Cell("mlp", 2, 64, (*RANKED, *FLOORS), SMALL),
+            Cell("cnn", 2, 16, (*RANKED, *FLOORS), RANKED),
+            Cell("transformer", 2, 8, (*RANKED, *FLOORS), SMALL),
+            Cell("embedding", 2, 256, (*RANKED, *FLOORS), SPARSE),
         ),
-        {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4},
-        2,
+        {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4, "10mbit": 3},
+        10,
     ),
     # All codecs on two hosts; weak scaling beyond, then strong: 64 samples for all, 63 with three.
     "scaling": Plan(
