@@ -129,6 +129,7 @@ benchmark-sharding: peers ## memory, bytes and time of sharded training; needs r
 	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update
 	$(BIN)/python -m benchmarks.sharding --strategies horovod --ranks 2 --accumulation-steps 1 \
 	  --gigabits 1 --update
+	$(BIN)/python -m benchmarks.sharding --model words --accumulation-steps 1 --peers $(PEERS) --update
 
 # Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.
 benchmark-largest-model: horovod ## largest models within a limit of memory; hours; needs root

@@ -1,11 +1,13 @@
 """Memory, traffic and time of sharded training, beside the same strategy without `sharding`.
 
-A chain of equal Dense layers is trained with Adam. Each round launches every mode once, in turn, in
+A chain of equal Dense layers, or a Transformer with a vocabulary of 50,000 words, is trained with
+Adam. Each round launches every mode once, in turn, in
 a network of its own. Memory is the peak of a rank's resident memory while it trains, above what the
 process needs before it has a model; the rank with the most counts. Bytes are what a rank sends over
 the loopback device in a step, headers too. Networks of their own need root.
 
     python -m benchmarks.sharding                     # an hour
+    python -m benchmarks.sharding --model words --accumulation-steps 1
     python -m benchmarks.sharding --strategies horovod --ranks 2 --layers 4 --width 512 --rounds 1
 """
 
@@ -19,7 +21,8 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.common import machine, options, runner, tables
-from benchmarks.sharding_ranks import BATCH
+from benchmarks.sharding_ranks import BATCH, CHAIN, MODELS, WORDS_BATCH
+from benchmarks.side_by_side.work import CONTEXT, WORKS
 from tfdist.options import SHARDINGS
 
 MODES = ("none", *SHARDINGS)
@@ -44,6 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--accumulation-steps", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--model", choices=MODELS, default=CHAIN)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=5)
@@ -62,8 +66,10 @@ def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
     """What `sharding_ranks.py` measures in one launch."""
     strategy, ranks, accumulation_steps, mode = job
     sizes = ["--layers", arguments.layers, "--width", arguments.width, "--steps", arguments.steps]
+    sizes += ["--model", arguments.model]
     if strategy == PYTORCH:
-        given = ["--sharding", mode, "--batch", BATCH, *sizes]
+        batch = BATCH if arguments.model == CHAIN else WORDS_BATCH
+        given = ["--sharding", mode, "--batch", batch, *sizes]
         python = f"{arguments.peers}-torch/bin/python"
         start = runner.torchrun(python, ranks, gigabits=arguments.gigabits)
         return runner.written("sharding_torch", *given, start=start)
@@ -81,8 +87,11 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
     link = "loopback without a limit"
     if arguments.gigabits:
         link = f"loopback with {arguments.gigabits:g} Gbit/s for all ranks together"
+    model = f"{arguments.layers} Dense layers of {arguments.width} units"
+    if arguments.model != CHAIN:
+        model = f"A {WORKS[arguments.model].title}, {WORDS_BATCH} texts of {CONTEXT}"
     text = (
-        f"{arguments.layers} Dense layers of {arguments.width} units, Adam, "
+        f"{model}, Adam, "
         f"{first['parameters'] / 1e6:.1f} M weights; {link}. Bytes per weight: the peak of a "
         "rank's memory while it trains, above the process without a model. A step is an update. "
         f"Medians of {arguments.rounds} launches, and of their ratios to the row without "
@@ -123,6 +132,7 @@ def main() -> None:
     ordered = {job: found[job] for job in sorted(found, key=lambda j: (*j[:3], MODES.index(j[3])))}
     measured = [[*job, rounds] for job, rounds in ordered.items()]
     name = "sharding_on_a_link" if arguments.gigabits else "sharding"
+    name += "" if arguments.model == CHAIN else f"_{arguments.model}"
     pages.publish(arguments, name, table(ordered, arguments), measured)
 
 

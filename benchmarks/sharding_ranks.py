@@ -14,8 +14,13 @@ import tensorflow as tf
 
 import tfdist
 from benchmarks.common.process import begin_peak, resident, sent_here
+from benchmarks.side_by_side import models_keras
+from benchmarks.side_by_side.work import WORKS
 
-BATCH = 32
+# Of all ranks together. A sample of the Transformer has 64 words.
+BATCH, WORDS_BATCH = 32, 16
+CHAIN, WORDS = "chain", "words"
+MODELS = (CHAIN, WORDS)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -24,6 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("path", type=Path)
     parser.add_argument("--strategy", required=True)
     parser.add_argument("--sharding", required=True)
+    parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--layers", type=int, required=True)
     parser.add_argument("--width", type=int, required=True)
     parser.add_argument("--accumulation-steps", type=int, default=1)
@@ -46,6 +52,20 @@ def batches(width: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors((x, x)).repeat()
 
 
+def transformer_of(strategy: tfdist.Strategy) -> keras.Model:
+    """A Transformer with a large vocabulary, compiled with Adam."""
+    with strategy.scope():
+        model = models_keras.build(WORDS, keras)
+        model.compile("adam", models_keras.loss(keras))
+    return model
+
+
+def texts() -> tf.data.Dataset:
+    """The same batch again and again, for `transformer_of`."""
+    x, y = (part[:WORDS_BATCH] for part in WORKS[WORDS].samples(WORDS_BATCH))
+    return tf.data.Dataset.from_tensors((x, y)).repeat()
+
+
 def main() -> None:
     """Measures the peak memory above an idle process, bytes and seconds of a step."""
     arguments = parse_arguments()
@@ -58,9 +78,10 @@ def main() -> None:
     gc.collect()
     idle = resident("VmRSS")
     begin_peak()
-    model = model_of(strategy, arguments.layers, arguments.width)
+    is_chain, sizes = arguments.model == CHAIN, (arguments.layers, arguments.width)
+    model = model_of(strategy, *sizes) if is_chain else transformer_of(strategy)
     making = resident("VmHWM") - idle
-    data = batches(arguments.width)
+    data = batches(arguments.width) if is_chain else texts()
     warm = 2 * arguments.accumulation_steps
     model.fit(data, epochs=1, steps_per_epoch=warm, verbose=0)
     begin_peak()

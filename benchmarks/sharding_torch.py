@@ -12,9 +12,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.process import begin_peak, resident, sent_here
+from benchmarks.side_by_side.models_torch import build
+from benchmarks.side_by_side.work import WORKS
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -22,6 +25,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--sharding", required=True)
+    parser.add_argument("--model", required=True)
     parser.add_argument("--layers", type=int, required=True)
     parser.add_argument("--width", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
@@ -35,19 +39,36 @@ def chain(layers: int, width: int) -> torch.nn.Sequential:
     return torch.nn.Sequential(*[part for pair in pairs for part in pair])
 
 
-def built(sharding: str, layers: int, width: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def shared_parts(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The layers that are divided one by one: all of a chain; a Transformer's blocks and tables."""
+    kinds = torch.nn.TransformerEncoderLayer, torch.nn.Embedding, torch.nn.Linear
+    found: list[torch.nn.Module] = []
+    for layer in model.children():
+        found += [layer] if isinstance(layer, kinds) else shared_parts(layer)
+    return found
+
+
+def built(model: torch.nn.Module, sharding: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """The model and Adam, divided among the ranks as PyTorch does it."""
-    model: torch.nn.Module = chain(layers, width)
     if sharding in ("gradients", "parameters"):
-        for layer in model:
-            if isinstance(layer, torch.nn.Linear):
-                fully_shard(layer, reshard_after_forward=sharding == "parameters")
+        for layer in shared_parts(model):
+            fully_shard(layer, reshard_after_forward=sharding == "parameters")
         fully_shard(model)
         return model, torch.optim.Adam(model.parameters())
     model = DistributedDataParallel(model)
     if sharding == "optimizer":
         return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
     return model, torch.optim.Adam(model.parameters())
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of a Transformer."""
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def words(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts, and for each word the next one."""
+    return tuple(torch.from_numpy(part[:batch]).long() for part in WORKS["words"].samples(batch))
 
 
 def main() -> None:
@@ -61,14 +82,20 @@ def main() -> None:
     idle = resident("VmRSS")
     begin_peak()
     torch.manual_seed(0)
-    model, optimizer = built(arguments.sharding, arguments.layers, arguments.width)
+    batch = arguments.batch // ranks
+    if arguments.model == "words":
+        whole, (x, y), loss = build("words"), words(batch), cross_entropy
+    else:
+        whole, loss = chain(arguments.layers, arguments.width), mse_loss
+        x = y = torch.randn(batch, arguments.width)
+    parameters = sum(parameter.numel() for parameter in whole.parameters())
+    model, optimizer = built(whole, arguments.sharding)
     making = resident("VmHWM") - idle
-    x = torch.randn(arguments.batch // ranks, arguments.width)
 
     def train(steps: int) -> None:
         for _ in range(steps):
             optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(x), x).backward()
+            loss(model(x), y).backward()
             optimizer.step()
 
     train(2)
@@ -83,7 +110,7 @@ def main() -> None:
     dist.all_reduce(peaks, dist.ReduceOp.MAX)
     peak, making = peaks.tolist()
     found = {
-        "parameters": arguments.layers * (arguments.width + 1) * arguments.width,
+        "parameters": parameters,
         "peak": peak,
         "making": making,
         "sent": sent / arguments.steps / ranks,

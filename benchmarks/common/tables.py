@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -42,6 +43,38 @@ def with_quartiles(values: Sequence[float], style: str) -> str:
 def with_range(values: Sequence[float], style: str) -> str:
     """The median, and in brackets the lowest and the highest; arguments as above."""
     return _spread(statistics.median(values), min(values), max(values), style)
+
+
+def with_interval(values: Sequence[float], style: str) -> str:
+    """The median, and in brackets the interval in which the true median is, in 95 of 100 cases.
+
+    The interval is from the k-th lowest to the k-th highest value, and tells nothing of how they
+    are distributed. Fewer than six values promise less: then it is from the lowest to the highest.
+
+    Args:
+        values: at least one.
+        style: as above.
+    """
+    found = sorted(values)
+    outside = outside_each_side(len(found))
+    low, high = found[outside], found[-1 - outside]
+    return _spread(statistics.median(found), low, high, style)
+
+
+def outside_each_side(count: int, confidence: float = 0.95) -> int:
+    """How many of so many values may be left out at either end of an interval of the median.
+
+    Each value is below the true median with probability 1/2. The interval misses the true median
+    only if at most so many values are on one side of it (Conover, "Practical Nonparametric
+    Statistics", 3rd edition, section 3.2).
+    """
+    outside, missed = 0, 0.0
+    for number in range(count // 2):
+        missed += 2 * math.comb(count, number) / 2**count
+        if missed > 1 - confidence:
+            break
+        outside = number
+    return outside
 
 
 def _spread(middle: float, low: float, high: float, style: str) -> str:

@@ -70,8 +70,7 @@ def run(cell: plans.Cell, name: str, steps: Mapping[str, int], peers: str) -> di
     links: list[list[float]] = []
     with rig(1 if system.single else cell.hosts) as hosts:
         entry["loopback"] = hosts.reason
-        wanted = list(steps)[:1] if system.single else cell.rates(name, steps)
-        possible = hosts.rates(wanted)
+        possible = hosts.rates(cell.rates(name, steps))
         phases = [Phase(rate, steps[rate]) for rate in possible]
         try:
             reports = launch(name, cell.work, cell.batch, hosts, phases, peers, links.append)

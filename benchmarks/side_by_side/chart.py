@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 
@@ -35,9 +36,9 @@ def draw(groups: list[Group], path: Path) -> None:
             if name in group.errors:
                 continue
             system = SYSTEMS[name]
-            found = [group.seconds(name, None if system.single else rate) for rate in rates]
-            heights = [1000 * statistics.median(seconds) for seconds in found]
-            style = ":" if system.single else "-" if name.startswith("tfdist") else "--"
+            found = [group.seconds(name, rate if system.exchanges else None) for rate in rates]
+            heights = [1000 * statistics.median(own) if own else math.nan for own in found]
+            style = ":" if not system.exchanges else "-" if name.startswith("tfdist") else "--"
             label = system.title.replace("`", "")
             marker = MARKERS[number // COLORS]
             color = f"C{number % COLORS}"

@@ -20,7 +20,7 @@ def build(name: str, keras: Any) -> Any:
     """
     task = work.WORKS[name]
     inputs = keras.Input(task.shape, dtype="int32" if task.tokens else "float32")
-    return keras.Model(inputs, _BODIES[task.model](inputs, task.classes, keras.layers))
+    return keras.Model(inputs, _BODIES[task.model](inputs, task, keras.layers))
 
 
 def loss(keras: Any) -> Any:
@@ -33,13 +33,13 @@ def optimizer(name: str, keras: Any) -> Any:
     return keras.optimizers.SGD(work.WORKS[name].learning_rate, momentum=work.MOMENTUM)
 
 
-def _mlp(x: Any, classes: int, layers: Any) -> Any:
+def _mlp(x: Any, task: work.Work, layers: Any) -> Any:
     for units in work.MLP_UNITS:
         x = layers.Dense(units, activation="relu")(x)
-    return layers.Dense(classes)(x)
+    return layers.Dense(task.classes)(x)
 
 
-def _cnn(x: Any, classes: int, layers: Any) -> Any:
+def _cnn(x: Any, task: work.Work, layers: Any) -> Any:
     """Stages of residual blocks; where a stage begins, the shortcut is a convolution."""
 
     def convolved(x: Any, width: int, kernel: int, stride: int) -> Any:
@@ -54,30 +54,30 @@ def _cnn(x: Any, classes: int, layers: Any) -> Any:
             y = convolved(y, width, 3, 1)
             shortcut = convolved(x, width, 1, stride) if stride > 1 else x
             x = layers.ReLU()(layers.Add()([y, shortcut]))
-    return layers.Dense(classes)(layers.GlobalAveragePooling2D()(x))
+    return layers.Dense(task.classes)(layers.GlobalAveragePooling2D()(x))
 
 
-def _transformer(x: Any, classes: int, layers: Any) -> Any:
+def _transformer(x: Any, task: work.Work, layers: Any) -> Any:
     """Blocks that normalize before attention and before the two dense layers; no positions."""
     width = work.WIDTH
-    x = layers.Embedding(work.CHARACTERS, width)(x)
+    x = layers.Embedding(task.tokens, width)(x)
     for _ in range(work.BLOCKS):
         y = layers.LayerNormalization()(x)
         attention = layers.MultiHeadAttention(work.HEADS, width // work.HEADS)
         x = layers.Add()([x, attention(y, y, use_causal_mask=True)])
         y = layers.Dense(4 * width, activation="relu")(layers.LayerNormalization()(x))
         x = layers.Add()([x, layers.Dense(width)(y)])
-    return layers.Dense(classes)(layers.LayerNormalization()(x))
+    return layers.Dense(task.classes)(layers.LayerNormalization()(x))
 
 
-def _embedding(x: Any, classes: int, layers: Any) -> Any:
-    x = layers.Embedding(work.EMBEDDED, work.EMBEDDING_WIDTH)(x)
+def _embedding(x: Any, task: work.Work, layers: Any) -> Any:
+    x = layers.Embedding(task.tokens, work.EMBEDDING_WIDTH)(x)
     x = layers.GlobalAveragePooling1D()(x)
     x = layers.Dense(work.EMBEDDING_UNITS, activation="relu")(x)
-    return layers.Dense(classes)(x)
+    return layers.Dense(task.classes)(x)
 
 
-def _variables(count: int, x: Any, classes: int, layers: Any) -> Any:
+def _variables(count: int, x: Any, task: work.Work, layers: Any) -> Any:
     """A model of `count` vectors. Their gradients together cost no more than copies."""
 
     class Vectors(layers.Layer):
@@ -90,12 +90,12 @@ def _variables(count: int, x: Any, classes: int, layers: Any) -> Any:
 
         def call(self, x: Any) -> Any:
             joined = tf.concat([tf.convert_to_tensor(vector) for vector in self.vectors], 0)
-            return x * tf.reduce_mean(tf.reshape(joined, (-1, classes)), 0)
+            return x * tf.reduce_mean(tf.reshape(joined, (-1, task.classes)), 0)
 
     return Vectors()(x)
 
 
-_BODIES: dict[str, Callable[[Any, int, Any], Any]] = {
+_BODIES: dict[str, Callable[[Any, work.Work, Any], Any]] = {
     "mlp": _mlp,
     "cnn": _cnn,
     "transformer": _transformer,

@@ -73,7 +73,7 @@ class _Transformer(nn.Module):
 
     def __init__(self, task: work.Work):
         super().__init__()
-        self.embedding = nn.Embedding(work.CHARACTERS, work.WIDTH)
+        self.embedding = nn.Embedding(task.tokens, work.WIDTH)
         block = nn.TransformerEncoderLayer(
             work.WIDTH, work.HEADS, 4 * work.WIDTH, 0.0, batch_first=True, norm_first=True
         )
@@ -90,7 +90,7 @@ class _Transformer(nn.Module):
 class _Embedding(nn.Module):
     def __init__(self, task: work.Work):
         super().__init__()
-        self.embedding = nn.Embedding(work.EMBEDDED, work.EMBEDDING_WIDTH)
+        self.embedding = nn.Embedding(task.tokens, work.EMBEDDING_WIDTH)
         self.hidden = nn.Linear(work.EMBEDDING_WIDTH, work.EMBEDDING_UNITS)
         self.logits = nn.Linear(work.EMBEDDING_UNITS, task.classes)
 

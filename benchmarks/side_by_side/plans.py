@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from benchmarks.side_by_side.goals import DENSE
 from benchmarks.side_by_side.rig import UNLIMITED
-from benchmarks.side_by_side.systems import COMPARED
+from benchmarks.side_by_side.systems import COMPARED, SYSTEMS
 from benchmarks.side_by_side.work import VARIABLES
 
 # The systems that the goals need. A launch on two hosts takes about 15 seconds besides its steps,
@@ -28,6 +28,7 @@ TRAINING = (
     "torch",
 )
 QUICK_SYSTEMS = (*TRAINING, "keras-eigen", "horovod-alone")
+MODEL_SYSTEMS = (*TRAINING, "tfdist-horovod-fp16", "ddp-fp16")
 CODECS = ("", "-fp16", "-powersgd")
 RANKED = (
     *(f"tfdist-{name}{codec}" for name in ("horovod", "multi_worker") for codec in CODECS),
@@ -40,12 +41,13 @@ SPARSE = tuple(name for name in RANKED if name not in ("ddp", "ddp-fp16"))
 SMALL = tuple(name for name in RANKED if name.endswith("powersgd"))
 BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")
+EVERY = (*RANKED, *FLOORS, "keras-beside")
 SCALED = (*DENSE, BEST, "horovod", "mwms", "ddp", *FLOORS)
 # All systems that train on several hosts, and that work.
 MULTIPLE = tuple(
     name
     for name, system in COMPARED.items()
-    if system.trains and not system.single and name != "mwms-keras3"
+    if system.trains and system.exchanges and name != "mwms-keras3"
 )
 COUNTED = (*DENSE, "horovod", "mwms", "ddp", *FLOORS, "keras-late")
 
@@ -70,7 +72,9 @@ class Cell:
     slow: tuple[str, ...] = ()
 
     def rates(self, name: str, rates: Iterable[str]) -> list[str]:
-        """Those of the rates at which a system is measured."""
+        """Those of the rates at which a system is measured; the first if there is no exchange."""
+        if not SYSTEMS[name].exchanges:
+            return list(rates)[:1]
         return [rate for rate in rates if rate != "10mbit" or name in self.slow]
 
     @property
@@ -111,10 +115,20 @@ PLANS = {
     ),
     "models": Plan(
         (
-            Cell("mlp", 2, 64, (*RANKED, *FLOORS), SMALL),
-            Cell("cnn", 2, 16, (*RANKED, *FLOORS), RANKED),
-            Cell("transformer", 2, 8, (*RANKED, *FLOORS), SMALL),
-            Cell("embedding", 2, 256, (*RANKED, *FLOORS), SPARSE),
+            Cell("cnn", 2, 16, MODEL_SYSTEMS),
+            Cell("transformer", 2, 8, MODEL_SYSTEMS),
+            Cell("embedding", 2, 256, MODEL_SYSTEMS),
+        ),
+        {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4},
+        2,
+    ),
+    # The fastest system of tfdist beside the fastest peer: small differences, so many rounds.
+    "peers": Plan(
+        (
+            Cell("cnn", 2, 16, EVERY, RANKED),
+            Cell("transformer", 2, 8, EVERY, SMALL),
+            Cell("embedding", 2, 256, EVERY, SPARSE),
+            Cell("mlp", 2, 64, EVERY, SMALL),
         ),
         {UNLIMITED: 30, "10gbit": 30, "1gbit": 12, "100mbit": 4, "10mbit": 3},
         10,
@@ -122,7 +136,7 @@ PLANS = {
     # All codecs on two hosts; weak scaling beyond, then strong: 64 samples for all, 63 with three.
     "scaling": Plan(
         (
-            Cell("mlp", 2, 64, tuple(COMPARED)),
+            Cell("mlp", 2, 64, tuple(name for name in COMPARED if name != "keras-beside")),
             Cell("mlp", 3, 64, SCALED),
             Cell("mlp", 4, 64, SCALED),
             Cell("mlp", 2, 32, SCALED),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import tables
-from benchmarks.side_by_side import chart, goals, scaling, targets, variables
+from benchmarks.side_by_side import best, chart, goals, scaling, targets, variables
 from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.runs import Group, groups
 from benchmarks.side_by_side.systems import SYSTEMS
@@ -49,7 +49,10 @@ def times(group: Group) -> list[str]:
             row[1] = f"crashes: `{group.errors[name]}`"
         for rate in group.rates if name not in group.errors else ():
             # On one host there is no link, so the figure holds for all links.
-            seconds = group.seconds(name, None if system.single else rate)
+            seconds = group.seconds(name, rate if system.exchanges else None)
+            if not seconds:
+                row += ["–", "–"]
+                continue
             samples = group.batch * (1 if system.single else group.hosts)
             speed = f"{samples / statistics.median(seconds):.0f}" if system.trains else "–"
             row += [milliseconds(seconds), speed]
@@ -64,12 +67,13 @@ def traffic(group: Group) -> list[str]:
     head.append("peak memory, MB")
     rows = []
     for name in group.systems:
-        if name in group.errors or SYSTEMS[name].single:
+        if name in group.errors or not SYSTEMS[name].exchanges:
             continue
-        sent = statistics.median(group.sent(name, group.rates[-1]))
+        slowest = [rate for rate in group.rates if group.sent(name, rate)][-1]
+        sent = statistics.median(group.sent(name, slowest))
         row = [SYSTEMS[name].title, f"{sent / 1e6:.2f}"]
         for rate in group.limited:
-            share = group.ring_share(name, rate)
+            share = group.ring_share(name, rate) if group.sent(name, rate) else None
             row.append("–" if share is None else f"{100 * share:.0f} %")
         row.append(f"{statistics.median(group.peaks(name)) / 1e6:.0f}")
         rows.append(row)
@@ -94,7 +98,7 @@ def section(group: Group) -> list[str]:
     parts = [times(group), traffic(group)]
     if soon := targets.table(group):
         parts += [soon, [targets.text(group)]]
-    parts += [goals.table(group), goals.ring_table(group), targets.goals(group)]
+    parts += [goals.table(group), goals.ring_table(group), targets.goals(group), best.table(group)]
     return [*lines, *itertools.chain.from_iterable(["", *part] for part in parts if part)]
 
 

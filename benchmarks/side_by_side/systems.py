@@ -23,6 +23,7 @@ class System:
         options: the options of the script.
         single: whether the system runs on one host only.
         trains: False for a system that only exchanges as many bytes.
+        exchanges: False for hosts that know nothing of each other.
         variables: environment variables for this system only.
     """
 
@@ -32,6 +33,7 @@ class System:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     single: bool = False
     trains: bool = True
+    exchanges: bool = True
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -74,7 +76,7 @@ def _tfdist(strategy: str) -> dict[str, System]:
 
 
 def _single(title: str, script: str, environment: str, **options: Any) -> System:
-    return System(title, script, environment, options, single=True)
+    return System(title, script, environment, options, single=True, exchanges=False)
 
 
 COMPARED: dict[str, System] = {
@@ -98,7 +100,12 @@ COMPARED: dict[str, System] = {
         "run_keras",
         OWN,
         single=True,
+        exchanges=False,
         variables={"TF_ENABLE_ONEDNN_OPTS": "0"},
+    ),
+    # The devices of hosts that share a machine are slower than one device alone.
+    "keras-beside": System(
+        "Keras 3, a device on each host, nothing exchanged", "run_keras", OWN, exchanges=False
     ),
     "keras-late": _single(
         "Keras 3, one device, update after all gradients", "run_keras", OWN, late=True

@@ -25,6 +25,7 @@ REAL_BATCHES = 200
 
 CONTEXT, WIDTH, BLOCKS, HEADS = 64, 256, 4, 4
 CHARACTERS = 128
+WORDS = 50_000
 TEXT_BYTES = 2_000_000
 MLP_UNITS = (3072, 2048, 640)
 CNN_WIDTHS, CNN_BLOCKS = (16, 32, 64), 3
@@ -110,6 +111,8 @@ WORKS = {
     "transformer": Work(
         "Transformer", "transformer", (CONTEXT,), CHARACTERS, CHARACTERS, (CONTEXT,)
     ),
+    # For `sharding.py`.
+    "words": Work("Transformer, 50,000 words", "transformer", (CONTEXT,), WORDS, WORDS, (CONTEXT,)),
     "embedding": Work("Embedding", "embedding", (32,), 10, EMBEDDED),
     "digits": Work("MLP, scans of digits", "mlp", (784,), 10, real=digits, target=0.1),
     "characters": Work(

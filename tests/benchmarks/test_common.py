@@ -38,6 +38,15 @@ def test_figures_stand_before_their_spread():
     assert tables.with_quartiles([2.0], ".2f") == "2.00"
 
 
+def test_an_interval_leaves_out_what_is_improbable():
+    values = [float(value) for value in range(1, 11)]
+    # Of 1,024 series of ten rounds, 2 · (1 + 10) have at most one on one side of the median.
+    assert tables.with_interval(values, ".1f") == "5.5 (2.0–9.0)"
+    assert tables.with_interval(values[:5], ".0f") == "3 (1–5)"
+    assert tables.with_interval([2.0], ".0f") == "2 (2–2)"
+    assert [tables.outside_each_side(count) for count in (5, 8, 9, 12, 20)] == [0, 0, 1, 2, 5]
+
+
 def test_versions_are_those_that_are_installed():
     text = machine.measured_with("TensorFlow", "Keras")
     assert text.startswith(f"Python {sys.version.split()[0]}, TensorFlow 2.")
