@@ -15,13 +15,13 @@ def strategy(
 
     Args:
         backend: as `tfdist.Strategy` takes it.
-        compression: as `tfdist.compression.get` takes it.
+        compression: as `tfdist.compression.get` takes it, or a dict of patterns and such.
         local: the name of a class of tfdist, and its arguments.
     """
     rounds = None
     if local is not None:
         arguments = dict(local)
         rounds = getattr(tfdist, arguments.pop("name"))(**arguments)
-    return tfdist.Strategy(
-        backend, compression=compression and tfdist.compression.get(compression), local=rounds
-    )
+    is_one = compression is not None and "name" in compression
+    choice = tfdist.compression.get(compression) if is_one else compression
+    return tfdist.Strategy(backend, compression=choice, local=rounds)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from benchmarks.side_by_side.goals import DENSE
 from benchmarks.side_by_side.rig import UNLIMITED
-from benchmarks.side_by_side.systems import COMPARED, SYSTEMS
+from benchmarks.side_by_side.systems import COMPARED, MIXED, SYSTEMS
 from benchmarks.side_by_side.work import VARIABLES
 
 # The systems that the goals need. A launch on two hosts takes about 15 seconds besides its steps,
@@ -30,25 +30,29 @@ TRAINING = (
 QUICK_SYSTEMS = (*TRAINING, "keras-eigen", "horovod-alone")
 MODEL_SYSTEMS = (*TRAINING, "tfdist-horovod-fp16", "ddp-fp16")
 CODECS = ("", "-fp16", "-powersgd")
+OWN_CODECS = (*CODECS, f"-{MIXED}")
 RANKED = (
-    *(f"tfdist-{name}{codec}" for name in ("horovod", "multi_worker") for codec in CODECS),
+    *(f"tfdist-{name}{codec}" for name in ("horovod", "multi_worker") for codec in OWN_CODECS),
     "horovod",
     "horovod-fp16",
     "mwms",
     *(f"ddp{codec}" for codec in CODECS),
 )
 SPARSE = tuple(name for name in RANKED if name not in ("ddp", "ddp-fp16"))
-SMALL = tuple(name for name in RANKED if name.endswith("powersgd"))
+SMALL = tuple(name for name in RANKED if name.endswith(("powersgd", MIXED)))
 BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")
+PREDICTED = (*DENSE, BEST, "keras", "keras-beside")
 EVERY = (*RANKED, *FLOORS, "keras-beside")
 SCALED = (*DENSE, BEST, "horovod", "mwms", "ddp", *FLOORS)
 # All systems that train on several hosts, and that work.
 MULTIPLE = tuple(
     name
     for name, system in COMPARED.items()
-    if system.trains and system.exchanges and name != "mwms-keras3"
+    if system.trains and system.exchanges and name != "mwms-keras3" and not name.endswith(MIXED)
 )
+# All with one codec for all variables.
+CODED = tuple(n for n in COMPARED if n != "keras-beside" and not n.endswith(MIXED))
 COUNTED = (*DENSE, "horovod", "mwms", "ddp", *FLOORS, "keras-late")
 
 
@@ -136,7 +140,7 @@ PLANS = {
     # All codecs on two hosts; weak scaling beyond, then strong: 64 samples for all, 63 with three.
     "scaling": Plan(
         (
-            Cell("mlp", 2, 64, tuple(name for name in COMPARED if name != "keras-beside")),
+            Cell("mlp", 2, 64, CODED),
             Cell("mlp", 3, 64, SCALED),
             Cell("mlp", 4, 64, SCALED),
             Cell("mlp", 2, 32, SCALED),
@@ -144,6 +148,20 @@ PLANS = {
             Cell("mlp", 4, 16, SCALED),
         ),
         {UNLIMITED: 15, "10gbit": 15, "1gbit": 8, "100mbit": 3},
+        2,
+    ),
+    # What `plan_accuracy.py` needs besides "peers": other numbers of hosts, and floors beside them.
+    "predicted": Plan(
+        (
+            *(Cell("mlp", hosts, 64, PREDICTED) for hosts in (2, 3, 4)),
+            Cell("mlp", 2, 32, PREDICTED),
+            Cell("mlp", 3, 21, PREDICTED),
+            Cell("mlp", 4, 16, PREDICTED),
+            Cell("transformer", 3, 8, PREDICTED),
+            Cell("embedding", 3, 256, PREDICTED),
+            Cell("cnn", 4, 16, PREDICTED),
+        ),
+        {UNLIMITED: 15, "1gbit": 8, "100mbit": 3},
         2,
     ),
     # The number of steps to a loss does not depend on the link. It is counted on the first link,

@@ -55,8 +55,8 @@ class Group:
         return [value for phase in self._phases(name, rate, number) for value in phase["seconds"]]
 
     def sent(self, name: str, rate: str) -> list[float]:
-        """The bytes sent per step and rank."""
-        return [phase["bytes"] for phase in self._phases(name, rate)]
+        """The bytes sent per step and rank; none where they are not kept."""
+        return [phase["bytes"] for phase in self._phases(name, rate) if "bytes" in phase]
 
     def rounds_of(self, name: str) -> int:
         """The number of rounds in which a system ran."""

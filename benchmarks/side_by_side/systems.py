@@ -56,17 +56,23 @@ class System:
         return f"{peers}-{self.environment}/bin/python"
 
 
+MIXED = "mixed"
+_POWERSGD = {"name": "powersgd", "rank": 4}
+
+
 def _tfdist(strategy: str) -> dict[str, System]:
     options: dict[str, Mapping[str, Any] | None] = {
         "": None,
         "fp16": {"name": "fp16"},
         "topk": {"name": "topk"},
         "signsgd": {"name": "signsgd"},
-        "powersgd": {"name": "powersgd", "rank": 4},
+        "powersgd": _POWERSGD,
+        MIXED: {"*kernel": _POWERSGD, "*embeddings": _POWERSGD, "*": "fp16"},
     }
+    titles = {MIXED: "powersgd, vectors in fp16"}
     return {
         f"tfdist-{strategy}{'-' if name else ''}{name}": System(
-            f"tfdist `{strategy}`{', ' if name else ''}{name}",
+            f"tfdist `{strategy}`{', ' if name else ''}{titles.get(name, name)}",
             "run_tfdist",
             OWN,
             {"strategy": strategy, "compression": compression},

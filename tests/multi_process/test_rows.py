@@ -3,6 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+import tfdist
+from tests.devices import DEVICES
 from tests.multi_process.jobs import ALL, scenario
 from tests.multi_process.scenarios import rows
 
@@ -25,37 +27,51 @@ def test_sums_of_rows_are_numpys(found):
 def test_sums_of_rounded_rows_are_numpys(found):
     replicas = len(found) * len(next(iter(found[0].values())))
     for rank in found:
-        for (name, number, counts), sums in rank.items():
+        for (name, number, counts, summed), of_replicas in rank.items():
             given = [rows.fractions(r, rows.COUNTS[counts][r]) for r in range(replicas)]
-            expected = _sum_of_rounded(name, given) if number == rows.START else _sum(given)
-            for total in sums:
-                np.testing.assert_array_equal(total, found[0][name, number, counts][0])
-                np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-6)
+            rounds = {"always": True, "late": number >= rows.START}
+            for sums in of_replicas:
+                for factor, (path, total) in enumerate(zip(rows.PATHS, sums, strict=True), 1):
+                    own = [(factor * values, numbers) for values, numbers in given]
+                    coder = name if rounds.get(path) else None
+                    expected = _sum_of_rounded(coder, own, summed)
+                    np.testing.assert_allclose(total, expected, rtol=1e-6, atol=1e-6)
+                    first = found[0][name, number, counts, summed][0][factor - 1]
+                    np.testing.assert_array_equal(total, first)
 
 
-def _sum(given):
+def _sum_of_rounded(name, given, may_be_table):
+    """NumPy's sum of rows, of which none is rounded where the table travels."""
+    size = 4 if name is None else 2
+    row_bytes, table_bytes = size * rows.WIDTH + 8, 4 * rows.WIDTH * rows.ROWS
+    is_table = row_bytes * sum(len(values) for values, _ in given) > 2 * table_bytes
+    rounds = name is not None and not (may_be_table and is_table)
     total = np.zeros((rows.ROWS, rows.WIDTH), "float32")
     for values, numbers in given:
-        np.add.at(total, numbers, values)
+        np.add.at(total, numbers, _rounded(name, values) if rounds else values)
     return total
 
 
-def _sum_of_rounded(name, given):
+def _rounded(name, values):
+    limit = 0.999 * 65504 if name == "fp16" else np.inf
     dtype = tf.as_dtype(rows.CODERS[name]).as_numpy_dtype
-    limit = 0.999 * 65504 / len(given) if name == "fp16" else np.inf
+    return np.clip(values, -limit, limit).astype(dtype).astype("float32")
 
-    def rounded(values):
-        return np.clip(values, -limit, limit).astype(dtype).astype("float32")
 
-    # A row takes 2 bytes for each number, and 8 for its place; a table is summed in half precision,
-    # and not rounded with bfloat16.
-    table_bytes = (2 if name == "fp16" else 4) * rows.WIDTH * rows.ROWS
-    if (2 * rows.WIDTH + 8) * sum(len(values) for values, _ in given) <= 2 * table_bytes:
-        return _sum([(rounded(values), numbers) for values, numbers in given])
-    tables = [_sum([one]) for one in given]
-    if name == "bf16":
-        return sum(tables)
-    return sum(map(rounded, tables)).astype(dtype).astype("float32")
+@scenario(rows.trained_coded, ("multi_worker-2", "horovod-2"))
+def test_rounded_rows_train_as_on_devices_of_one_process(found):
+    weights = []
+    for options in ({"compression": "fp16"}, {}):
+        strategy = tfdist.MirroredStrategy(DEVICES[:2], **options)
+        model = rows.embeddings(strategy, "adam")
+        model.fit(*rows.data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    rounded, whole = weights
+    assert any(abs(a - b).max() > 1e-5 for a, b in zip(rounded, whole))
+    for rank in found:
+        assert rank == found[0]
+        for ours, theirs in zip(rank, rounded, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 def _replicas(found):

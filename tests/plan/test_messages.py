@@ -64,13 +64,26 @@ def test_rows_travel_or_the_table_if_that_is_less():
     (table,) = [m for m in messages_of(many, None, 2) if m.payload > 1000]
     assert (table.payload, table.aggregation) == (64000, "sum")
     (rows,) = [m for m in messages_of(few, None, 2) if m.payload > 1000]
-    assert (rows.payload, rows.aggregation) == (50 * (64 + 8), "gather")
+    assert (rows.payload, rows.aggregation) == (50 * (64 + 4), "gather")
     # With more ranks, all rows together are more bytes than the table.
     assert max(m.payload for m in messages_of(few, None, 100)) == 64000
     always = workload((1000, 16), (10,), rows=5000)
-    assert max(m.payload for m in messages_of(always, None, 2)) == 5000 * 72
+    assert max(m.payload for m in messages_of(always, None, 2)) == 5000 * 68
 
 
-def test_a_sparse_gradient_is_not_compressed():
-    found = messages_of(workload((1000, 16), (500, 500), rows=50), Choice.of("fp16"), 2)
-    assert sorted((m.payload, m.compressor) for m in found) == [(3600, None), (500_000, "fp16")]
+@pytest.mark.parametrize(
+    ("compression", "rows"),
+    [("fp16", (50 * (32 + 4), "fp16")), ("int8", (50 * (64 + 4), None))],
+)
+def test_what_rounds_each_number_rounds_rows_too(compression, rows):
+    found = messages_of(workload((1000, 16), (500, 500), rows=50), Choice.of(compression), 2)
+    (of_rows,) = [m for m in found if m.dense == 50 * (64 + 4)]
+    assert (of_rows.payload, of_rows.compressor) == rows
+    (other,) = [m for m in found if m is not of_rows]
+    assert other.compressor == compression
+
+
+def test_a_small_table_is_compressed_as_a_table_if_rows_are_summed():
+    small, large = (workload((size, 16), (500, 500), rows=50, sums=True) for size in (4096, 4097))
+    assert sum(m.payload for m in messages_of(small, Choice.of("fp16"), 2)) == 131_072 + 500_000
+    assert sum(m.payload for m in messages_of(large, Choice.of("fp16"), 2)) == 50 * 36 + 500_000

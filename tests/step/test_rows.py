@@ -5,23 +5,37 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.step.row_ways import Way
+from tfdist import compression
+from tfdist.compression import FP16
+from tfdist.step.rounded_rows import coder_of, table_is_smaller
 from tfdist.step.rows import are_summed
 
 
 @pytest.mark.parametrize(
-    ("spec", "rows", "expected"),
+    ("spec", "coder", "index_bytes", "rows", "expected"),
     [
         # A table of 100 rows is as much to sum as 200 rows to gather, but rows also have numbers.
-        (tf.TensorSpec([100, 1000]), 199, False),
-        (tf.TensorSpec([100, 1000]), 200, True),
-        (tf.TensorSpec([100, 2]), 101, True),
-        (tf.TensorSpec([100, 2]), 100, False),
-        (tf.TensorSpec([10_000_000, 64]), 8192, False),
+        (tf.TensorSpec([100, 1000]), None, 8, 199, False),
+        (tf.TensorSpec([100, 1000]), None, 8, 200, True),
+        (tf.TensorSpec([100, 2]), None, 8, 101, True),
+        (tf.TensorSpec([100, 2]), None, 8, 100, False),
+        (tf.TensorSpec([100, 1], tf.float64), None, 4, 133, False),
+        (tf.TensorSpec([100, 1], tf.float64), None, 4, 134, True),
+        (tf.TensorSpec([10_000_000, 64]), None, 8, 8192, False),
+        # A rounded row is half as many bytes, and the table stays whole.
+        (tf.TensorSpec([100, 2]), FP16(), 4, 200, False),
+        (tf.TensorSpec([100, 2]), FP16(), 4, 201, True),
     ],
 )
-def test_the_smaller_of_both(spec, rows, expected):
-    assert bool(Way(list).table_is_smaller(spec, tf.constant(rows, tf.int64))) is expected
+def test_the_smaller_of_both(spec, coder, index_bytes, rows, expected):
+    found = table_is_smaller(spec, tf.constant(rows, tf.int64), coder, index_bytes)
+    assert bool(found) is expected
+
+
+def test_error_feedback_leaves_rows_whole():
+    assert coder_of(FP16()) == FP16()
+    assert coder_of(FP16(error_feedback=True)) is None
+    assert coder_of(None) is None and coder_of(compression.get("int8")) is None
 
 
 _OPTIMIZERS = [

@@ -86,9 +86,13 @@ class Compressor:
     """Whether each element is rounded by itself, to a relative precision, so that weights can be
     sent as well as gradients."""
     codes_rows: ClassVar[bool] = False
-    """Whether it also codes the rows of sparse gradients. `encode` and `decode` are given tensors
-    then of which the first dimension may not be known, with a state that is empty and seeds that
-    are zeros, and the payload is one tensor of the same shape."""
+    """Whether it also codes the rows of sparse gradients, from `start_step` on. `encode` is given
+    float32 tensors then of which the first dimension may not be known, with a state that is empty
+    and seeds that are zeros. The payload is one tensor of the same shape, of a dtype that engines
+    carry, or of bfloat16."""
+    codes_tables: ClassVar[bool] = False
+    """Whether rows of zeros stay zeros, so that a small table of which a step has read some rows
+    can be coded as a whole."""
     sparsifies: ClassVar[bool] = False
     """Whether only some elements are sent, and the others later."""
 

@@ -49,6 +49,7 @@ class PowerSGD(Compressor):
     name: ClassVar[str] = "powersgd"
     aggregation: ClassVar = "sum"
     per_tensor: ClassVar[bool] = True
+    codes_tables: ClassVar[bool] = True
     shared_state: ClassVar[frozenset[str]] = frozenset({"right"})
 
     rank: int = 4

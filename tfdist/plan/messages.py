@@ -11,9 +11,9 @@ from tfdist.compression.choice import Choice
 from tfdist.compression.powersgd import PowerSGD
 from tfdist.options import DEFAULT_BUCKET_BYTES
 from tfdist.plan.workload import Message, TracedVariable, Workload
-from tfdist.step.compression_units import Unit, compressor_at, plan_units
+from tfdist.step.compression_units import Unit, compressor_at, plan_units, small_tables
 from tfdist.step.exchange import enough, plan_buckets
-from tfdist.step.row_ways import Way, of_rows
+from tfdist.step.rounded_rows import coder_of, row_bytes, table_is_smaller
 
 # An update at which warm-ups are over.
 _LATE = 2**31 - 1
@@ -43,7 +43,10 @@ def messages_of(
         with warnings.catch_warnings():  # what is not compressed shows in the table
             warnings.simplefilter("ignore")
             units = plan_units(compression, specs, [v.path for v in every], bucket_bytes)
+    compressors = {i: unit.compressor for unit in units for i in unit.bucket.indices}
     dense = {index for index, variable in enumerate(every) if variable.rows is None}
+    if workload.rows_are_summed:
+        dense |= small_tables(units).keys()
     units = [part for unit in units if (part := unit.only(dense)).bucket.indices]
     coded = {index for unit in units for index in unit.bucket.indices}
     left = [index for index in sorted(dense) if index not in coded]
@@ -53,11 +56,10 @@ def messages_of(
         for bucket in plan_buckets([specs[i] for i in left], enough(total, bucket_bytes)):
             ready = max(every[left[index]].ready for index in bucket.indices)
             found.append(Message(bucket.bytes, bucket.bytes, ready))
-    compressors = {i: unit.compressor for unit in units for i in unit.bucket.indices}
     found += [
         _of_rows(variable, compressors.get(index), workload, ranks)
         for index, variable in enumerate(every)
-        if variable.rows is not None
+        if index not in dense
     ]
     return sorted(found, key=lambda message: message.ready)
 
@@ -84,9 +86,9 @@ def _of_rows(
     """The message of a sparse gradient: its rows, or the table if that is fewer bytes."""
     assert variable.rows is not None
     spec = tf.TensorSpec(variable.shape, variable.dtype)
-    coder = of_rows(compressor)
-    way = Way(list) if coder is None else Way(list, coder)
-    if workload.rows_are_summed and way.table_is_smaller(spec, variable.rows * ranks):
-        return Message(way.table_bytes(spec), variable.nbytes, variable.ready)
-    plain = variable.rows * Way(list).row_bytes(spec)
-    return Message(variable.rows * way.row_bytes(spec), plain, variable.ready, "gather")
+    coder = coder_of(compressor)
+    if workload.rows_are_summed and table_is_smaller(spec, variable.rows * ranks, coder):
+        return Message(variable.nbytes, variable.nbytes, variable.ready)
+    coded, whole = (variable.rows * row_bytes(spec, used) for used in (coder, None))
+    name = None if coder is None else coder.name
+    return Message(coded, whole, variable.ready, "gather", compressor=name)

@@ -28,11 +28,12 @@ from tfdist.step.compression_units import (
     Unit,
     compressor_at,
     plan_units,
+    small_tables,
     starts_of_stages,
     warn_of_traffic,
 )
 from tfdist.step.exchange import SMALL_BYTES
-from tfdist.step.row_ways import RowCoder, of_rows
+from tfdist.step.rounded_rows import RowCoder, coder_of
 from tfdist.step.spans import mark
 from tfdist.structures import Structure
 
@@ -107,6 +108,20 @@ class CompressedExchange:
         given = dense, beside, number
         return tf.distribute.get_replica_context().merge_call(by_stage, args=given)
 
+    def with_small_tables(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients, with the sparse ones of `small_tables` as tables, which are compressed.
+
+        Args:
+            gradients: as for a call.
+        """
+        found = list(gradients)
+        for index, spec in small_tables(self.units).items():
+            rows = gradients[index]
+            if isinstance(rows, tf.IndexedSlices):
+                table = tf.math.unsorted_segment_sum(rows.values, rows.indices, spec.shape[0])
+                found[index] = tf.ensure_shape(table, spec.shape)
+        return found
+
     def row_coders(self, number: tf.Tensor) -> dict[int, RowCoder]:
         """What rounds the rows of sparse gradients, by the variable's index.
 
@@ -117,7 +132,7 @@ class CompressedExchange:
             index: RowCoder(unit.compressor, number)
             for unit in self.units
             for index in unit.bucket.indices
-            if of_rows(unit.compressor) is not None
+            if coder_of(unit.compressor) is not None
         }
 
     def residuals(self, places: Container[int]) -> list[tf.Variable]:

@@ -14,7 +14,7 @@ from tfdist.compression.choice import Choice
 from tfdist.compression.none import Uncompressed
 from tfdist.compression.traffic import gather_pays_until, sent_bytes
 from tfdist.engines.current import current
-from tfdist.step.exchange import Bucket, plan_buckets
+from tfdist.step.exchange import SMALL_BYTES, Bucket, enough, plan_buckets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +61,20 @@ class Unit:
         }
 
 
+def small_tables(units: Sequence[Unit]) -> dict[int, tf.TensorSpec]:
+    """Shapes and dtypes of the variables that are compressed as tables if few rows have a gradient.
+
+    A small table takes no longer than its rows. The update by all of it must be the same.
+    """
+    return {
+        index: spec
+        for unit in units
+        if unit.compressor.codes_tables
+        for index, spec in zip(unit.bucket.indices, unit.bucket.specs)
+        if nbytes(spec) <= SMALL_BYTES
+    }
+
+
 def starts_of_stages(units: Sequence[Unit]) -> list[int]:
     """The updates at which some compressor changes: ascending, beginning with 0."""
     return sorted({0, *(first for unit in units for first, _ in unit.compressor.stages())})
@@ -103,8 +117,8 @@ def plan_units(
         if compressor is None:
             continue
         mine = [index for index, other in enumerate(kinds) if other == kind]
-        bound = 1 if compressor.per_tensor else bucket_bytes
-        for bucket in plan_buckets([specs[index] for index in mine], bound):
+        own = [specs[index] for index in mine]
+        for bucket in plan_buckets(own, _largest(compressor, own, bucket_bytes)):
             indices = tuple(mine[index] for index in bucket.indices)
             units.append(Unit(compressor, dataclasses.replace(bucket, indices=indices)))
     wanted = {c for c in chosen if c is not None and not isinstance(c, Uncompressed)}
@@ -117,6 +131,19 @@ def plan_units(
             stacklevel=2,
         )
     return units
+
+
+def _largest(compressor: Compressor, specs: Sequence[tf.TensorSpec], bucket_bytes: int) -> int:
+    """How many bytes of these variables a unit of several has at most.
+
+    Where each element is rounded by itself, units change no result. So there are many of them, and
+    the first can travel early in the backward pass.
+    """
+    if compressor.per_tensor:
+        return 1
+    if compressor.rounds_elements:
+        return enough(sum(map(nbytes, specs)), bucket_bytes)
+    return bucket_bytes
 
 
 def _check_momentum(chosen: Sequence[Compressor | None], paths: Sequence[str]) -> None:

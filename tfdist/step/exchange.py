@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.step.fixed_rows import may_be_fixed
-from tfdist.step.row_ways import RowCoder
+from tfdist.step.rounded_rows import RowCoder
 from tfdist.step.rows import joined_rows, sums_of_fixed_rows, sums_of_rows
 from tfdist.step.spans import timed
 from tfdist.structures import Structure
@@ -42,6 +42,11 @@ class Bucket:
     indices: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtype: tf.DType
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        """The tensors' shapes and dtypes."""
+        return [tf.TensorSpec(shape, self.dtype) for shape in self.shapes]
 
     @property
     def sizes(self) -> list[int]:
@@ -205,10 +210,11 @@ def timed_rows(
         found = list(rows)
         fixed = [place for place, row in enumerate(rows) if may_be_fixed(row)]
         others = [place for place in range(len(rows)) if place not in fixed]
-        for places, exchange in ((fixed, sums_of_fixed_rows), (others, joined_rows)):
-            given, own = [rows[place] for place in places], [coders[place] for place in places]
-            for place, total in zip(places, exchange(given, own, all_reduce)):
-                found[place] = total
+        sums = sums_of_fixed_rows([rows[place] for place in fixed], all_reduce)
+        given = [rows[place] for place in others]
+        sums += joined_rows(given, [coders[place] for place in others], all_reduce)
+        for place, total in zip([*fixed, *others], sums):
+            found[place] = total
         return found
 
     return timed("exchange of rows", rows, run)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
+from tfdist.compression.base import Compressor
 from tfdist.engines.current import current
 from tfdist.engines.replica_context import static_id
-from tfdist.step.row_ways import AllReduce, RowCoder, Way
+from tfdist.step.rounded_rows import AllReduce, RowCoder, joined, table_is_smaller
 from tfdist.structures import Structure
 
 _Exchange = Callable[[tf.Tensor, tf.Tensor], Structure]
@@ -63,7 +64,7 @@ def sums_of_rows(
     own = tf.stack([tf.size(gradient.indices, tf.int64) for gradient in gradients])
     (totals,) = all_reduce([own])
     return [
-        _by_way(gradient, coder, all_reduce, functools.partial(_smaller, spec, total))
+        _coded(gradient, coder, functools.partial(_smaller, spec, total, all_reduce))
         for gradient, spec, coder, total in zip(gradients, specs, coders, tf.unstack(totals))
     ]
 
@@ -79,37 +80,43 @@ def joined_rows(
         all_reduce: joins them.
     """
     plain = [gradient for gradient, coder in zip(gradients, coders) if coder is None]
-    joined = iter(all_reduce(plain))
+    others = iter(all_reduce(plain))
+    exchange = functools.partial(joined, all_reduce=all_reduce)
     return [
-        next(joined) if coder is None else _by_way(gradient, coder, all_reduce, Way.joined)
+        next(others) if coder is None else _coded(gradient, coder, exchange)
         for gradient, coder in zip(gradients, coders)
     ]
 
 
 def sums_of_fixed_rows(
-    gradients: Sequence[tf.IndexedSlices], coders: _Coders, all_reduce: AllReduce
+    gradients: Sequence[tf.IndexedSlices], all_reduce: AllReduce
 ) -> list[tf.IndexedSlices]:
     """As `sums_of_rows`, for sparse gradients with rows that seem to be the same on all replicas.
 
     The replicas compare checksums of the numbers of their rows. Where all are equal, the values are
     summed place by place, and each row occurs as often as on one replica. Else rows are joined.
+    Neither is rounded.
 
     Args:
         gradients: one for each sparse gradient.
-        coders: as for `sums_of_rows`.
         all_reduce: as for `sums_of_rows`.
     """
     replicas = current().replicas
     if not gradients or replicas == 1:
-        return joined_rows(gradients, coders, all_reduce)
+        return list(gradients)
     own = tf.stack([_checksum(gradient.indices) for gradient in gradients])
     row = tf.one_hot(static_id(), replicas)[:, tf.newaxis, tf.newaxis]
-    (joined,) = all_reduce([tf.reshape(row * own, [-1])])
-    checksums = tf.reshape(joined, [replicas, len(gradients), _CHECKSUM_BYTES])
+    (all_rows,) = all_reduce([tf.reshape(row * own, [-1])])
+    checksums = tf.reshape(all_rows, [replicas, len(gradients), _CHECKSUM_BYTES])
     are_equal = tf.reduce_all(checksums == checksums[:1], axis=[0, 2])
     return [
-        _by_way(gradient, coder, all_reduce, functools.partial(_place_by_place, is_equal))
-        for gradient, coder, is_equal in zip(gradients, coders, tf.unstack(are_equal))
+        _one_of(
+            is_equal,
+            _place_by_place(all_reduce),
+            _exchange(functools.partial(joined, coder=None, all_reduce=all_reduce), gradient),
+            gradient,
+        )
+        for gradient, is_equal in zip(gradients, tf.unstack(are_equal))
     ]
 
 
@@ -120,20 +127,25 @@ def _checksum(indices: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.fingerprint(counted[tf.newaxis])[0], tf.float32)
 
 
-def _by_way(
+def _coded(
     gradient: tf.IndexedSlices,
     coder: RowCoder | None,
-    all_reduce: AllReduce,
-    exchanged: Callable[[Way, tf.IndexedSlices], tf.IndexedSlices],
+    exchanged: Callable[..., tf.IndexedSlices],
 ) -> tf.IndexedSlices:
-    """What `exchanged` makes of a gradient: rounded, once the coder's first update has come."""
-    plain = Way(all_reduce)
+    """What `exchanged` makes of a gradient, with the coder once its first update has come.
+
+    Args:
+        gradient: the replica's own.
+        coder: what rounds it; None for nothing.
+        exchanged: gets the gradient and `coder=`, a compressor or None.
+    """
     if coder is None:
-        return exchanged(plain, gradient)
-    coded, start = Way(all_reduce, coder.compressor), coder.compressor.start_step
+        return exchanged(gradient, coder=None)
+    start = coder.compressor.start_step
     if start == 0:
-        return exchanged(coded, gradient)
-    rounded, whole = (_exchange(functools.partial(exchanged, w), gradient) for w in (coded, plain))
+        return exchanged(gradient, coder=coder.compressor)
+    rounded = _exchange(functools.partial(exchanged, coder=coder.compressor), gradient)
+    whole = _exchange(functools.partial(exchanged, coder=None), gradient)
     return _one_of(coder.number >= start, rounded, whole, gradient)
 
 
@@ -149,24 +161,31 @@ def _exchange(
     return of_both
 
 
-def _place_by_place(is_equal: tf.Tensor, way: Way, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    def sums(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        total = way.sum(tf.reshape(values, [-1]))
-        return tf.reshape(total, tf.shape(values)), tf.identity(indices)
+def _place_by_place(all_reduce: AllReduce) -> _Exchange:
+    def exchange(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        (sums,) = all_reduce([tf.reshape(values, [-1])])
+        return tf.reshape(sums, tf.shape(values)), tf.identity(indices)
 
-    return _one_of(is_equal, sums, _exchange(way.joined, gradient), gradient)
+    return exchange
 
 
 def _smaller(
-    spec: tf.TensorSpec, rows: tf.Tensor, way: Way, gradient: tf.IndexedSlices
+    spec: tf.TensorSpec,
+    rows: tf.Tensor,
+    all_reduce: AllReduce,
+    gradient: tf.IndexedSlices,
+    coder: Compressor | None,
 ) -> tf.IndexedSlices:
+    """The sum, by whichever takes fewer bytes: the table, or the rows of all replicas."""
+
     def table(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         own = tf.math.unsorted_segment_sum(values, indices, spec.shape[0])
-        total = way.sum(tf.reshape(own, [math.prod(spec.shape)]))
-        return tf.reshape(total, spec.shape), tf.range(spec.shape[0], dtype=indices.dtype)
+        (sums,) = all_reduce([tf.reshape(own, [math.prod(spec.shape)])])
+        return tf.reshape(sums, spec.shape), tf.range(spec.shape[0], dtype=indices.dtype)
 
-    is_table = way.table_is_smaller(spec, rows)
-    return _one_of(is_table, table, _exchange(way.joined, gradient), gradient)
+    is_table = table_is_smaller(spec, rows, coder, gradient.indices.dtype.size)
+    of_rows = _exchange(functools.partial(joined, coder=coder, all_reduce=all_reduce), gradient)
+    return _one_of(is_table, table, of_rows, gradient)
 
 
 def _one_of(

@@ -81,6 +81,8 @@ class Totals:
         if self.compressed is None:
             return packing.unpack(packing.sum(packed, self._rows_are_summed()))
         gradients = packing.unpack(packed)
+        if self._rows_are_summed():
+            gradients = self.compressed.with_small_tables(gradients)
         sums = self.compressed(gradients, number)
         rest = [None if index in sums else value for index, value in enumerate(gradients)]
         others = self._on_the_way(rest)

@@ -17,6 +17,8 @@ COUNTS = {"few": (1, 2, 0, 1), "many": (3, 40, 0, 7), "none": (0, 0, 0, 0)}
 # What rounds rows, with the dtype; from which update on.
 CODERS = {"fp16": "float16", "bf16": "bfloat16"}
 START = 3
+# By when their rows are rounded.
+PATHS = ["late", "whole", "always", "never"]
 
 
 def sums(here):
@@ -53,35 +55,57 @@ def sums(here):
 
 
 def coded(here):
-    """By compressor, number of the update and `COUNTS`: the sums on each replica."""
+    """By compressor, number of the update, `COUNTS` and way: the sums of `PATHS` on each replica.
+
+    The ways are whether tables may travel.
+    """
     return {
-        (name, number, counts): _coded_sum(here, name, number, COUNTS[counts])
+        (name, number, counts, summed): _coded_sums(here, name, number, COUNTS[counts], summed)
         for name in CODERS
         for number in (START - 1, START)
         for counts in COUNTS
+        for summed in (True, False)
     }
 
 
-def _coded_sum(here, name, number, counts):
+def _coded_sums(here, name, number, counts, summed):
     strategy = here.strategy
-    choice = Choice.of(compression.get(name, min_bytes=0, start_step=START))
+    coder = compression.get(name, min_bytes=0, start_step=START)
+    never = compression.get(name, min_bytes=0, error_feedback=True)
+    always = compression.get(name, min_bytes=0)
+    rules = {"late": coder, "always": always, "never": never, "whole": None}
+    specs = [tf.TensorSpec([ROWS, WIDTH])] * len(PATHS)
     with strategy.scope():
-        options = Options(compression=choice)
-        totals = Totals(options, [tf.TensorSpec([ROWS, WIDTH])], ["table"], None, lambda: True)
+        options = Options(compression=Choice.of(rules))
+        totals = Totals(options, specs, PATHS, None, lambda: summed)
 
     @tf.function(autograph=False)
     def step():
         def exchanged():
             replica = here.rank * here.devices + static_id() % here.devices
             values, numbers = map(tf.constant, fractions(replica, counts[replica]))
-            gradient = tf.IndexedSlices(values, numbers, tf.constant([ROWS, WIDTH], tf.int64))
-            packing = totals.packing([gradient], accumulates=False)
-            packed = packing.pack([gradient])
-            return tf.convert_to_tensor(totals.sum(packing, packed, tf.constant(number))[0])
+            shape = tf.constant([ROWS, WIDTH], tf.int64)
+            gradients = [
+                tf.IndexedSlices(factor * values, numbers, shape)
+                for factor in range(1, len(PATHS) + 1)
+            ]
+            packing = totals.packing(gradients, accumulates=False)
+            packed = packing.pack(gradients)
+            sums = totals.sum(packing, packed, tf.constant(number))
+            return [tf.convert_to_tensor(total) for total in sums]
 
         return strategy.run(exchanged)
 
-    return [np.asarray(total) for total in strategy.experimental_local_results(step())]
+    of_replicas = [strategy.experimental_local_results(total) for total in step()]
+    return [[np.asarray(total) for total in own] for own in zip(*of_replicas)]
+
+
+def trained_coded(here):
+    """The weights of embeddings whose rows are rounded."""
+    strategy = here.make(compression="fp16")
+    model = embeddings(strategy, "adam")
+    model.fit(*data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
+    return [weight.tolist() for weight in model.get_weights()]
 
 
 def fractions(replica, count):
