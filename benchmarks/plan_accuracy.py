@@ -24,6 +24,7 @@ from benchmarks import pages
 from benchmarks.common import tables
 from benchmarks.side_by_side import models_keras
 from benchmarks.side_by_side.rig import LINKS
+from benchmarks.side_by_side.systems import MIXED
 from benchmarks.side_by_side.work import WORKS
 from tfdist.plan import models, tracing
 from tfdist.plan.alpha_beta import Link
@@ -125,7 +126,7 @@ def measured() -> list[Measured]:
     rows = []
     for (plan, system, cell, rate), seconds in found.items():
         name, _, rest = system.partition("-")
-        if name == "tfdist":
+        if name == "tfdist" and not rest.endswith(MIXED):
             work, _, batch = cell
             strategy, _, compression = rest.partition("-")
             row = plan, *cell, strategy, compression or None, rate, statistics.median(seconds)

@@ -44,7 +44,7 @@ def table(group: Group) -> list[str]:
         row.append(tables.with_interval(ratios, ".2f"))
         row += [tables.with_interval([1000 * a for a in added[n]], ".0f") for n in (own, peer)]
         rows.append([*row, _reached(group, own, peer, ratios, added)])
-    return tables.table([*HEAD, "reached"], rows, "ttntnnnnt")
+    return tables.table(HEAD, rows, "ttntnnnnt")
 
 
 def _added(group: Group, name: str, rate: str) -> list[float]:

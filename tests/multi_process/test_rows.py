@@ -1,6 +1,7 @@
 """Sparse gradients between processes, as rows and as tables."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdist
@@ -58,19 +59,20 @@ def _rounded(name, values):
     return np.clip(values, -limit, limit).astype(dtype).astype("float32")
 
 
+@pytest.mark.parametrize("name", rows.CODED)
 @scenario(rows.trained_coded, ("multi_worker-2", "horovod-2"))
-def test_rounded_rows_train_as_on_devices_of_one_process(found):
-    weights = []
-    for options in ({"compression": "fp16"}, {}):
-        strategy = tfdist.MirroredStrategy(DEVICES[:2], **options)
-        model = rows.embeddings(strategy, "adam")
-        model.fit(*rows.data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
-        weights.append(model.get_weights())
-    rounded, whole = weights
-    assert any(abs(a - b).max() > 1e-5 for a, b in zip(rounded, whole))
+def test_coded_rows_train_as_on_devices_of_one_process(found, name):
+    def make(**options):
+        return tfdist.MirroredStrategy(DEVICES[:2], **options)
+
+    expected = rows.coded_weights(make, name)
+    whole = rows.embeddings(make(), rows.CODED[name][1])
+    whole.fit(*rows.data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
+    pairs = zip(expected, whole.get_weights(), strict=True)
+    assert any(abs(np.float32(a) - b).max() > 1e-5 for a, b in pairs)
     for rank in found:
-        assert rank == found[0]
-        for ours, theirs in zip(rank, rounded, strict=True):
+        assert rank[name] == found[0][name]
+        for ours, theirs in zip(rank[name], expected, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.devices import DEVICES
+from tfdist.compression import PowerSGD
 from tfdist.compression.choice import Choice
 from tfdist.plan.messages import messages_of
 from tfdist.plan.workload import TracedVariable, Workload
@@ -84,6 +85,11 @@ def test_what_rounds_each_number_rounds_rows_too(compression, rows):
 
 
 def test_a_small_table_is_compressed_as_a_table_if_rows_are_summed():
-    small, large = (workload((size, 16), (500, 500), rows=50, sums=True) for size in (4096, 4097))
-    assert sum(m.payload for m in messages_of(small, Choice.of("fp16"), 2)) == 131_072 + 500_000
-    assert sum(m.payload for m in messages_of(large, Choice.of("fp16"), 2)) == 50 * 36 + 500_000
+    # PowerSGD of rank 4 sends 16 bytes for each row and column, and 16 KiB for all such tables.
+    small, large = (workload((size, 16), (500, 500), rows=50, sums=True) for size in (1008, 1009))
+    every = [m.payload for m in messages_of(small, Choice.of(PowerSGD(rank=4)), 2)]
+    assert sorted(every) == [16 * 1000, 16 * 1024]
+    every = [m.payload for m in messages_of(large, Choice.of(PowerSGD(rank=4)), 2)]
+    assert sorted(every) == [50 * 68, 16 * 1000]
+    apart = workload((1008, 16), (500, 500), rows=50)
+    assert max(m.payload for m in messages_of(apart, Choice.of(PowerSGD(rank=4)), 2)) == 16 * 1000

@@ -20,6 +20,7 @@ def run_of(system, number, **milliseconds):
 
 def rows_of(*runs):
     (group,) = groups(list(runs))
+    assert {line.count("|") for line in best.table(group)} == {1 + len(best.HEAD)}
     return [line.strip("| ").split(" | ") for line in best.table(group)[2:]]
 
 

@@ -14,6 +14,7 @@ from tests.devices import DEVICES
 from tfdist import compression
 from tfdist.compression.choice import Choice
 from tfdist.step import compression as stage
+from tfdist.step.compression_units import plan_units
 from tfdist.step.totals import Totals
 
 SHAPES = {"net/a/kernel": (12, 40), "net/a/bias": (40,), "net/b/kernel": (40, 3)}
@@ -374,6 +375,13 @@ def test_what_is_no_number_reaches_the_weights():
     x[0] = np.nan
     model.train_on_batch(x, Y)
     assert np.isnan(model.get_weights()[0]).any()
+
+
+@pytest.mark.parametrize(("name", "units"), [("fp16", 8), ("bf16", 8), ("int8", 1)])
+def test_what_rounds_each_element_comes_in_small_units(name, units):
+    """So the first payload of a small model leaves early in the backward pass."""
+    specs, paths = [tf.TensorSpec([256, 256])] * 8, [f"{place}/kernel" for place in range(8)]
+    assert len(plan_units(Choice.of(name), specs, paths, 4 * 2**20)) == units
 
 
 @pytest.mark.parametrize(

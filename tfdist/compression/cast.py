@@ -15,7 +15,6 @@ from tfdist.compression.registry import register
 class _Cast(Compressor):
     rounds_elements: ClassVar[bool] = True
     codes_rows: ClassVar[bool] = True
-    codes_tables: ClassVar[bool] = True
     dtype: ClassVar[tf.DType]
 
     def accepts(self, spec: tf.TensorSpec) -> bool:

@@ -44,9 +44,10 @@ def messages_of(
             warnings.simplefilter("ignore")
             units = plan_units(compression, specs, [v.path for v in every], bucket_bytes)
     compressors = {i: unit.compressor for unit in units for i in unit.bucket.indices}
-    dense = {index for index, variable in enumerate(every) if variable.rows is None}
+    sparse = {index for index, variable in enumerate(every) if variable.rows is not None}
     if workload.rows_are_summed:
-        dense |= small_tables(units).keys()
+        sparse -= small_tables(units, sparse).keys()
+    dense = set(range(len(every))) - sparse
     units = [part for unit in units if (part := unit.only(dense)).bucket.indices]
     coded = {index for unit in units for index in unit.bucket.indices}
     left = [index for index in sorted(dense) if index not in coded]
@@ -59,7 +60,7 @@ def messages_of(
     found += [
         _of_rows(variable, compressors.get(index), workload, ranks)
         for index, variable in enumerate(every)
-        if index not in dense
+        if index in sparse
     ]
     return sorted(found, key=lambda message: message.ready)
 
@@ -91,4 +92,4 @@ def _of_rows(
         return Message(variable.nbytes, variable.nbytes, variable.ready)
     coded, whole = (variable.rows * row_bytes(spec, used) for used in (coder, None))
     name = None if coder is None else coder.name
-    return Message(coded, whole, variable.ready, "gather", compressor=name)
+    return Message(coded, whole, variable.ready, "gather", compressor=name, is_rows=True)

@@ -64,7 +64,7 @@ def carriage(
     groups, inner = ranks, 0.0
     is_gathered = message.aggregation == "gather"
     # The rows of sparse gradients are gathered by all ranks.
-    if exchange == "hierarchical" and not (is_gathered and message.compressor is None):
+    if exchange == "hierarchical" and not message.is_rows:
         groups = machines.hosts(ranks)
         inner_cost = cost("ring", -(-ranks // groups))
         inner = inner_cost.carried * message.dense * machines.inside.beta
@@ -74,7 +74,8 @@ def carriage(
     if is_gathered:
         rounds //= 2
     costs, slowdown = machines.costs, machines.slowdown
-    halves = costs.halves if message.compressor == "fp16" else 0.0
+    sums_halves = message.compressor == "fp16" and not message.is_rows
+    halves = costs.halves if sums_halves else 0.0
     cores = slowdown * sent * (costs.per_byte(strategy) + halves)
     longer = collectives.factor(strategy, message.aggregation, groups, machines.hosts(ranks))
     busy = max(longer * sent * link.beta, cores) + inner

@@ -82,6 +82,7 @@ class Message:
         exchanges: how many operations follow each other, with the payload divided among them.
         compressor: the name of what codes the gradients; None if they travel as they are.
         has_residual: whether error feedback keeps what is not sent.
+        is_rows: whether these are the rows of a sparse gradient.
     """
 
     payload: int
@@ -91,6 +92,7 @@ class Message:
     exchanges: int = 1
     compressor: str | None = None
     has_residual: bool = False
+    is_rows: bool = False
 
     @property
     def is_for_reducers(self) -> bool:

@@ -115,11 +115,11 @@ class CompressedExchange:
             gradients: as for a call.
         """
         found = list(gradients)
-        for index, spec in small_tables(self.units).items():
+        sparse = {i for i, value in enumerate(gradients) if isinstance(value, tf.IndexedSlices)}
+        for index, spec in small_tables(self.units, sparse).items():
             rows = gradients[index]
-            if isinstance(rows, tf.IndexedSlices):
-                table = tf.math.unsorted_segment_sum(rows.values, rows.indices, spec.shape[0])
-                found[index] = tf.ensure_shape(table, spec.shape)
+            table = tf.math.unsorted_segment_sum(rows.values, rows.indices, spec.shape[0])
+            found[index] = tf.ensure_shape(table, spec.shape)
         return found
 
     def row_coders(self, number: tf.Tensor) -> dict[int, RowCoder]:

@@ -14,7 +14,10 @@ from tfdist.compression.choice import Choice
 from tfdist.compression.none import Uncompressed
 from tfdist.compression.traffic import gather_pays_until, sent_bytes
 from tfdist.engines.current import current
-from tfdist.step.exchange import SMALL_BYTES, Bucket, enough, plan_buckets
+from tfdist.step.exchange import Bucket, enough, plan_buckets
+
+# What the payloads of tables take at most, of which a step may have read a few rows only.
+TABLE_BYTES = 16 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,18 +64,23 @@ class Unit:
         }
 
 
-def small_tables(units: Sequence[Unit]) -> dict[int, tf.TensorSpec]:
-    """Shapes and dtypes of the variables that are compressed as tables if few rows have a gradient.
+def small_tables(units: Sequence[Unit], sparse: Container[int]) -> dict[int, tf.TensorSpec]:
+    """Shapes and dtypes of the variables with sparse gradients that are compressed as tables.
 
-    A small table takes no longer than its rows. The update by all of it must be the same.
+    These are the first ones whose payloads together are so few bytes that it does not matter how
+    many rows there are. The update by all of a table must be that by its rows.
+
+    Args:
+        units: of all variables.
+        sparse: the places of those with sparse gradients.
     """
-    return {
-        index: spec
-        for unit in units
-        if unit.compressor.codes_tables
-        for index, spec in zip(unit.bucket.indices, unit.bucket.specs)
-        if nbytes(spec) <= SMALL_BYTES
-    }
+    found, left = {}, TABLE_BYTES
+    for unit in (unit.only(sparse) for unit in units):
+        is_small = bool(unit.bucket.indices) and unit.wire_bytes <= left
+        if is_small and unit.compressor.codes_tables:
+            left -= unit.wire_bytes
+            found.update(zip(unit.bucket.indices, unit.bucket.specs))
+    return found
 
 
 def starts_of_stages(units: Sequence[Unit]) -> list[int]:
@@ -137,7 +145,7 @@ def _largest(compressor: Compressor, specs: Sequence[tf.TensorSpec], bucket_byte
     """How many bytes of these variables a unit of several has at most.
 
     Where each element is rounded by itself, units change no result. So there are many of them, and
-    the first can travel early in the backward pass.
+    those whose payloads are summed can travel early in the backward pass.
     """
     if compressor.per_tensor:
         return 1

@@ -19,6 +19,11 @@ CODERS = {"fp16": "float16", "bf16": "bfloat16"}
 START = 3
 # By when their rows are rounded.
 PATHS = ["late", "whole", "always", "never"]
+# What travels: compressors, and the optimizer. One embedding is so small that it is a matrix.
+CODED = {
+    "rows": ("fp16", "adam"),
+    "table": ({"small/*": compression.PowerSGD(rank=1, min_bytes=0), "*": None}, "sgd"),
+}
 
 
 def sums(here):
@@ -101,9 +106,14 @@ def _coded_sums(here, name, number, counts, summed):
 
 
 def trained_coded(here):
-    """The weights of embeddings whose rows are rounded."""
-    strategy = here.make(compression="fp16")
-    model = embeddings(strategy, "adam")
+    """By `CODED`, the weights of embeddings."""
+    return {name: coded_weights(here.make, name) for name in CODED}
+
+
+def coded_weights(make, name):
+    """The weights of embeddings after two epochs, as lists."""
+    choice, optimizer = CODED[name]
+    model = embeddings(make(compression=choice), optimizer)
     model.fit(*data(), batch_size=20, epochs=2, shuffle=False, verbose=0)
     return [weight.tolist() for weight in model.get_weights()]
 
