@@ -214,7 +214,7 @@ bench: peers ## side by side with the peers on rate-limited links; under 15 minu
 	$(BIN)/python -m benchmarks.side_by_side.report benchmarks/results/side_by_side-quick.json
 
 bench-full: peers ## the same with all models, systems and numbers of hosts; hours
-	for plan in dense compressed target variables peers scaling predicted; do \
+	for plan in dense compressed target variables models peers scaling; do \
 	  $(BIN)/python -m benchmarks.side_by_side $$plan --peers $(PEERS) $(BENCH_OPTIONS) || exit; \
 	done
 

@@ -42,7 +42,6 @@ SPARSE = tuple(name for name in RANKED if name not in ("ddp", "ddp-fp16"))
 SMALL = tuple(name for name in RANKED if name.endswith(("powersgd", MIXED)))
 BEST = "tfdist-horovod-powersgd"
 FLOORS = ("keras", "tf-keras", "torch")
-PREDICTED = (*DENSE, BEST, "keras", "keras-beside")
 EVERY = (*RANKED, *FLOORS, "keras-beside")
 SCALED = (*DENSE, BEST, "horovod", "mwms", "ddp", *FLOORS)
 # All systems that train on several hosts, and that work.
@@ -148,20 +147,6 @@ PLANS = {
             Cell("mlp", 4, 16, SCALED),
         ),
         {UNLIMITED: 15, "10gbit": 15, "1gbit": 8, "100mbit": 3},
-        2,
-    ),
-    # What `plan_accuracy.py` needs besides "peers": other numbers of hosts, and floors beside them.
-    "predicted": Plan(
-        (
-            *(Cell("mlp", hosts, 64, PREDICTED) for hosts in (2, 3, 4)),
-            Cell("mlp", 2, 32, PREDICTED),
-            Cell("mlp", 3, 21, PREDICTED),
-            Cell("mlp", 4, 16, PREDICTED),
-            Cell("transformer", 3, 8, PREDICTED),
-            Cell("embedding", 3, 256, PREDICTED),
-            Cell("cnn", 4, 16, PREDICTED),
-        ),
-        {UNLIMITED: 15, "1gbit": 8, "100mbit": 3},
         2,
     ),
     # The number of steps to a loss does not depend on the link. It is counted on the first link,

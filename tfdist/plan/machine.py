@@ -54,7 +54,7 @@ GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # one core; `halves` is from the table of links in docs/compression.md. The table of codecs is from
 # two cores, as it is. The update is what the steps on one device there do not gain from smaller
 # batches: an MLP of 40 MB, SGD with momentum.
-CPU_COSTS = Costs(1.68e-9, 2.80e-9, 1.6e-9, 8.73e-10, codec=1.0, early=0.99, update=6e-10)
+CPU_COSTS = Costs(1.46e-9, 2.63e-9, 1.6e-9, 7.60e-10, codec=1.0, early=0.99, update=6e-10)
 
 
 @dataclasses.dataclass(frozen=True)
