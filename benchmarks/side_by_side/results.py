@@ -36,8 +36,8 @@ def kept(run: Run) -> Run:
     if "error" in run:
         run["error"] = reason(run["error"])
     if "phases" in run:
-        run["phases"] = _phases(run["phases"], SYSTEMS[run["system"]].single)
-    if SYSTEMS[run["system"]].single:
+        run["phases"] = _phases(run["phases"], SYSTEMS[run["system"]].exchanges)
+    if not SYSTEMS[run["system"]].exchanges:
         run.pop("peak_bytes", None)
     if "took" in run:
         run["took"] = round(run["took"], 1)
@@ -51,14 +51,14 @@ def _rounded(values: list[float], digits: int) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def _phases(phases: list[Run], single: bool) -> list[Run]:
+def _phases(phases: list[Run], exchanges: bool) -> list[Run]:
     limited = any(LINKS[phase["rate"]][0] < LINKS[UNLIMITED][0] for phase in phases)
     found = []
     for phase in phases:
         own = {"rate": phase["rate"], "seconds": _rounded(phase["seconds"], SECONDS)}
-        if not single and phase["rate"] != UNLIMITED:
+        if exchanges and phase["rate"] != UNLIMITED:
             own["links"] = [round(carried) for carried in phase["links"]]
-        if not single and (phase["rate"] != UNLIMITED or not limited):
+        if exchanges and (phase["rate"] != UNLIMITED or not limited):
             own["bytes"] = round(phase["bytes"])
         found.append(own)
     return found

@@ -152,11 +152,12 @@ def test_two_ranks_of_one_host_gather_as_fast_as_their_bytes():
 
 def test_rows_of_sparse_gradients_have_no_groups():
     machines = Machines(Link(0.0, 1e-6), per_host=2, inside=Link(0.0, 1e-9), costs=Costs())
-    rows, coded = (
-        message(1, 1.0, aggregation="gather", compressor=name) for name in (None, "topk")
+    rows, rounded, coded = (
+        message(1, 1.0, aggregation="gather", compressor=name, is_rows=name != "topk")
+        for name in (None, "fp16", "topk")
     )
-    ways = carried([rows, coded], 4, machines, "hierarchical")
-    assert [way.sent for way in ways] == [3e6, 1e6]
+    ways = carried([rows, rounded, coded], 4, machines, "hierarchical")
+    assert [way.sent for way in ways] == [3e6, 3e6, 1e6]
 
 
 def test_parameter_servers_are_as_fast_as_their_link():

@@ -84,11 +84,11 @@ def _coded_sums(here, name, number, counts, summed):
         options = Options(compression=Choice.of(rules))
         totals = Totals(options, specs, PATHS, None, lambda: summed)
 
+    # As inputs, since numbers that are constants are taken for the same on all replicas.
     @tf.function(autograph=False)
-    def step():
+    def step(*parts):
         def exchanged():
-            replica = here.rank * here.devices + static_id() % here.devices
-            values, numbers = map(tf.constant, fractions(replica, counts[replica]))
+            values, numbers = parts[static_id() % here.devices]
             shape = tf.constant([ROWS, WIDTH], tf.int64)
             gradients = [
                 tf.IndexedSlices(factor * values, numbers, shape)
@@ -101,7 +101,10 @@ def _coded_sums(here, name, number, counts, summed):
 
         return strategy.run(exchanged)
 
-    of_replicas = [strategy.experimental_local_results(total) for total in step()]
+    first = here.rank * here.devices
+    own = [fractions(first + n, counts[first + n]) for n in range(here.devices)]
+    parts = [tuple(map(tf.constant, pair)) for pair in own]
+    of_replicas = [strategy.experimental_local_results(total) for total in step(*parts)]
     return [[np.asarray(total) for total in own] for own in zip(*of_replicas)]
 
 
