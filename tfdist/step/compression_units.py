@@ -74,7 +74,8 @@ def small_tables(units: Sequence[Unit], sparse: Container[int]) -> dict[int, tf.
         units: of all variables.
         sparse: the places of those with sparse gradients.
     """
-    found, left = {}, TABLE_BYTES
+    found: dict[int, tf.TensorSpec] = {}
+    left = TABLE_BYTES
     for unit in (unit.only(sparse) for unit in units):
         is_small = bool(unit.bucket.indices) and unit.wire_bytes <= left
         if is_small and unit.compressor.codes_tables:
