@@ -1,10 +1,10 @@
 """Memory, traffic and time of sharded training, beside the same strategy without `sharding`.
 
 A chain of equal Dense layers, or a Transformer with a vocabulary of 50,000 words, is trained with
-Adam. Each round launches every mode once, in turn, in
-a network of its own. Memory is the peak of a rank's resident memory while it trains, above what the
-process needs before it has a model; the rank with the most counts. Bytes are what a rank sends over
-the loopback device in a step, headers too. Networks of their own need root.
+Adam. Each round launches every mode once, in turn, in a network of its own. Memory is the peak of a
+rank's resident memory while it trains, above what the process needs before it has a model; the rank
+with the most counts. Bytes are what a rank sends over the loopback device in a step, headers too.
+Networks of their own need root.
 
     python -m benchmarks.sharding                     # an hour
     python -m benchmarks.sharding --model words --accumulation-steps 1
