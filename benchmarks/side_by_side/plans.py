@@ -52,6 +52,10 @@ MULTIPLE = tuple(
 )
 # All with one codec for all variables.
 CODED = tuple(n for n in COMPARED if n != "keras-beside" and not n.endswith(MIXED))
+PREDICTED = (
+    *(f"tfdist-{name}{codec}" for name in ("horovod", "multi_worker") for codec in CODECS),
+    "keras",
+)
 COUNTED = (*DENSE, "horovod", "mwms", "ddp", *FLOORS, "keras-late")
 
 
@@ -148,6 +152,18 @@ PLANS = {
         ),
         {UNLIMITED: 15, "10gbit": 15, "1gbit": 8, "100mbit": 3},
         2,
+    ),
+    # What `tfdist plan` is held to. The first two are small, and its constants are fitted to them.
+    "predicted": Plan(
+        (
+            Cell("mlp", 2, 32, PREDICTED),
+            *(Cell("cnn", hosts, 16, PREDICTED) for hosts in (2, 3, 4)),
+            *(Cell("transformer", hosts, 8, PREDICTED) for hosts in (2, 3, 4)),
+            *(Cell("embedding", hosts, 256, PREDICTED) for hosts in (2, 3, 4)),
+            *(Cell("mlp", hosts, 64, PREDICTED) for hosts in (2, 3, 4)),
+        ),
+        {UNLIMITED: 20, "10gbit": 20, "1gbit": 10, "100mbit": 4},
+        3,
     ),
     # The number of steps to a loss does not depend on the link. It is counted on the first link,
     # which is the fastest.
