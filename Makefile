@@ -127,7 +127,7 @@ benchmark-hierarchy: horovod ## exchanges between hosts with several replicas ea
 
 benchmark-sharding: peers ## memory, bytes and time of sharded training; needs root
 	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update
-	$(BIN)/python -m benchmarks.sharding --strategies horovod --ranks 2 --accumulation-steps 1 \
+	$(BIN)/python -m benchmarks.sharding --ranks 2 --accumulation-steps 1 --peers $(PEERS) \
 	  --gigabits 1 --update
 	$(BIN)/python -m benchmarks.sharding --model words --accumulation-steps 1 --peers $(PEERS) --update
 

@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--gigabits", type=float, help="per second, what the loopback device carries at most"
+        "--gigabits", type=float, help="per second, of each rank; default: without a limit"
     )
     parser.add_argument(
         "--peers", default=".venv-peers", help="where `make peers` has installed PyTorch"
@@ -65,17 +65,19 @@ def parse_arguments() -> argparse.Namespace:
 def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
     """What `sharding_ranks.py` measures in one launch."""
     strategy, ranks, accumulation_steps, mode = job
+    # All ranks send through the one device.
+    gigabits = arguments.gigabits and ranks * arguments.gigabits
     sizes = ["--layers", arguments.layers, "--width", arguments.width, "--steps", arguments.steps]
     sizes += ["--model", arguments.model]
     if strategy == PYTORCH:
         batch = BATCH if arguments.model == CHAIN else WORDS_BATCH
         given = ["--sharding", mode, "--batch", batch, *sizes]
         python = f"{arguments.peers}-torch/bin/python"
-        start = runner.torchrun(python, ranks, gigabits=arguments.gigabits)
+        start = runner.torchrun(python, ranks, gigabits=gigabits)
         return runner.written("sharding_torch", *given, start=start)
     given = ["--strategy", strategy, "--sharding", mode, *sizes]
     given += ["--accumulation-steps", accumulation_steps]
-    start = runner.launched(ranks, strategy, alone=True, gigabits=arguments.gigabits)
+    start = runner.launched(ranks, strategy, alone=True, gigabits=gigabits)
     return runner.written("sharding_ranks", *given, start=start)
 
 
@@ -86,7 +88,7 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
     head += ["of None", "sent, MB per step", "ms per step", "of None"]
     link = "loopback without a limit"
     if arguments.gigabits:
-        link = f"loopback with {arguments.gigabits:g} Gbit/s for all ranks together"
+        link = f"loopback with {arguments.gigabits:g} Gbit/s for each rank"
     model = f"{arguments.layers} Dense layers of {arguments.width} units"
     if arguments.model != CHAIN:
         model = f"A {WORKS[arguments.model].title}, {WORDS_BATCH} texts of {CONTEXT}"

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tfdist
 from tests.devices import DEVICES
 from tfdist.memory import at_start
+from tfdist.memory.batches import samples_of
 from tfdist.options import Options
 
 WIDTH = 512
@@ -77,13 +78,80 @@ def test_what_a_launcher_says_is_not_asked_of_one_process():
     assert (found.replicas, found.on_host) == (2, 2)
 
 
-def warnings_of_fit(strategy, free, monkeypatch, optimizer=keras.optimizers.Adam):
+def of_batch(samples, free, model=None, **options):
+    model = model or model_in(tf.distribute.get_strategy())
+    return at_start.what_does_not_fit(model, place(free, **options), samples)
+
+
+def test_activations_must_fit_too():
+    assert of_batch(WIDTH, 20 * WEIGHTS) is None
+    text = of_batch(100 * WIDTH, 20 * WEIGHTS)  # an output is 100 times the weights
+    assert "the activations of a batch do not fit the memory of this host: 1 replica" in text
+    assert "activations are an estimate, which may be off by a quarter. Try a smaller batch" in text
+    assert of_batch(None, 20 * WEIGHTS) is None
+    assert "activations come on top" in of_batch(100 * WIDTH, 2 * WEIGHTS)
+
+
+def test_replicas_divide_a_batch():
+    samples, free = 50 * WIDTH, 200 * WEIGHTS
+    assert of_batch(samples, free, replicas=2) is None
+    assert "2 replicas need" in of_batch(2 * samples, free, replicas=2, on_host=2)
+    assert of_batch(2 * samples, free, replicas=4) is None
+
+
+def test_sharding_may_make_room_for_activations():
+    text = of_batch(WIDTH, 18 * WEIGHTS, replicas=4, on_host=4)
+    assert 'Try a smaller batch or `sharding="optimizer"`, with which they fit' in text
+
+
+def test_activations_that_are_small_are_not_traced(monkeypatch):
+    monkeypatch.setattr(at_start, "trace", lambda *_: pytest.fail("traced the model"))
+    assert of_batch(8, 20 * WEIGHTS) is None
+    assert of_batch(100 * WIDTH, 20 * WEIGHTS, sharding="parameters", replicas=2) is None
+    model = keras.Sequential([keras.layers.Dense(WIDTH)])
+    model.compile("adam", "mse")
+    model(np.ones((1, WIDTH)))
+    any_length = keras.Sequential([keras.Input((None, WIDTH)), keras.layers.Dense(WIDTH)])
+    any_length.compile("adam", "mse")
+    assert of_batch(100 * WIDTH, 20 * WEIGHTS, any_length) is None
+
+
+class Untraceable(keras.layers.Layer):
+    def compute_output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, inputs.dtype)
+
+    def call(self, inputs):
+        raise TypeError("none of\nthese")
+
+
+def test_a_model_that_cannot_be_traced_is_no_error():
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), Untraceable()])
+    model.compile("adam", "mse")
+    text = of_batch(100 * WIDTH, 20 * WEIGHTS, model)
+    assert "is not known, as a trace of the model fails" in text
+    assert "TypeError" in text and "none of these" in text
+
+
+def test_the_samples_of_a_batch():
+    x = np.ones((100, 3))
+    data = tf.data.Dataset.from_tensor_slices((x, x))
+    assert samples_of({"x": x}) == 32
+    assert samples_of({"x": x, "batch_size": 64}) == 64
+    assert samples_of({"x": {"a": x[:20], "b": x[:20]}, "batch_size": 64}) == 20
+    assert samples_of({"x": tf.constant(x)}) == 32
+    assert samples_of({"x": data.batch(16, drop_remainder=True)}) == 16
+    for given in (data.batch(16), [1, 2], None, iter([x]), np.float32(1)):
+        assert samples_of({"x": given}) is None
+    assert samples_of({}) is None
+
+
+def warnings_of_fit(strategy, free, monkeypatch, optimizer=keras.optimizers.Adam, samples=8):
     monkeypatch.setattr(at_start, "free_memory", lambda: free)
     model = model_in(strategy, optimizer)
-    x = np.ones((8, WIDTH))
+    x = np.ones((samples, WIDTH))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(x, x, verbose=0)
+        model.fit(x, x, samples, verbose=0)
     return [str(warning.message) for warning in caught]
 
 
@@ -93,6 +161,16 @@ def test_fit_warns_and_trains(monkeypatch):
     assert not [t for t in warnings_of_fit(strategy, 100 * WEIGHTS, monkeypatch) if text in t]
     assert len([t for t in warnings_of_fit(strategy, WEIGHTS, monkeypatch) if text in t]) == 1
     assert not [t for t in warnings_of_fit(strategy, None, monkeypatch) if text in t]
+
+
+def test_fit_warns_of_activations(monkeypatch):
+    strategy = tfdist.MirroredStrategy(DEVICES[:2])
+    (text,) = [
+        text
+        for text in warnings_of_fit(strategy, 20 * WEIGHTS, monkeypatch, samples=8 * WIDTH)
+        if "the activations of a batch" in text
+    ]
+    assert "2 replicas need" in text
 
 
 def test_what_is_large_enough_is_not_looked_into(monkeypatch):
@@ -114,6 +192,7 @@ def test_an_optimizer_that_cannot_be_copied_stops_nothing(monkeypatch):
 
 
 def test_keras_own_distributions_are_idle():
+    tfdist.MirroredStrategy(DEVICES[:1])  # whoever uses a strategy is told
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
     try:
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

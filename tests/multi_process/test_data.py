@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.multi_process import checks
-from tests.multi_process.jobs import ALL, scenario
+from tests.multi_process.jobs import ALL, PAIRS, scenario
 from tests.multi_process.reference import BATCHES, ROWS, OneDevice, X, Y, in_batches
 from tests.multi_process.scenarios import data
 from tests.multi_process.shards import FIRST, SHARDS
@@ -33,6 +33,13 @@ def trained(found, expected, extra_iterations=2):
 def test_global_batches_are_those_of_one_device(found, name):
     known = name in ("arrays", "tensors", "data set", "endless data set", "endless generator")
     trained(of(found, name), OneDevice().train(1), extra_iterations=0 if known else 1)
+
+
+@scenario(data.short_of_memory, PAIRS)
+def test_a_rank_that_looks_into_its_memory_trains_as_the_others(found):
+    trained(found, OneDevice().train(1), extra_iterations=0)
+    text = "the activations of a batch do not fit the memory of this host: 2 replicas need"
+    assert [any(text in said for said in rank["said"]) for rank in found] == [False, True]
 
 
 @scenario(data.steps_across_epochs)

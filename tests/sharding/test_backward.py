@@ -80,6 +80,30 @@ class ComputedAgain(keras.layers.Layer):
         return tf.recompute_grad(lambda x: tf.tanh(x @ tf.convert_to_tensor(self.kernel)))(inputs)
 
 
+class ReadTwice(keras.layers.Layer):
+    """Multiplies by a weight, and looks up some of its rows."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight((6, 3), "glorot_uniform", name="kernel")
+
+    def call(self, inputs):
+        rows = tf.gather(tf.convert_to_tensor(self.kernel), [0, 4, 4])
+        return inputs @ self.kernel + tf.reduce_sum(rows**2, axis=0)
+
+
+def _read_twice():
+    return _compiled(lambda inputs: ReadTwice()(keras.layers.Dense(6)(inputs)))
+
+
+def _table(inputs):
+    numbers = keras.ops.cast(inputs > 0, "int32")
+    return keras.layers.Embedding(6, 4)(2 * numbers + 1)
+
+
+def _looked_up():
+    return _compiled(lambda inputs: keras.layers.Dense(3)(keras.layers.Flatten()(_table(inputs))))
+
+
 def _computed_again():
     layer = ComputedAgain()
     return _compiled(lambda inputs: layer(keras.layers.Dense(6)(inputs)))
@@ -133,6 +157,8 @@ def _updates_in_turn():
         _unused_output,
         _weights_set_by_a_layer,
         _updates_in_turn,
+        _read_twice,
+        _looked_up,
         _computed_again,
         _computed_again_eagerly,
     ],
@@ -177,6 +203,75 @@ def _layers_before(operation):
             found.add(int(re.search(r"layer_(\d)", one.name).group(1)))
         todo += [tensor.op for tensor in one.inputs] + list(one.control_inputs)
     return found
+
+
+def _graph(model, strategy, spec):
+    """The graph of a step, without its update."""
+
+    @tf.function
+    def train(x):
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x))
+            return tape.gradient(loss, model.trainable_variables)
+
+        return strategy.run(step, args=(x,))
+
+    return train.get_concrete_function(spec).graph
+
+
+class Tied(keras.Model):
+    """A table that is looked up, and that the outputs are multiplied by."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.ReversibleEmbedding(50, 4)
+        self.table.build(())
+        self.built = True
+
+    def call(self, inputs):
+        return self.table(self.table(inputs), reverse=True)
+
+
+def _multiplied():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(50, use_bias=False)])
+
+
+def _only_looked_up():
+    return keras.Sequential([keras.Input((3,)), keras.layers.Embedding(50, 4)])
+
+
+def _looked_up_in_half_precision():
+    table = keras.layers.Embedding(50, 4, dtype="mixed_bfloat16")
+    return keras.Sequential([keras.Input((3,)), table])
+
+
+def _both():
+    return keras.Sequential([keras.Input((6,)), ReadTwice()])
+
+
+@pytest.mark.parametrize(
+    ("build", "spec", "times"),
+    [
+        (_multiplied, tf.TensorSpec([4, 3]), 2),
+        (_only_looked_up, tf.TensorSpec([4, 3], tf.int32), 1),
+        (_looked_up_in_half_precision, tf.TensorSpec([4, 3], tf.int32), 1),
+        (_both, tf.TensorSpec([4, 6]), 2),
+        (Tied, tf.TensorSpec([4, 3], tf.int32), 3),
+    ],
+)
+def test_a_weight_is_gathered_for_each_pass_that_needs_it(build, spec, times):
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding="parameters")
+    with strategy.scope():
+        model = build()
+    (weight,) = model.trainable_variables
+    graph = _graph(model, strategy, spec)
+    sizes = [
+        operation.outputs[0].shape.num_elements()
+        for operation in graph.get_operations()
+        if operation.type == "ConcatV2"
+    ]
+    assert sizes.count(weight.parts.length * 2) == 2 * times
 
 
 def test_weights_travel_while_the_layer_before_computes():

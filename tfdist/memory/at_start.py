@@ -1,8 +1,9 @@
-"""What is said when `fit` starts and the memory will not do, whatever the batch."""
+"""What is said when `fit` starts and the memory will not do."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 
@@ -12,12 +13,18 @@ import tensorflow as tf
 from tfdist.cluster.environments import ranks_of_this_host
 from tfdist.compat import flatten_layers
 from tfdist.control_groups import free_memory
+from tfdist.memory.batches import bytes_of_outputs
 from tfdist.memory.estimate import Estimate, of_step, text_of
-from tfdist.memory.tracing import TracedStep, nbytes, slot_bytes
+from tfdist.memory.inputs import inputs_of
+from tfdist.memory.tracing import TracedStep, nbytes, slot_bytes, trace
 from tfdist.options import SHARDINGS, Options
+from tfdist.structures import Structure
 
 # No optimizer keeps more than four values for each weight; then there are gradients and sums.
 _COPIES_AT_MOST = 8
+# The models of the table in docs/memory.md have at most 12 times the outputs of their layers as
+# activations. A layer may keep more, as attention does for long texts.
+_ACTIVATIONS_AT_MOST = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +60,16 @@ def place_of(
     return Place(Options.of(strategy), replicas, min(replicas, len(devices) * ranks), free)
 
 
-def what_does_not_fit(model: keras.Model, place: Place) -> str | None:
+def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = None) -> str | None:
     """A sentence for the user if the memory will not do for a step of `model`.
 
-    Activations do not count, as that takes a trace of the step, and the sizes of the batches.
+    First what is exact: gradients, their sums and slots. If these fit, and the batch is large for
+    the memory, a step is traced for its activations too.
 
     Args:
         model: a built and compiled model.
         place: where the replicas run.
+        samples: of a global batch; None where it is not known. Then activations do not count.
 
     Returns:
         None if the memory will do.
@@ -69,10 +78,41 @@ def what_does_not_fit(model: keras.Model, place: Place) -> str | None:
         ValueError: when Keras cannot make a copy of the optimizer.
     """
     weights = sum(map(nbytes, model.trainable_variables))
-    if _COPIES_AT_MOST * weights * place.on_host < place.free:
+    inputs = _inputs(model, place, weights, samples)
+    if inputs is None and _COPIES_AT_MOST * weights * place.on_host < place.free:
         return None
-    step, slots = TracedStep(weights - _bytes_of_tables(model)), slot_bytes(model)
+    slots = slot_bytes(model)
+    exact = TracedStep(weights - _bytes_of_tables(model))
+    said = _said(exact, model, place, slots)
+    if said or inputs is None:
+        return said
+    try:
+        step = trace(model, inputs)
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        return (
+            "Whether the activations of a batch fit the memory of this host is not known, as a "
+            f"trace of the model fails. Received: {type(error).__name__}: {text}"
+        )
+    return _said(step, model, place, slots)
 
+
+def _inputs(
+    model: keras.Model, place: Place, weights: int, samples: int | None
+) -> Structure | None:
+    """The inputs of a replica, if their activations may be too much for the memory."""
+    if samples is None or place.options.sharding == "parameters":
+        return None
+    samples = math.ceil(samples / place.replicas)
+    try:
+        inputs = inputs_of(model, samples)
+    except ValueError:  # where the model does not state the shapes
+        return None
+    most = _COPIES_AT_MOST * weights + _ACTIVATIONS_AT_MOST * bytes_of_outputs(model, samples)
+    return inputs if most * place.on_host > place.free else None
+
+
+def _said(step: TracedStep, model: keras.Model, place: Place, slots: int) -> str | None:
     def estimated(sharding: str | None) -> Estimate:
         steps = place.options.accumulation_steps
         return of_step(step, model, slots, sharding, place.replicas, steps)
@@ -91,10 +131,15 @@ def what_does_not_fit(model: keras.Model, place: Place) -> str | None:
         fitting = [s for s in SHARDINGS if needed(estimated(s)) <= place.free]
         advice = [f'`sharding="{name}"`, with which they fit' for name in fitting[:1]] or advice
     who = "1 replica needs" if place.on_host == 1 else f"{place.on_host} replicas need"
+    what, rest = "The gradients and the optimizer's state", "activations come on top"
+    if step.walk is not None:
+        what = "The gradients, the optimizer's state and the activations of a batch"
+        rest = "activations are an estimate, which may be off by a quarter"
+        advice.insert(0, "a smaller batch")
     return (
-        f"The gradients and the optimizer's state do not fit the memory of this host: {who} "
-        f"{text_of(more)} more, and {text_of(place.free)} are free. A replica needs {estimate}; "
-        f"activations come on top. Try {advice[0]}. Received: model={model.name!r}"
+        f"{what} do not fit the memory of this host: {who} {text_of(more)} more, and "
+        f"{text_of(place.free)} are free. A replica needs {estimate}; {rest}. "
+        f"Try {' or '.join(advice)}. Received: model={model.name!r}"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import keras
 
 from tfdist.memory import at_start
+from tfdist.memory.batches import samples_of
 
 
 @contextlib.contextmanager
@@ -17,7 +18,7 @@ def speak(model: keras.Model, name: str, arguments: Mapping[str, object]) -> Ite
     if name == "fit":
         warn_of_distribution()
         if getattr(model.distribute_strategy, "replicas_hold_model", False):
-            warn_of_memory(model)
+            warn_of_memory(model, samples_of(arguments))
     yield
 
 
@@ -34,18 +35,19 @@ def warn_of_distribution() -> None:
         )
 
 
-def warn_of_memory(model: keras.Model) -> None:
-    """Warns if gradients and the optimizer's state will not fit the memory of this host.
+def warn_of_memory(model: keras.Model, samples: int | None) -> None:
+    """Warns if a step will not fit the memory of this host.
 
     Args:
         model: of a strategy whose replicas hold all of it. Nothing is said of one that is not
             built or not compiled.
+        samples: of a global batch; None where it is not known.
     """
     if not (model.built and model.compiled and model.trainable_variables and model.optimizer):
         return
     try:
         place = at_start.place_of(model.distribute_strategy)
-        found = place and at_start.what_does_not_fit(model, place)
+        found = place and at_start.what_does_not_fit(model, place, samples)
     except ValueError as error:  # of an optimizer of the user's; training may go well
         found = f"Whether the optimizer's state fits the memory is not known: {error}"
     if found:

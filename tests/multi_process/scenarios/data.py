@@ -1,5 +1,7 @@
 """Where batches come from: global ones, and data that the ranks divide themselves."""
 
+import warnings
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -9,6 +11,8 @@ from tests.log_messages import log_messages
 from tests.multi_process.reference import BATCH, BATCHES, ROWS, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, floats, linear, restart, state
 from tests.multi_process.shards import FIRST, SHARDS
+from tfdist.control_groups import free_memory
+from tfdist.memory import at_start
 from tfdist.step import replica
 
 
@@ -61,6 +65,22 @@ INPUTS = {
     "endless data set": lambda: dict(x=_dataset().batch(BATCH).repeat(), steps_per_epoch=5),
     "endless generator": lambda: dict(x=_without_end(), steps_per_epoch=5),
 }
+
+
+def short_of_memory(here):
+    """Training where one rank has too little memory for a batch, and says so."""
+    model = here.model()
+    if here.rank == 1:
+        # Enough for gradients and their sums, of five weights, for both ranks.
+        at_start.free_memory = lambda: 100
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            history = floats(model.fit(X, Y, BATCH, shuffle=False, verbose=0).history)
+    finally:
+        at_start.free_memory = free_memory
+    said = [str(warning.message) for warning in caught]
+    return {"history": history, "state": state(model), "said": said}
 
 
 def _without_end():

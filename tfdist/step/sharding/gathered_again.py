@@ -21,11 +21,8 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.step import replica
+from tfdist.step.sharding import forms
 from tfdist.structures import Structure
-
-# Operations that give a weight another form. The backward pass may use this form, which is made
-# again, instead of the weight.
-_FORMS = {"Cast", "Identity", "Reshape", "Transpose"}
 
 Gather = Callable[[Any, Sequence[tf.Tensor]], tf.Tensor]
 
@@ -36,7 +33,8 @@ class Read:
 
     Attributes:
         variable: the weight.
-        whole: what the forward pass uses.
+        gathered: the weight, whole.
+        whole: what the forward pass uses: `gathered` with its gradient.
         gather: gathers the weight, after some tensors are there.
         again: what the backward pass uses, and how many operations there were before that: one for
             each tape that has come to the layer.
@@ -44,6 +42,7 @@ class Read:
     """
 
     variable: compat.ShardedVariable
+    gathered: tf.Tensor
     whole: tf.Tensor
     gather: Gather
     again: list[tuple[int, tf.Tensor]] = dataclasses.field(default_factory=list)
@@ -65,6 +64,11 @@ class Call:
     reads: list[Read] = dataclasses.field(default_factory=list)
     outputs: list[tf.Tensor] = dataclasses.field(default_factory=list)
     begun: list[Any] = dataclasses.field(default_factory=list)
+
+    def gathered(self, variable: compat.ShardedVariable) -> tf.Tensor | None:
+        """The whole weight, if the call has read it before; Keras may read it for its shape."""
+        values = (r.gathered for r in self.reads if r.variable is variable and not r.is_old)
+        return next(values, None)
 
 
 @dataclasses.dataclass
@@ -130,12 +134,14 @@ def read(
         )
     call = next((call for call in reversed(trace.calls) if call.graph is trace.graph), None)
     with trace.graph.as_default():
-        found = gather(variable, () if call is None else _last_but_one(trace, call))
+        found = None if call is None else call.gathered(variable)
+        if found is None:
+            found = gather(variable, () if call is None else _last_but_one(trace, call))
         whole = link(variable, found)
     if call is not None:
         if not call.reads:
             trace.readers.append(call)
-        noted = Read(variable, whole, gather)
+        noted = Read(variable, found, whole, gather)
         call.reads.append(noted)
         trace.reads.append(noted)
     return whole
@@ -218,10 +224,14 @@ def _gather_again(trace: Trace, call: Call, gradient: tf.Tensor) -> None:
     if tape_pass is not None and any(tape_pass is one for one in call.begun):
         return
     call.begun.append(tape_pass)
+    wholes: dict[int, tuple[int, tf.Tensor]] = {}
     for one in call.reads:
-        if not one.is_old:
+        if one.is_old or forms.is_only_looked_up(one.whole):
+            continue
+        if id(one.variable) not in wholes:
             whole = one.gather(one.variable, [gradient, *trace.sums[-1:]])
-            one.again.append((compat.operations_so_far(), whole))
+            wholes[id(one.variable)] = (compat.operations_so_far(), whole)
+        one.again.append(wholes[id(one.variable)])
 
 
 def _pass() -> Any:
@@ -246,38 +256,5 @@ def _finish(trace: Trace) -> None:
     """Gives the backward pass the weights that were gathered for it."""
     number = {operation: n for n, operation in enumerate(trace.graph.get_operations())}
     for one in trace.reads:
-        _redirect(one.whole, one.again, number)
-
-
-def _redirect(
-    tensor: tf.Tensor, again: list[tuple[int, tf.Tensor]], number: dict[tf.Operation, int]
-) -> None:
-    """Makes the newer users of `tensor` use what is in `again`.
-
-    Args:
-        tensor: a weight, or another form of a weight.
-        again: the same, made again, and the number of operations before that.
-        number: of each operation of the graph.
-    """
-    for user in tensor.consumers():
-        if user not in number:
-            continue  # it was made here
-        newest = [other for since, other in again if since <= number[user]]
-        places = [place for place, given in enumerate(user.inputs) if given is tensor]
-        if newest:
-            for place in places:
-                compat.replace_input(user, place, newest[-1])
-        elif user.type in _FORMS and places == [0] and _used_since(user, again[0][0], number):
-            forms = []
-            for since, other in again:
-                form = compat.repeated(user, [other, *list(user.inputs)[1:]])[0]
-                forms.append((since, form))
-            _redirect(user.outputs[0], forms, number)
-
-
-def _used_since(operation: tf.Operation, since: int, number: dict[tf.Operation, int]) -> bool:
-    """Whether an operation of the backward pass uses a form of a weight."""
-    return any(
-        number.get(user, -1) >= since or (user.type in _FORMS and _used_since(user, since, number))
-        for user in operation.outputs[0].consumers()
-    )
+        if one.again:
+            forms.redirect(one.whole, one.again, number)

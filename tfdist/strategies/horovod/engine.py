@@ -118,9 +118,18 @@ class HorovodEngine(Engine):
         return [tf.reshape(sums[0], tf.shape(first)), *sums[1:]]
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensors of all ranks, one after the other."""
+        """The tensors of all ranks, one after the other.
+
+        Two ranks give each other theirs. In Gloo's gather one of two would send after the other.
+        """
         if self.replicas == 1:
             return tensor
+        if self.replicas == 2:
+            rank = self.processes.rank
+            counts = tf.shape(tensor)[0] * tf.one_hot(1 - rank, 2, dtype=tf.int32)
+            other = self.all_to_some(tensor, counts)
+            pair = (tensor, other) if rank == 0 else (other, tensor)
+            return tf.ensure_shape(tf.concat(pair, axis=0), [None, *tensor.shape[1:]])
         gathered = self._run(self._hvd.allgather, tensor)
         return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
 
@@ -146,7 +155,8 @@ class HorovodEngine(Engine):
         """Gives the next `counts[j]` elements of `vector` to each rank j.
 
         Args:
-            vector: the elements for rank 0, then those for rank 1, and so on.
+            vector: the elements for rank 0, then those for rank 1, and so on. With more dimensions
+                the rows are the elements.
             counts: int32, of `[replicas]`.
 
         Returns:

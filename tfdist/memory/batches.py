@@ -1,0 +1,52 @@
+"""What is known of the batches of `fit` before it begins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+
+from tfdist.compat import flatten_layers
+from tfdist.data.shards import static_batch_size
+
+_KERAS_BATCH_SIZE = 32
+
+
+def samples_of(arguments: Mapping[str, object]) -> int | None:
+    """The samples of a global batch.
+
+    Args:
+        arguments: of `fit`, by name.
+
+    Returns:
+        None where batches may have any size, or where the data do not say it.
+    """
+    data = arguments.get("x")
+    if isinstance(data, tf.data.Dataset):
+        return static_batch_size(data.element_spec)
+    if isinstance(data, keras.utils.PyDataset):
+        return None
+    shapes = [getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(data)]
+    if not shapes or not all(shapes):
+        return None
+    size = arguments.get("batch_size")
+    return min(_KERAS_BATCH_SIZE if size is None else int(size), int(shapes[0][0]))  # type: ignore[call-overload]
+
+
+def bytes_of_outputs(model: keras.Model, samples: int) -> int:
+    """The bytes of what all layers return for so many samples, as far as the model states it."""
+    return sum(
+        math.prod(samples if size is None else size for size in tensor.shape)
+        * tf.as_dtype(tensor.dtype).size
+        for layer in flatten_layers(model)
+        for tensor in _outputs(layer)
+    )
+
+
+def _outputs(layer: keras.layers.Layer) -> list[keras.KerasTensor]:
+    try:
+        return tf.nest.flatten(layer.output)
+    except AttributeError:  # of a layer that is called inside of another one
+        return []
