@@ -55,6 +55,7 @@ CODED = tuple(n for n in COMPARED if n != "keras-beside" and not n.endswith(MIXE
 PREDICTED = (
     *(f"tfdist-{name}{codec}" for name in ("horovod", "multi_worker") for codec in CODECS),
     "keras",
+    "keras-beside",
 )
 COUNTED = (*DENSE, "horovod", "mwms", "ddp", *FLOORS, "keras-late")
 
