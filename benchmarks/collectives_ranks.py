@@ -22,7 +22,7 @@ def ours() -> dict[str, Operation]:
     """What tfdist's exchanges call."""
     return {
         "sum": lambda vector: current().all_reduce([vector])[0],
-        "gather": lambda vector: current().all_gather(vector),
+        "gather": lambda vector: current().all_gather_parts(vector),
         "sum of a part": lambda vector: current().reduce_scatter(vector),
     }
 

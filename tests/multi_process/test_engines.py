@@ -1,5 +1,7 @@
 """The engines of several processes carry tensors as their contract says."""
 
+import numpy as np
+
 from tests.multi_process.checks import assert_sums_of_gradients
 from tests.multi_process.jobs import ALL, EIGHT, FOUR, MULTI_WORKER, PAIRS, scenario
 from tests.multi_process.scenarios import engines
@@ -43,6 +45,20 @@ def test_small_sums_that_cannot_be_gathered_travel_in_a_ring(found):
 @scenario(engines.empty_sums, (*MULTI_WORKER, "multi_worker-3"))
 def test_the_sum_of_tensors_without_elements_has_none(found):
     assert found == [[0, 3]] * len(found)
+
+
+@scenario(engines.joined_rows, ("horovod-2", "horovod-3"))
+def test_rows_of_all_ranks_arrive_bit_by_bit(found):
+    for number, counts in enumerate(engines.ROWS):
+        given = [engines.rows_of(rank, counts) for rank in range(len(found))]
+        expected = [np.concatenate(parts).tobytes().hex() for parts in zip(*given)]
+        assert [rank[number] for rank in found] == [expected] * len(found)
+
+
+@scenario(engines.parts_with_odd_numbers, ("horovod-2", "multi_worker-2", "horovod-3"))
+def test_parts_of_all_ranks_arrive_bit_by_bit(found):
+    parts = [engines.ODD if rank % 2 else -engines.ODD for rank in range(len(found))]
+    assert found == [np.concatenate(parts).tobytes().hex()] * len(found)
 
 
 _OF_SIZES = (*MULTI_WORKER, "multi_worker-3", EIGHT)

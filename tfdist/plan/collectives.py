@@ -4,10 +4,8 @@ from __future__ import annotations
 
 # By strategy and operation: between two ranks, and between more. From docs/exchange_algorithms.md
 # (`make benchmark-collectives`; with reducers `make benchmark-reduction-servers`, where buckets
-# have 4 MiB). Gloo, which Horovod uses between CPUs, asks a peer for its data after it has begun to
-# send to that peer: so of two ranks that gather one sends after the other.
+# have 4 MiB).
 _FACTORS = {
-    ("horovod", "gather"): (1.86, 1.0),
     ("horovod", "sum of a part"): (1.0, 1.4),
     ("multi_worker", "sum by reducers"): (1.2, 1.2),
 }
@@ -25,7 +23,7 @@ def factor(strategy: str, operation: str, ranks: int, hosts: int) -> float:
     Example:
 
     >>> from tfdist.plan.collectives import factor
-    >>> factor("horovod", "gather", 2, 2) > 1.5, factor("multi_worker", "gather", 2, 2)
+    >>> factor("horovod", "sum of a part", 3, 3) > 1.3, factor("horovod", "gather", 3, 3)
     (True, 1.0)
     """
     two, more = _FACTORS.get((strategy, operation), (1.0, 1.0))

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.multi_process.scenarios.common import error_of
 from tests.step.engines import DTYPES, given, of_replicas, results
+from tfdist.engines.current import current
 from tfdist.engines.replica_context import static_id
 from tfdist.step.exchange import all_reduce
 from tfdist.strategies.multi_worker.doubling import sum_by_doubling
@@ -66,6 +67,44 @@ def empty_sums(here):
     """The shape of a sum of tensors without elements."""
     step = tf.function(lambda: here.strategy.run(lambda: all_reduce([tf.zeros([0, 3])])[0]))
     return here.strategy.experimental_local_results(step())[0].shape.as_list()
+
+
+# Rows of the ranks; those of further ranks are the first again.
+ROWS = ((0, 0), (0, 5), (3, 0), (4, 2))
+ODD = np.array([-0.0, np.nan, np.inf, 1e-42, -1.0], np.float32)
+
+
+def joined_rows(here):
+    """The rows of all ranks, of which some have none, and whether each bit has arrived."""
+    return [_joined(here, counts) for counts in ROWS]
+
+
+def rows_of(rank, counts):
+    """The values and the indices of a rank's rows."""
+    count = counts[rank % len(counts)]
+    values = np.tile(ODD, [count, 3]) if rank % 2 else np.full([count, 15], -0.0, np.float32)
+    return values, np.arange(count, dtype=np.int64) + rank
+
+
+def _joined(here, counts):
+    values, indices = rows_of(here.rank, counts)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 15]), tf.TensorSpec([None], tf.int64)])
+    def step(values, indices):
+        rows = tf.IndexedSlices(values, indices, tf.constant([50, 15], tf.int64))
+        (found,) = here.strategy.run(lambda: current().all_reduce([rows]))
+        return found.values, found.indices
+
+    return [part.numpy().tobytes().hex() for part in step(values, indices)]
+
+
+def parts_with_odd_numbers(here):
+    """The bits of the parts of all ranks."""
+    own = ODD if here.rank % 2 else -ODD
+    step = tf.function(
+        lambda: here.strategy.run(lambda: current().all_gather_parts(tf.identity(own)))
+    )
+    return step().numpy().tobytes().hex()
 
 
 def sums_of_sizes(here):

@@ -16,6 +16,8 @@ from tfdist.engines.contract import Engine, Value
 from tfdist.engines.halves import sum_of_rows, sums_of_halves
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import check_unconditional
+from tfdist.engines.words import from_words, to_words
+from tfdist.strategies.horovod.under_way import UnderWay
 
 
 class HorovodEngine(Engine):
@@ -33,6 +35,7 @@ class HorovodEngine(Engine):
         self.processes = processes
         self._hvd = hvd
         self._operations: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._swaps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         with tf.device("CPU:0"):  # keeps Horovod's operations in the graph
             self._zero = tf.Variable(0, trainable=False, name="zero")
             self._sink = tf.Variable(0.0, trainable=False, name="sink")
@@ -101,11 +104,41 @@ class HorovodEngine(Engine):
             if places:
                 sums.update(zip(places, reduce([tf.convert_to_tensor(values[i]) for i in places])))
         for place in sparse:
-            rows = values[place]
-            sums[place] = tf.IndexedSlices(
-                self.all_gather(rows.values), self.all_gather(rows.indices), rows.dense_shape
-            )
+            sums[place] = self._joined(values[place])
         return [sums[place] for place in range(len(values))]
+
+    def _joined(self, rows: tf.IndexedSlices) -> tf.IndexedSlices:
+        """The rows of all ranks."""
+        indices = self.all_gather(rows.indices)
+        if self.replicas != 2:
+            return tf.IndexedSlices(self.all_gather(rows.values), indices, rows.dense_shape)
+        own = tf.shape(rows.values)[0]
+        count = tf.shape(indices)[0] - own  # of the other rank
+        most = tf.reduce_max([own, count, 1])
+        others = self._swapped(_filled_up(rows.values, most))[:count]
+        return tf.IndexedSlices(self._in_order(rows.values, others), indices, rows.dense_shape)
+
+    def _swapped(self, tensor: tf.Tensor) -> tf.Tensor:
+        """What the other one of two ranks has for `tensor`: the sum of both without the own one.
+
+        In Gloo's gather and all-to-all one of two ranks sends after the other, unless they begin at
+        the same time. In its sum both send at once, and as many bytes. Integers lose nothing.
+        """
+        check_unconditional()
+        words = to_words(tensor)
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        under_way = UnderWay() if graph is None else self._swaps.setdefault(graph, UnderWay())
+        with tf.control_dependencies(under_way.before(words)):
+            entered = self._entered(words, tf.size(words)[None])
+            total = self._hvd.allreduce(entered, op=self._hvd.Sum, **self._identity())
+        given = total - words  # in the memory of the sum, as nothing else uses it
+        self._left(given)
+        under_way.add(given)
+        return from_words(tf.reshape(given, tf.shape(words)), tensor)
+
+    def _in_order(self, own: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+        """What two ranks have, one after the other."""
+        return tf.concat([own, others] if self.processes.rank == 0 else [others, own], axis=0)
 
     def _sum_of_others(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         first, *others = tensors
@@ -118,18 +151,9 @@ class HorovodEngine(Engine):
         return [tf.reshape(sums[0], tf.shape(first)), *sums[1:]]
 
     def all_gather(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensors of all ranks, one after the other.
-
-        Two ranks give each other theirs. In Gloo's gather one of two would send after the other.
-        """
+        """The tensors of all ranks, one after the other."""
         if self.replicas == 1:
             return tensor
-        if self.replicas == 2:
-            rank = self.processes.rank
-            counts = tf.shape(tensor)[0] * tf.one_hot(1 - rank, 2, dtype=tf.int32)
-            other = self.all_to_some(tensor, counts)
-            pair = (tensor, other) if rank == 0 else (other, tensor)
-            return tf.ensure_shape(tf.concat(pair, axis=0), [None, *tensor.shape[1:]])
         gathered = self._run(self._hvd.allgather, tensor)
         return tf.ensure_shape(gathered, [None, *tensor.shape[1:]])
 
@@ -149,14 +173,17 @@ class HorovodEngine(Engine):
         """The rows for this rank."""
         if self.replicas == 1:
             return rows
+        if self.replicas == 2:
+            rank = self.processes.rank
+            others = self._swapped(rows[1 - rank])
+            return self._in_order(rows[rank][tf.newaxis], others[tf.newaxis])
         return tf.ensure_shape(self._run(self._hvd.alltoall, rows), rows.shape)
 
     def all_to_some(self, vector: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """Gives the next `counts[j]` elements of `vector` to each rank j.
 
         Args:
-            vector: the elements for rank 0, then those for rank 1, and so on. With more dimensions
-                the rows are the elements.
+            vector: the elements for rank 0, then those for rank 1, and so on.
             counts: int32, of `[replicas]`.
 
         Returns:
@@ -176,4 +203,19 @@ class HorovodEngine(Engine):
         if self.replicas == 1:
             return vector
         rows = tf.reshape(vector, [self.replicas, -1])
+        if self.replicas == 2:
+            rank = self.processes.rank
+            return rows[rank] + self._swapped(rows[1 - rank])
         return sum_of_rows(self.all_to_all(rows))
+
+    def all_gather_parts(self, part: tf.Tensor, in_turn: bool = False) -> tf.Tensor:
+        """The parts of all ranks, one after the other."""
+        if self.replicas == 2:
+            return self._in_order(part, self._swapped(part))
+        return super().all_gather_parts(part, in_turn)
+
+
+def _filled_up(rows: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """`rows`, and rows of zeros up to so many."""
+    missing = tf.stack([count - tf.shape(rows)[0], *tf.unstack(tf.shape(rows)[1:])])
+    return tf.concat([rows, tf.zeros(missing, rows.dtype)], axis=0)
