@@ -128,7 +128,7 @@ benchmark-hierarchy: horovod ## exchanges between hosts with several replicas ea
 benchmark-sharding: peers ## memory, bytes and time of sharded training; needs root
 	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update
 	$(BIN)/python -m benchmarks.sharding --ranks 2 --accumulation-steps 1 --peers $(PEERS) \
-	  --gigabits 1 --update
+	  --rate 1gbit --update
 	$(BIN)/python -m benchmarks.sharding --model words --accumulation-steps 1 --peers $(PEERS) --update
 
 # Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.

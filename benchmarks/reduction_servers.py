@@ -13,15 +13,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
 from benchmarks.common import machine, options, runner, tables
 from tests.traffic import network
-from tfdist.launcher.ranks import ALLOCATOR, threads
 
 # Bytes per second.
 RATES = {"100mbit": 1.25e7, "1gbit": 1.25e8}
@@ -44,17 +40,6 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def on_hosts(ranks: int, rate: str) -> Callable[[list[str]], None]:
-    """A function for `runner.written` that runs a rank on each of so many hosts."""
-
-    def start(command: list[str]) -> None:
-        variables = {"TF_CPP_MIN_LOG_LEVEL": "3", **threads(ranks), **ALLOCATOR}
-        with tempfile.TemporaryDirectory() as folder, network.hosts(ranks, rate) as hosts:
-            network.run_ranks(hosts, [*command, "--host"], Path(folder), variables, DEADLINE)
-
-    return start
-
-
 def jobs(arguments: argparse.Namespace, backend: str) -> list[tuple[int, int]]:
     """The numbers of reducers and the sizes of buckets that are measured with a backend."""
     first, *_ = sizes = arguments.bucket_bytes
@@ -70,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             for reducers, bucket in jobs(arguments, backend):
                 given = ["--backend", backend, "--workers", arguments.workers]
                 given += ["--size", arguments.size, "--rounds", arguments.rounds]
-                start = on_hosts(arguments.workers + reducers, rate)
+                start = runner.on_hosts(arguments.workers + reducers, rate, DEADLINE)
                 name = "reduction_servers_ranks"
                 rounds = runner.written(name, *given, "--bucket-bytes", bucket, start=start)
                 row = {"rate": rate, "backend": backend, "reducers": reducers, "rounds": rounds}

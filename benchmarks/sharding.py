@@ -3,11 +3,12 @@
 A chain of equal Dense layers, or a Transformer with a vocabulary of 50,000 words, is trained with
 Adam. Each round launches every mode once, in turn, in a network of its own. Memory is the peak of a
 rank's resident memory while it trains, above what the process needs before it has a model; the rank
-with the most counts. Bytes are what a rank sends over the loopback device in a step, headers too.
-Networks of their own need root.
+with the most counts. Bytes are what a rank sends in a step over the loopback device, or over its
+link if each rank is a host of its own, headers too. Networks of their own need root.
 
     python -m benchmarks.sharding                     # an hour
     python -m benchmarks.sharding --model words --accumulation-steps 1
+    python -m benchmarks.sharding --rate 1gbit --ranks 2 --accumulation-steps 1
     python -m benchmarks.sharding --strategies horovod --ranks 2 --layers 4 --width 512 --rounds 1
 """
 
@@ -35,6 +36,8 @@ OF_PYTORCH = {
     "gradients": "FSDP2, weights stay whole",
     "parameters": "FSDP2",
 }
+# Seconds of a launch on hosts.
+DEADLINE = 600
 # What is measured of each job, by its strategy, number of ranks, micro-batches and mode.
 Job = tuple[str, int, int, str]
 
@@ -53,7 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--gigabits", type=float, help="per second, of each rank; default: without a limit"
+        "--rate", help="of the links of hosts, as 1gbit; default: over loopback, without a limit"
     )
     parser.add_argument(
         "--peers", default=".venv-peers", help="where `make peers` has installed PyTorch"
@@ -65,19 +68,21 @@ def parse_arguments() -> argparse.Namespace:
 def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
     """What `sharding_ranks.py` measures in one launch."""
     strategy, ranks, accumulation_steps, mode = job
-    # All ranks send through the one device.
-    gigabits = arguments.gigabits and ranks * arguments.gigabits
     sizes = ["--layers", arguments.layers, "--width", arguments.width, "--steps", arguments.steps]
     sizes += ["--model", arguments.model]
     if strategy == PYTORCH:
         batch = BATCH if arguments.model == CHAIN else WORDS_BATCH
         given = ["--sharding", mode, "--batch", batch, *sizes]
         python = f"{arguments.peers}-torch/bin/python"
-        start = runner.torchrun(python, ranks, gigabits=gigabits)
+        start = runner.torchrun(python, ranks)
+        if arguments.rate:
+            start = runner.on_hosts(ranks, arguments.rate, DEADLINE, python)
         return runner.written("sharding_torch", *given, start=start)
     given = ["--strategy", strategy, "--sharding", mode, *sizes]
     given += ["--accumulation-steps", accumulation_steps]
-    start = runner.launched(ranks, strategy, alone=True, gigabits=gigabits)
+    start = runner.launched(ranks, strategy, alone=True)
+    if arguments.rate:
+        start = runner.on_hosts(ranks, arguments.rate, DEADLINE)
     return runner.written("sharding_ranks", *given, start=start)
 
 
@@ -87,8 +92,8 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
     head = ["strategy", "ranks", "micro-batches", "`sharding`", "made", "bytes per weight"]
     head += ["of None", "sent, MB per step", "ms per step", "of None"]
     link = "loopback without a limit"
-    if arguments.gigabits:
-        link = f"loopback with {arguments.gigabits:g} Gbit/s for each rank"
+    if arguments.rate:
+        link = f"each rank is a host, whose link carries {arguments.rate} in both directions"
     model = f"{arguments.layers} Dense layers of {arguments.width} units"
     if arguments.model != CHAIN:
         model = f"A {WORKS[arguments.model].title}, {WORDS_BATCH} texts of {CONTEXT}"
@@ -133,7 +138,7 @@ def main() -> None:
             print(*job, found[job][-1], file=sys.stderr)
     ordered = {job: found[job] for job in sorted(found, key=lambda j: (*j[:3], MODES.index(j[3])))}
     measured = [[*job, rounds] for job, rounds in ordered.items()]
-    name = "sharding_on_a_link" if arguments.gigabits else "sharding"
+    name = "sharding_on_a_link" if arguments.rate else "sharding"
     name += "" if arguments.model == CHAIN else f"_{arguments.model}"
     pages.publish(arguments, name, table(ordered, arguments), measured)
 

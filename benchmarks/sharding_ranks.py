@@ -16,6 +16,7 @@ import tfdist
 from benchmarks.common.process import begin_peak, resident, sent_here
 from benchmarks.side_by_side import models_keras
 from benchmarks.side_by_side.work import WORKS
+from tests.traffic.joining import join
 
 # Of all ranks together. A sample of the Transformer has 64 words.
 BATCH, WORDS_BATCH = 32, 16
@@ -34,6 +35,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, required=True)
     parser.add_argument("--accumulation-steps", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True)
+    # What `network.run_ranks` appends: the rank, a folder and the addresses of all hosts.
+    parser.add_argument("--host", nargs="+")
     return parser.parse_args()
 
 
@@ -70,6 +73,11 @@ def main() -> None:
     """Measures the peak memory above an idle process, bytes and seconds of a step."""
     arguments = parse_arguments()
     sharding = None if arguments.sharding == "none" else arguments.sharding
+    interface = "lo"
+    if arguments.host:
+        rank, folder, *addresses = arguments.host
+        join(arguments.strategy, int(rank), Path(folder), addresses)
+        interface = "eth0"
     strategy = tfdist.Strategy(
         arguments.strategy, sharding=sharding, accumulation_steps=arguments.accumulation_steps
     )
@@ -86,23 +94,24 @@ def main() -> None:
     model.fit(data, epochs=1, steps_per_epoch=warm, verbose=0)
     begin_peak()
     strategy.processes.all_gather([0])
-    sent = sent_here()
+    sent = sent_here(interface)
     start = time.perf_counter()
     steps = arguments.steps * arguments.accumulation_steps
     model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
     seconds = time.perf_counter() - start
     strategy.processes.all_gather([0])
-    sent = sent_here() - sent
+    sent = sent_here(interface) - sent
     peaks = strategy.processes.all_gather([resident("VmHWM") - idle, making]).max(0)
     found = {
         "parameters": model.count_params(),
         "peak": int(peaks[0]),
         "making": int(peaks[1]),
-        "sent": sent / arguments.steps / strategy.num_replicas_in_sync,
+        "sent": sent / arguments.steps / (1 if arguments.host else strategy.processes.size),
         "seconds": seconds / arguments.steps,
     }
     if strategy.processes.is_chief:
         arguments.path.write_text(json.dumps(found))
+    strategy.processes.all_gather([0])  # rank 0 must not end first: it serves the others
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.process import begin_peak, resident, sent_here
 from benchmarks.side_by_side.models_torch import build
+from benchmarks.side_by_side.recording import join_torch
 from benchmarks.side_by_side.work import WORKS
 
 
@@ -30,6 +31,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    # What `network.run_ranks` appends: the rank, a folder and the addresses of all hosts.
+    parser.add_argument("--host", nargs="+")
     return parser.parse_args()
 
 
@@ -74,6 +77,11 @@ def words(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
 def main() -> None:
     """Measures the peak memory above an idle process, bytes and seconds of a step."""
     arguments = parse_arguments()
+    interface = "lo"
+    if arguments.host:
+        interface = "eth0"
+        place = {"rank": arguments.host[0], "addresses": arguments.host[2:], "interface": interface}
+        join_torch(argparse.Namespace(**place))
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     dist.barrier()
@@ -101,11 +109,11 @@ def main() -> None:
     train(2)
     begin_peak()
     dist.barrier()
-    sent, start = sent_here(), time.perf_counter()
+    sent, start = sent_here(interface), time.perf_counter()
     train(arguments.steps)
     seconds = time.perf_counter() - start
     dist.barrier()
-    sent = sent_here() - sent
+    sent = sent_here(interface) - sent
     peaks = torch.tensor([resident("VmHWM") - idle, making])
     dist.all_reduce(peaks, dist.ReduceOp.MAX)
     peak, making = peaks.tolist()
@@ -113,7 +121,7 @@ def main() -> None:
         "parameters": parameters,
         "peak": peak,
         "making": making,
-        "sent": sent / arguments.steps / ranks,
+        "sent": sent / arguments.steps / (1 if arguments.host else ranks),
         "seconds": seconds / arguments.steps,
     }
     if rank == 0:

@@ -17,13 +17,13 @@ def begin_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def sent_here() -> int:
-    """The bytes that the loopback device of this network has sent."""
-    return counted_here()[0]
+def sent_here(interface: str = "lo") -> int:
+    """The bytes that a device of this network has sent; the default is the loopback device."""
+    return counted_here(interface)[0]
 
 
-def counted_here() -> tuple[int, int]:
-    """The bytes and the packets that the loopback device of this network has sent."""
+def counted_here(interface: str = "lo") -> tuple[int, int]:
+    """The bytes and the packets that a device of this network has sent."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
-    (numbers,) = [line.split(":")[1].split() for line in lines if line.strip().startswith("lo:")]
+    (numbers,) = [line.split(":")[1].split() for line in lines if f"{interface}:" in line]
     return int(numbers[8]), int(numbers[9])

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import ROOT
-from tfdist.launcher.ranks import ALLOCATOR
+from tests.traffic import network
+from tfdist.launcher.ranks import ALLOCATOR, threads
 
 
 def order(systems: Sequence[str], number: int) -> Sequence[str]:
@@ -112,23 +113,44 @@ def launched(
     return start
 
 
-def torchrun(
-    python: str, processes: int, gigabits: float | None = None
-) -> Callable[[list[str]], None]:
+def torchrun(python: str, processes: int) -> Callable[[list[str]], None]:
     """A function for `written` that starts so many processes with PyTorch's launcher.
 
     Args:
         python: the interpreter that has PyTorch.
         processes: the number of processes. They have a network of their own, which needs root.
-        gigabits: per second, what that network carries at most; None for no limit.
     """
-    launcher = [*in_own_network(gigabits), python, "-m", "torch.distributed.run"]
+    launcher = [*in_own_network(), python, "-m", "torch.distributed.run"]
     launcher += ["--nproc-per-node", str(processes)]
     launcher += ["--master-addr", "127.0.0.1", "--master-port", "29500"]
 
     def start(command: list[str]) -> None:
         # As `tfdist run` does it, so that memory that is free goes back to the system alike.
         _run([*launcher, *command[1:]], environment() | ALLOCATOR)
+
+    return start
+
+
+def on_hosts(
+    ranks: int, rate: str, deadline: float, python: str = sys.executable
+) -> Callable[[list[str]], None]:
+    """A function for `written` that runs a rank on each of so many hosts.
+
+    The hosts are network namespaces of this machine, which share its cores, and need root. What
+    `network.run_ranks` appends comes after `--host`: the rank, a folder and all addresses.
+
+    Args:
+        ranks: the number of hosts.
+        rate: of their links, as `tc` writes it, in both directions.
+        deadline: seconds.
+        python: the interpreter.
+    """
+
+    def start(command: list[str]) -> None:
+        variables = {"TF_CPP_MIN_LOG_LEVEL": "3", **threads(ranks), **ALLOCATOR}
+        command = [python, *command[1:], "--host"]
+        with tempfile.TemporaryDirectory() as folder, network.hosts(ranks, rate) as hosts:
+            network.run_ranks(hosts, command, Path(folder), variables, deadline)
 
     return start
 
