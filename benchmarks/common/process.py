@@ -25,5 +25,6 @@ def sent_here(interface: str = "lo") -> int:
 def counted_here(interface: str = "lo") -> tuple[int, int]:
     """The bytes and the packets that a device of this network has sent."""
     lines = Path("/proc/self/net/dev").read_text().splitlines()
-    (numbers,) = [line.split(":")[1].split() for line in lines if f"{interface}:" in line]
+    counted = dict(line.strip().split(":") for line in lines if ":" in line)
+    numbers = counted[interface].split()
     return int(numbers[8]), int(numbers[9])

@@ -154,7 +154,7 @@ PLANS = {
         {UNLIMITED: 15, "10gbit": 15, "1gbit": 8, "100mbit": 3},
         2,
     ),
-    # What `tfdist plan` is held to. The first two are small, and its constants are fitted to them.
+    # For `tfdist plan`: all models on 2 to 4 hosts. To the first two its constants can be fitted.
     "predicted": Plan(
         (
             Cell("mlp", 2, 32, PREDICTED),

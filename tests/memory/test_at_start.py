@@ -1,5 +1,6 @@
 """What `fit` says of memory and of Keras' distributions, before it begins."""
 
+import random
 import warnings
 
 import keras
@@ -116,6 +117,28 @@ def test_activations_that_are_small_are_not_traced(monkeypatch):
     assert of_batch(100 * WIDTH, 20 * WEIGHTS, any_length) is None
 
 
+def test_a_batch_of_one_size_is_traced_once():
+    model = model_in(tf.distribute.get_strategy())
+    assert "activations are an estimate" in of_batch(100 * WIDTH, 20 * WEIGHTS, model)
+    assert of_batch(100 * WIDTH, 20 * WEIGHTS, model) is None
+    assert "activations are an estimate" in of_batch(200 * WIDTH, 20 * WEIGHTS, model)
+
+
+class Drawn(keras.layers.Layer):
+    """Draws while it is traced."""
+
+    def call(self, inputs):
+        return inputs * random.random() * np.random.rand() + keras.random.normal(inputs.shape[1:])
+
+
+def test_a_trace_leaves_random_numbers_as_they_are():
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), Drawn()])
+    model.compile("adam", "mse")
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    assert "activations are an estimate" in of_batch(100 * WIDTH, 20 * WEIGHTS, model)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
 class Untraceable(keras.layers.Layer):
     def compute_output_spec(self, inputs):
         return keras.KerasTensor(inputs.shape, inputs.dtype)
@@ -140,9 +163,12 @@ def test_the_samples_of_a_batch():
     assert samples_of({"x": {"a": x[:20], "b": x[:20]}, "batch_size": 64}) == 20
     assert samples_of({"x": tf.constant(x)}) == 32
     assert samples_of({"x": data.batch(16, drop_remainder=True)}) == 16
-    for given in (data.batch(16), [1, 2], None, iter([x]), np.float32(1)):
+    assert samples_of({"x": x, "batch_size": np.int64(8)}) == 8
+    nothing = tf.data.Dataset.from_tensors((None, x))
+    for given in (data.batch(16), nothing, [1, 2], None, iter([x]), np.float32(1), tf.constant(1)):
         assert samples_of({"x": given}) is None
     assert samples_of({}) is None
+    assert samples_of({"x": x, "batch_size": "8"}) is None
 
 
 def warnings_of_fit(strategy, free, monkeypatch, optimizer=keras.optimizers.Adam, samples=8):

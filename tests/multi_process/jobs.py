@@ -59,7 +59,7 @@ _USUAL = {
     "loops.tutorials": ("multi_worker-2",),
     "mismatches": ("multi_worker-2",),
     "mismatches_by_hand": ("multi_worker-2",),
-    "sharding": ("multi_worker-2",),
+    "sharding": ("horovod-2",),
     "rows": ("horovod-2",),
     "streaming.lossless": ("horovod-2",),
     "strategies.several": ("multi_worker-2",),

@@ -61,6 +61,14 @@ def test_parts_of_all_ranks_arrive_bit_by_bit(found):
     assert found == [np.concatenate(parts).tobytes().hex()] * len(found)
 
 
+@scenario(engines.exchanged_in_turn, ("horovod-2",))
+def test_exchanges_may_have_to_wait_for_each_other(found):
+    expected = [[2 * (i + 10 * number) + 1 for i in range(8)] for number in range(6)]
+    for rank in found:
+        assert rank["sums"] == expected
+        assert rank["waits"] >= 10
+
+
 _OF_SIZES = (*MULTI_WORKER, "multi_worker-3", EIGHT)
 
 

@@ -38,7 +38,7 @@ def _summed(engine: Engine, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     sizes = [tf.size(tensor) for tensor in tensors]
     vector = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
     padded = tf.pad(vector, [[0, -tf.size(vector) % engine.replicas]])
-    sums = engine.all_gather(engine.reduce_scatter(padded))[: tf.size(vector)]
+    sums = engine.all_gather_parts(engine.reduce_scatter(padded))[: tf.size(vector)]
     return [
         tf.ensure_shape(tf.reshape(part, tf.shape(tensor)), tensor.shape)
         for part, tensor in zip(tf.split(sums, sizes, num=len(tensors)), tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import weakref
 from collections.abc import Mapping
 
 import keras
@@ -25,6 +26,8 @@ _COPIES_AT_MOST = 8
 # The models of the table in docs/memory.md have at most 12 times the outputs of their layers as
 # activations. A layer may keep more, as attention does for long texts.
 _ACTIVATIONS_AT_MOST = 20
+# The size of the batch and the bytes of the weights for which a model was traced last.
+_traced: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,7 @@ def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = No
     """A sentence for the user if the memory will not do for a step of `model`.
 
     First what is exact: gradients, their sums and slots. If these fit, and the batch is large for
-    the memory, a step is traced for its activations too.
+    the memory, a step is traced for its activations too, once for each size of the batch.
 
     Args:
         model: a built and compiled model.
@@ -79,6 +82,8 @@ def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = No
     """
     weights = sum(map(nbytes, model.trainable_variables))
     inputs = _inputs(model, place, weights, samples)
+    if _traced.get(model) == (samples, weights):
+        inputs = None
     if inputs is None and _COPIES_AT_MOST * weights * place.on_host < place.free:
         return None
     slots = slot_bytes(model)
@@ -86,6 +91,7 @@ def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = No
     said = _said(exact, model, place, slots)
     if said or inputs is None:
         return said
+    _traced[model] = samples, weights
     try:
         step = trace(model, inputs)
     except Exception as error:
@@ -106,7 +112,7 @@ def _inputs(
     samples = math.ceil(samples / place.replicas)
     try:
         inputs = inputs_of(model, samples)
-    except ValueError:  # where the model does not state the shapes
+    except (TypeError, ValueError):  # where the model does not state the shapes
         return None
     most = _COPIES_AT_MOST * weights + _ACTIVATIONS_AT_MOST * bytes_of_outputs(model, samples)
     return inputs if most * place.on_host > place.free else None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import flatten_layers
@@ -23,16 +24,18 @@ def samples_of(arguments: Mapping[str, object]) -> int | None:
     Returns:
         None where batches may have any size, or where the data do not say it.
     """
-    data = arguments.get("x")
+    data, size = arguments.get("x"), arguments.get("batch_size")
     if isinstance(data, tf.data.Dataset):
-        return static_batch_size(data.element_spec)
+        known = all(isinstance(leaf, tf.TensorSpec) for leaf in tf.nest.flatten(data.element_spec))
+        return static_batch_size(data.element_spec) if known else None
     if isinstance(data, keras.utils.PyDataset):
         return None
-    shapes = [getattr(leaf, "shape", ()) for leaf in tf.nest.flatten(data)]
+    shapes = [tuple(getattr(leaf, "shape", ())) for leaf in tf.nest.flatten(data)]
     if not shapes or not all(shapes):
         return None
-    size = arguments.get("batch_size")
-    return min(_KERAS_BATCH_SIZE if size is None else int(size), int(shapes[0][0]))  # type: ignore[call-overload]
+    if size is None:
+        size = _KERAS_BATCH_SIZE
+    return min(int(size), shapes[0][0]) if isinstance(size, (int, np.integer)) else None
 
 
 def bytes_of_outputs(model: keras.Model, samples: int) -> int:

@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import inspect
 import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfdist.memory.liveness import Walk, origin
@@ -87,11 +89,27 @@ def trace(model: keras.Model, inputs: Structure) -> TracedStep:
         found.extend(_tensor(gradient) for gradient in gradients if gradient is not None)
         return loss
 
-    graph = out_of_scopes(lambda: passes.get_concrete_function(*specs, inputs)).graph
+    with _random_numbers_kept():
+        graph = out_of_scopes(lambda: passes.get_concrete_function(*specs, inputs)).graph
     weights = {tuple(variable.shape) for variable in model.variables}
     size = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in found)
     walk = Walk(graph, [tensor.op for tensor in found], weights)
     return TracedStep(size, walk, [origin(tensor).op for tensor in found])
+
+
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """Afterwards Python and NumPy draw as if nothing had been drawn meanwhile.
+
+    Layers may draw while they are traced: Keras does, where a layer draws without a seed. Ranks
+    that have not traced would draw other numbers then.
+    """
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def slot_bytes(model: keras.Model) -> int:

@@ -77,8 +77,7 @@ def carriage(
     sums_halves = message.compressor == "fp16" and not message.is_rows
     halves = costs.halves if sums_halves else 0.0
     cores = slowdown * sent * (costs.per_byte(strategy) + halves)
-    longer = collectives.factor(strategy, message.aggregation, groups, machines.hosts(ranks))
-    busy = max(longer * sent * link.beta, cores) + inner
+    busy = max(sent * link.beta, cores) + inner
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec

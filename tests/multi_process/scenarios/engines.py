@@ -12,6 +12,7 @@ from tests.step.engines import DTYPES, given, of_replicas, results
 from tfdist.engines.current import current
 from tfdist.engines.replica_context import static_id
 from tfdist.step.exchange import all_reduce
+from tfdist.strategies.horovod import under_way
 from tfdist.strategies.multi_worker.doubling import sum_by_doubling
 
 
@@ -105,6 +106,33 @@ def parts_with_odd_numbers(here):
         lambda: here.strategy.run(lambda: current().all_gather_parts(tf.identity(own)))
     )
     return step().numpy().tobytes().hex()
+
+
+def exchanged_in_turn(here):
+    """Parts of sums and gathered parts where hardly any may be under way at a time."""
+    before, under_way._MOST_BYTES = under_way._MOST_BYTES, 8
+    engine = here.strategy.engine
+
+    def exchanged():
+        found = []
+        for number in range(6):
+            vector = tf.range(8.0) + 10.0 * number + here.rank
+            part = engine.reduce_scatter(vector)
+            found.append(engine.all_gather_parts(part))
+        return tf.stack(found)
+
+    try:
+        step = tf.function(lambda: here.strategy.run(exchanged), autograph=False)
+        found = step.get_concrete_function()
+        others = {o.name for one in found.graph.get_operations() for o in _waited_for(one)}
+        return {"sums": found().numpy().tolist(), "waits": len(others)}
+    finally:
+        under_way._MOST_BYTES = before
+
+
+def _waited_for(operation):
+    """The differences that must be there before an operation runs that does not use them."""
+    return [other for other in operation.control_inputs if other.type == "Sub"]
 
 
 def sums_of_sizes(here):

@@ -17,7 +17,7 @@ from tfdist.engines.halves import sum_of_rows, sums_of_halves
 from tfdist.engines.processes import Processes
 from tfdist.engines.replica_context import check_unconditional
 from tfdist.engines.words import from_words, to_words
-from tfdist.strategies.horovod.under_way import UnderWay
+from tfdist.strategies.horovod import under_way
 
 
 class HorovodEngine(Engine):
@@ -35,7 +35,7 @@ class HorovodEngine(Engine):
         self.processes = processes
         self._hvd = hvd
         self._operations: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        self._swaps: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        self._under_way = under_way.of_graphs()
         with tf.device("CPU:0"):  # keeps Horovod's operations in the graph
             self._zero = tf.Variable(0, trainable=False, name="zero")
             self._sink = tf.Variable(0.0, trainable=False, name="sink")
@@ -126,15 +126,20 @@ class HorovodEngine(Engine):
         """
         check_unconditional()
         words = to_words(tensor)
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        under_way = UnderWay() if graph is None else self._swaps.setdefault(graph, UnderWay())
-        with tf.control_dependencies(under_way.before(words)):
-            entered = self._entered(words, tf.size(words)[None])
-            total = self._hvd.allreduce(entered, op=self._hvd.Sum, **self._identity())
-        given = total - words  # in the memory of the sum, as nothing else uses it
+        if tf.executing_eagerly():
+            given = self._sum_of_words(words) - words
+        else:
+            before = under_way.of(self._under_way)
+            with tf.control_dependencies(before.before(words)):
+                total = self._sum_of_words(words)
+            given = total - words  # in the memory of the sum, as nothing else uses it
+            before.add(given)
         self._left(given)
-        under_way.add(given)
         return from_words(tf.reshape(given, tf.shape(words)), tensor)
+
+    def _sum_of_words(self, words: tf.Tensor) -> tf.Tensor:
+        entered = self._entered(words, tf.size(words)[None])
+        return self._hvd.allreduce(entered, op=self._hvd.Sum, **self._identity())
 
     def _in_order(self, own: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """What two ranks have, one after the other."""
