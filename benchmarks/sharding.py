@@ -100,7 +100,8 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
     text = (
         f"{model}, Adam, "
         f"{first['parameters'] / 1e6:.1f} M weights; {link}. Bytes per weight: the peak of a "
-        "rank's memory while it trains, above the process without a model. A step is an update. "
+        "rank's memory while it trains, above the process without a model. A step is an update; "
+        f"in each launch the median of {arguments.steps - 1}. "
         f"Medians of {arguments.rounds} launches, and of their ratios to the row without "
         "`sharding`. All ranks share this machine. "
         f"{machine.measured_with('TensorFlow', 'Keras', 'Horovod')}. "
