@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks import pages
 from benchmarks.common import machine, options, runner, tables
 from benchmarks.sharding_ranks import BATCH, CHAIN, MODELS, WORDS_BATCH
+from benchmarks.side_by_side.rig import LINKS
 from benchmarks.side_by_side.work import CONTEXT, WORKS
 from tfdist.options import SHARDINGS
 
@@ -56,7 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--rate", help="of the links of hosts, as 1gbit; default: over loopback, without a limit"
+        "--rate", choices=LINKS, help="of the links of hosts; default: loopback without a limit"
     )
     parser.add_argument(
         "--peers", default=".venv-peers", help="where `make peers` has installed PyTorch"
@@ -93,17 +94,20 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
     head += ["of None", "sent, MB per step", "ms per step", "of None"]
     link = "loopback without a limit"
     if arguments.rate:
-        link = f"each rank is a host, whose link carries {arguments.rate} in both directions"
+        carried = LINKS[arguments.rate].title
+        link = f"each rank is a host, whose link carries {carried} in both directions"
     model = f"{arguments.layers} Dense layers of {arguments.width} units"
     if arguments.model != CHAIN:
         model = f"A {WORKS[arguments.model].title}, {WORDS_BATCH} texts of {CONTEXT}"
+    launches = "One launch of each"
+    if arguments.rounds > 1:
+        launches = f"Medians of {arguments.rounds} launches, and of their ratios to `None`"
     text = (
         f"{model}, Adam, "
         f"{first['parameters'] / 1e6:.1f} M weights; {link}. Bytes per weight: the peak of a "
         "rank's memory while it trains, above the process without a model. A step is an update; "
         f"in each launch the median of {arguments.steps - 1}. "
-        f"Medians of {arguments.rounds} launches, and of their ratios to the row without "
-        "`sharding`. All ranks share this machine. "
+        f"{launches}. All ranks share this machine. "
         f"{machine.measured_with('TensorFlow', 'Keras', 'Horovod')}. "
         "Made by `make benchmark-sharding`."
     )

@@ -16,7 +16,9 @@ def test_each_system_is_compared_with_itself_without_sharding():
         ("pytorch", 2, 1, "none"): [_measured(0.1), _measured(0.1)],
         ("pytorch", 2, 1, "parameters"): [_measured(0.3), _measured(0.3)],
     }
-    arguments = argparse.Namespace(model=sharding.CHAIN, layers=1, width=2, rounds=2, rate=None)
+    arguments = argparse.Namespace(
+        model=sharding.CHAIN, layers=1, width=2, steps=5, rounds=2, rate=None
+    )
     rows = [line.split(" | ") for line in sharding.table(found, arguments).splitlines()[-4:]]
     assert [row[0].strip("| ") for row in rows] == ["`horovod`"] * 2 + ["PyTorch, Gloo"] * 2
     assert [row[3] for row in rows] == ["None", '"optimizer"', "DDP", "FSDP2"]
