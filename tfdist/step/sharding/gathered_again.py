@@ -134,9 +134,10 @@ def read(
         )
     call = next((call for call in reversed(trace.calls) if call.graph is trace.graph), None)
     with trace.graph.as_default():
+        found = None
         # Only until another layer's weights are there, so that there are those of two layers.
-        is_last = call is not None and trace.readers[-1:] == [call]
-        found = call.gathered(variable) if is_last else None
+        if call is not None and trace.readers[-1:] == [call]:
+            found = call.gathered(variable)
         if found is None:
             found = gather(variable, () if call is None else _last_but_one(trace, call))
         whole = link(variable, found)
