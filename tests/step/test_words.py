@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.engines.words import from_words, to_words
 from tfdist.strategies.horovod import under_way
 
-DTYPES = ("bool", "uint8", "int16", "float16", "bfloat16", "float32", "int64", "float64")
+DTYPES = ("uint8", "int16", "float16", "bfloat16", "float32", "int64", "float64")
 
 
 @pytest.mark.parametrize("is_known", [True, False])
