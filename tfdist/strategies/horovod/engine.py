@@ -129,11 +129,11 @@ class HorovodEngine(Engine):
         if tf.executing_eagerly():
             given = self._sum_of_words(words) - words
         else:
-            before = under_way.of(self._under_way)
-            with tf.control_dependencies(before.before(words)):
+            swaps = under_way.of(self._under_way)
+            with tf.control_dependencies(swaps.before(words)):
                 total = self._sum_of_words(words)
             given = total - words  # in the memory of the sum, as nothing else uses it
-            before.add(given)
+            swaps.add(given)
         self._left(given)
         return from_words(tf.reshape(given, tf.shape(words)), tensor)
 

@@ -14,7 +14,11 @@ _LEAST = 2
 
 
 class UnderWay:
-    """The operations of a graph, by name and in the order in which they are traced."""
+    """The operations of a graph, by name and in the order in which they are traced.
+
+    By name, as tensors would keep their graph in memory. What has an unknown size, as the rows of
+    sparse gradients, counts nothing.
+    """
 
     def __init__(self) -> None:
         self._sizes: collections.deque[int] = collections.deque()
