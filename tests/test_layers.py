@@ -10,7 +10,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Low to high: a package imports from its own line and from those above it in this list.
 LAYERS = (
-    "arguments limits environment control_groups structures checksum _versions validation testing",
+    "arguments limits environment control_groups structures checksum _versions validation testing "
+    "autotuning",
     "compression staleness cluster",
     "local",
     "compat",

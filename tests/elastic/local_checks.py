@@ -20,6 +20,7 @@ def main() -> None:
     import tensorflow as tf
 
     import tfdist
+    from tests import tuned_data
 
     strategy = tfdist.Strategy("auto", local=tfdist.DiLoCo(3))
     random = np.random.default_rng(0)
@@ -106,6 +107,11 @@ def main() -> None:
         with pytest.raises(ValueError, match="traces the step of the others without running it"):
             model.fit(x, y, **options)
 
+    def data_that_are_not_tuned() -> None:
+        with tuned_data.recorded() as found:
+            made().fit(x, y, **options)
+        assert set(found) == {False}
+
     def metrics_that_are_no_sums() -> None:
         class Largest(keras.metrics.Metric):
             def __init__(self, aggregation):
@@ -137,6 +143,7 @@ def main() -> None:
         frozen_models,
         models_that_are_freed,
         steps_that_are_not_traced,
+        data_that_are_not_tuned,
         metrics_that_are_no_sums,
     ]
     {check.__name__: check for check in checks}[sys.argv[1]]()

@@ -35,6 +35,12 @@ def test_global_batches_are_those_of_one_device(found, name):
     trained(of(found, name), OneDevice().train(1), extra_iterations=0 if known else 1)
 
 
+@scenario(data.untuned, PAIRS)
+def test_tensorflow_does_not_tune_what_is_read(found):
+    for rank in found:
+        assert all(set(values) == {False} for values in rank.values())
+
+
 @scenario(data.short_of_memory, PAIRS)
 def test_a_rank_that_looks_into_its_memory_trains_as_the_others(found):
     trained(found, OneDevice().train(1), extra_iterations=0)

@@ -13,6 +13,7 @@ import functools
 
 from tfdist.compat import (
     data,
+    device_data,
     gradients,
     initial_values,
     operations,
@@ -294,6 +295,7 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, gradients, initial_values, operations, optimizers, own_copies, parts, philox)
-    for topic in (*topics, random_numbers, servers, stored_rows, together, variables):
+    topics = (data, device_data, gradients, initial_values, operations, optimizers, own_copies)
+    others = (parts, philox, random_numbers, servers, stored_rows, together, variables)
+    for topic in (*topics, *others):
         topic.install()

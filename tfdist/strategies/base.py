@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.autotuning import without_autotuning
 from tfdist.balance import whole_batches
 from tfdist.balance.callback import Balance
 from tfdist.callbacks.drift import Drift
@@ -267,15 +268,14 @@ class SynchronousStrategy(ApartStrategy):
             ValueError: when `dataset` is known to be empty.
         """
         check_not_empty(dataset)
-        replicas = self.num_replicas_in_sync
+        dataset = without_autotuning(dataset)
+        replicas, distribute = self.num_replicas_in_sync, super().distribute_datasets_from_function
         if self._reads_whole_batches:
             whole = self._whole_batches(dataset, shards.mapped)
-            distributed = super().distribute_datasets_from_function(
-                lambda _: whole, options or whole_batches.on_host()
-            )
+            distributed = distribute(lambda _: whole, options or whole_batches.on_host())
         elif replicas > 1 and batches.has_sparse_tensors(dataset.element_spec):
             parts = shards.of_global_batches(dataset, 0, replicas, replicas)
-            distributed = super().distribute_datasets_from_function(lambda _: parts, options)
+            distributed = distribute(lambda _: parts, options)
         else:
             distributed = super().experimental_distribute_dataset(dataset, options)
         self._batch_specs[distributed] = dataset.element_spec
@@ -290,7 +290,7 @@ class SynchronousStrategy(ApartStrategy):
         def recorded(context: tf.distribute.InputContext) -> tf.data.Dataset:
             dataset = dataset_fn(context)
             specs.append(dataset.element_spec)
-            return dataset
+            return without_autotuning(dataset)
 
         distributed = super().distribute_datasets_from_function(recorded, options)
         self._batch_specs[distributed] = specs[0]

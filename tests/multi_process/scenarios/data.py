@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests import tuned_data
 from tests.log_messages import log_messages
 from tests.multi_process.reference import BATCH, BATCHES, ROWS, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, floats, linear, restart, state
@@ -95,6 +96,15 @@ def global_batches(here):
         model = here.model()
         history = floats(model.fit(**make(), shuffle=False, verbose=0).history)
         found[name] = {"history": history, "state": state(model)}
+    return found
+
+
+def untuned(here):
+    """`options.autotune.enabled` of all data sets that an epoch reads, for every kind of input."""
+    found = {}
+    for name, make in INPUTS.items():
+        with tuned_data.recorded() as found[name]:
+            here.model().fit(**make(), shuffle=False, verbose=0)
     return found
 
 
