@@ -28,9 +28,11 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         RuntimeError: when a rank fails or takes too long; the message has what it has printed.
     """
     steps = {rate: plan.timed_steps(name, rate, arguments.steps) for rate in arguments.rates}
-    # The first round counts nowhere: in it much happens for the first time.
+    # The first round counts nowhere: in it much happens for the first time. Nor does the first half
+    # of each link: until then TCP and the processes' questions to each other have met the new link.
     phases = [Phase(UNLIMITED, plan.every(name))]
-    phases += [Phase(rate, count) for rate, count in steps.items() if count]
+    for rate, count in steps.items():
+        phases += [Phase(rate, count)] * (2 if count else 0)
     links: list[list[float]] = []
     with rig(plan.HOSTS) as hosts:
         place = (plan.WORK, plan.BATCH, hosts, phases)
@@ -44,18 +46,18 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def summed(
     reports: Sequence[Report], phases: Sequence[Phase], links: Sequence[list[float]]
 ) -> dict[str, Any]:
-    """The mean of the steps of all hosts on each link but the first.
+    """The mean of the steps of all hosts on each link but the first, in the second of its phases.
 
     It is no median: an exchange in one step of many counts with all that it takes. And it is not
     the slowest host in each step: between two exchanges the hosts do not wait for each other.
 
     Args:
         reports: of all hosts.
-        phases: the first one does not count.
+        phases: the first one does not count, and then there are two of each link.
         links: the measured speeds of the links in each phase.
     """
     found: dict[str, Any] = {}
-    for number, phase in list(enumerate(phases))[1:]:
+    for number, phase in list(enumerate(phases))[2::2]:
         of_hosts = [report["phases"][number] for report in reports]
         found[phase.rate] = {
             "seconds": statistics.mean(statistics.mean(host["seconds"]) for host in of_hosts),

@@ -17,6 +17,9 @@ _DELAY = pathlib.Path(__file__).with_name("delay.py")
 
 # How much of what a host sends after a pause passes at once; `tc` writes 1024 bytes as 1kb.
 BURST = "256kb"
+# How fast TCP sends, whatever this machine's own choice is. BBR would remember for ten seconds how
+# soon answers came before a link was delayed.
+_CONGESTION = "echo cubic > /proc/sys/net/ipv4/tcp_congestion_control"
 
 
 class Host:
@@ -110,6 +113,7 @@ def hosts(count: int, rate: str | None = None, burst: str = BURST) -> Iterator[l
             _run("ip", "-n", host.name, "address", "add", f"{host.address}/24", "dev", "eth0")
             _run("ip", "-n", host.name, "link", "set", "eth0", "up")
             _run("ip", "-n", host.name, "link", "set", "lo", "up")
+            _run("ip", "netns", "exec", host.name, "sh", "-c", _CONGESTION)
             host.limit(rate, burst)
             _names_itself(host)
         yield made
