@@ -31,7 +31,7 @@ _LOCAL_SGD = {"name": "LocalSGD", "steps": STEPS}
 _STREAMING = {"name": "DiLoCo", "steps": STEPS, "fragments": 4, "overlap": 6}
 _LONGER = {"name": "LocalSGD", "steps": 64}
 # An exchange may take nearly as long as the steps until the next one.
-_LONGER_STREAMING = {"name": "DiLoCo", "steps": 64, "fragments": 2, "overlap": 31}
+_LONGER_STREAMING = {"name": "DiLoCo", "steps": 128, "fragments": 2, "overlap": 63}
 _EARLY = {"name": "LocalSGD", "steps": 16, "after": 96}
 _HALFWAY = {"name": "LocalSGD", "steps": 8, "after": 160}
 
@@ -49,9 +49,11 @@ CHOICES = {
     DILOCO: Choice("DiLoCo, H = 32", {"name": "DiLoCo", "steps": STEPS}),
     "streaming-bits": Choice("DiLoCo, H = 32, streaming, 4 bits", _STREAMING, _FOUR_BITS),
     "streaming-powersgd": Choice("DiLoCo, H = 32, streaming, PowerSGD", _STREAMING, _POWERSGD),
-    "streaming64-bits": Choice("DiLoCo, H = 64, streaming, 4 bits", _LONGER_STREAMING, _FOUR_BITS),
-    "streaming64-powersgd": Choice(
-        "DiLoCo, H = 64, streaming, PowerSGD", _LONGER_STREAMING, _POWERSGD
+    "streaming128-bits": Choice(
+        "DiLoCo, H = 128, streaming, 4 bits", _LONGER_STREAMING, _FOUR_BITS
+    ),
+    "streaming128-powersgd": Choice(
+        "DiLoCo, H = 128, streaming, PowerSGD", _LONGER_STREAMING, _POWERSGD
     ),
 }
 POST_LOCAL = [key for key, choice in CHOICES.items() if (choice.local or {}).get("after")]

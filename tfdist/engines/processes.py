@@ -133,7 +133,7 @@ class Processes(abc.ABC):
                 f"{', '.join(map(self.name, lost)) or 'another rank'}: it has ended, gives no sign "
                 "of life, or does something else than this one. Look at what it printed last, and "
                 "start the job again (with keras.callbacks.BackupAndRestore it goes on from its "
-                "last backup)."
+                f"last backup).{self.advice(error)}"
             ) from error
 
     @property
@@ -160,6 +160,10 @@ class Processes(abc.ABC):
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
         """The lost ranks that `error` names, if any; None if no process was lost."""
         return None
+
+    def advice(self, error: tf.errors.OpError) -> str:
+        """What else there is to do about a loss, to end its message with; "" if nothing."""
+        return ""
 
     def all_gather(self, row: Sequence[int]) -> np.ndarray:
         """Every process' `row` of integers.

@@ -131,6 +131,10 @@ _SIGNS_OF_LOSS = (
     "heartbeats",
     "Socket closed",
 )
+_LATE = (
+    " If that rank is alive, its link is so slow, or so full, that its sign of life came too late: "
+    "give the strategy more seconds, with `heartbeat_timeout`."
+)
 
 
 class _Workers(Processes):
@@ -168,6 +172,10 @@ class _Workers(Processes):
         named = re.findall(r"/job:(\w+)/replica:\d+/task:(\d+)", unhealthy or error.message)
         return sorted({self._rank(job, int(task)) for job, task in named} - {self.rank})
 
+    def advice(self, error: tf.errors.OpError) -> str:
+        """To wait longer, where only a sign of life is missing."""
+        return _LATE if "heartbeat" in error.message.lower() else ""
+
     def _rank(self, job: str, task: int) -> int:
         if job == "ps":  # what TensorFlow knows reducers as
             return self.size + task
@@ -203,6 +211,10 @@ class _Aside(Processes):
     def lost(self, error: tf.errors.OpError) -> list[int] | None:
         """As for the workers."""
         return self._workers.lost(error)
+
+    def advice(self, error: tf.errors.OpError) -> str:
+        """As for the workers."""
+        return self._workers.advice(error)
 
     def name(self, rank: int) -> str:
         """As for the workers."""
