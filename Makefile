@@ -189,7 +189,7 @@ soak: horovod ## what a long elastic job uses after many deaths and joins; half 
 	$(BIN)/python -m benchmarks.soak --update
 
 # Interrupted, it goes on with the jobs that are missing; FRESH=1 measures all of them anew.
-benchmark-local-steps: peers ## local steps on slow links: time, bytes, loss; 40 minutes; needs root
+benchmark-local-steps: peers ## local steps on slow links: time, bytes, loss; 90 minutes; needs root
 	$(BIN)/python -m benchmarks.local_steps --update --plot --peers $(PEERS) \
 	  $(if $(FRESH),--fresh) $(BENCH_OPTIONS)
 

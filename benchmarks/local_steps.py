@@ -13,7 +13,7 @@ limited speed. What is measured has three parts, which can run alone.
 Each job is kept in out/local_steps.json when it ends. The next run goes on with the jobs that are
 missing, and all tables are made of the jobs that are there. Namespaces need root.
 
-    python -m benchmarks.local_steps --update --plot    # 40 minutes on an idle machine, two cores
+    python -m benchmarks.local_steps --update --plot    # 90 minutes on an idle machine, two cores
     python -m benchmarks.local_steps --update --plot --rounds 5   # and three more rounds of steps
     python -m benchmarks.local_steps --parts step_time --minutes 20   # begins no job after that
     python -m benchmarks.local_steps --parts loss --tasks digits --seeds 1 --kept /tmp/digits.json
@@ -69,6 +69,7 @@ def main() -> int:
     if reason := network.reason_against():
         sys.exit(f"The hosts cannot be made: {reason}")
     settings = {name: getattr(arguments, name) for name in SETTINGS}
+    settings["method"] = step_time.METHOD
     kept: Kept[plan.Job] = Kept(arguments.kept, settings, ("TensorFlow", "Keras"), arguments.fresh)
 
     def measure(job: plan.Job) -> dict[str, Any]:

@@ -10,8 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 # Low to high: a package imports from its own line and from those above it in this list.
 LAYERS = (
-    "arguments limits environment control_groups structures checksum _versions validation testing "
-    "autotuning",
+    "arguments limits environment control_groups structures checksum _versions validation testing",
     "compression staleness cluster",
     "local",
     "compat",

@@ -101,18 +101,14 @@ class Rig:
         self.interface = interface
         self.reason = reason
         self._delay = contextlib.ExitStack()
-        self._rate = ""
 
     def rates(self, wanted: Sequence[str]) -> list[str]:
         """The wanted rates that these hosts' links can have."""
         return [UNLIMITED] if self.reason else list(wanted)
 
     def limit(self, rate: str) -> None:
-        """Sets the speed of all links, and their delay; links that have them stay as they are."""
-        if rate == self._rate:
-            return
+        """Sets the speed of all links, and their delay."""
         self.close()
-        self._rate = rate
         for host in self.hosts:
             host.limit(None if rate == UNLIMITED else rate.partition("+")[0])
         if LINKS[rate].delay:

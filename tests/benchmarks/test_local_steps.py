@@ -72,15 +72,15 @@ def test_at_least_one_round_is_timed():
     assert plan.timed_steps(plan.own(BACKEND, CODED), "100mbit", 3) == 32
 
 
-def test_the_steps_of_all_hosts_count_in_the_second_phase_of_a_link():
+def test_the_steps_of_all_hosts_count_in_the_second_half_of_a_link():
     def report_of(*seconds: float):
-        timed = [{"seconds": [9.0], "bytes": 9}] * 2
-        timed.append({"seconds": list(seconds), "bytes": 100})
+        timed = [{"seconds": [9.0], "bytes": 9}]
+        timed.append({"seconds": [8.0, 9.0, *seconds], "bytes": 100})
         return {"phases": timed, "versions": {"keras": "3"}, "parameters": 10}
 
-    phases = [Phase("unlimited", 1), Phase("100mbit", 2), Phase("100mbit", 2)]
+    phases = [Phase("unlimited", 1), Phase("100mbit", 4)]
     reports = [report_of(1.0, 3.0), report_of(2.0, 6.0)]
-    found = step_time.summed(reports, phases, [[1.0] * 2] * 2 + [[12.4e6, 12.3e6]])
+    found = step_time.summed(reports, phases, [[1.0] * 2, [12.4e6, 12.3e6]])
     # Not 4.0, which is the mean of the slowest in each step.
     timed = {"seconds": 3.0, "bytes": 100, "links": [12400000, 12300000]}
     assert found == {"rates": {"100mbit": timed}, "versions": {"keras": "3"}, "parameters": 10}

@@ -8,8 +8,7 @@ import tensorflow as tf
 import tfdist
 from tests.devices import DEVICES
 from tests.tuned_data import recorded
-from tfdist.parameter_server.data.distributed_data import DistributedData
-from tfdist.parameter_server.data.pipelines import OwnPipelines, SerializedDataset
+from tfdist.compat.tuning import without_tuning
 
 X = np.ones((10, 2), "float32")
 Y = np.ones((10, 1), "float32")
@@ -25,13 +24,20 @@ def pairs():
 
 
 def ragged():
-    return pairs().map(lambda x, y: (tf.sparse.from_dense(x), y))
+    return pairs().map(lambda x, y: (tf.sparse.from_dense(x), y), num_parallel_calls=1)
 
 
-def tuned(dataset):
-    options = tf.data.Options()
-    options.autotune.enabled = True
-    return dataset.with_options(options)
+def with_options(dataset, **options):
+    """`dataset` with options by their paths."""
+    made = tf.data.Options()
+    for path, value in options.items():
+        kind, name = path.split("__")
+        setattr(getattr(made, kind), name, value)
+    return dataset.with_options(made)
+
+
+def counted():
+    return pairs().map(lambda x, y: (x + 1, y))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -56,23 +62,50 @@ def test_own_loops_read_what_is_not_tuned(make):
     assert found == [False] * 6  # one for the host and one for each device
 
 
-def test_who_asks_for_tuning_gets_it():
+@pytest.mark.parametrize("asked", [{"enabled": True}, {"cpu_budget": 2}, {"ram_budget": 10**9}])
+def test_who_asks_for_tuning_gets_it(asked):
     strategy = STRATEGIES["two devices"]()
+    data = with_options(pairs(), **{f"autotune__{name}": value for name, value in asked.items()})
     with recorded() as found:
-        next(iter(strategy.experimental_distribute_dataset(tuned(pairs()))))
-    assert found == [True, False, False]  # a device's data set has nothing to tune
+        next(iter(strategy.experimental_distribute_dataset(data)))
+    # A device's data set has nothing to tune.
+    assert found == [asked.get("enabled"), False, False]
 
 
-def test_the_chief_of_parameter_servers_reads_what_is_not_tuned():
-    with recorded() as found:
-        next(iter(DistributedData(pairs(), lambda: None, None)))
-    assert found == [False]
+DATA = {
+    "a plain map, which tuning makes parallel": (counted, None),
+    "below others": (lambda: counted().unbatch().batch(2).prefetch(1), None),
+    "in one of several": (lambda: pairs().concatenate(counted()), None),
+    "a map that says how parallel it is": (
+        lambda: pairs().map(lambda x, y: (x, y), num_parallel_calls=tf.data.AUTOTUNE),
+        False,
+    ),
+    "not made parallel": (
+        lambda: with_options(counted(), experimental_optimization__map_parallelization=False),
+        False,
+    ),
+    "not optimized": (
+        lambda: with_options(
+            counted(), experimental_optimization__apply_default_optimizations=False
+        ),
+        False,
+    ),
+    "unknown": (
+        lambda: tf.data.experimental.from_variant(
+            tf.data.experimental.to_variant(counted()), counted().element_spec
+        ),
+        None,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: SerializedDataset(pairs(), 2), lambda: OwnPipelines(lambda _: pairs(), 2)]
-)
-def test_workers_of_parameter_servers_read_what_is_not_tuned(make):
-    with recorded() as found:
-        make().open(0, 0, 0, 1)
-    assert found == [False]
+@pytest.mark.parametrize("kind", DATA)
+def test_tuning_stays_where_it_makes_a_map_parallel(kind):
+    make, expected = DATA[kind]
+    assert without_tuning(make()).options().autotune.enabled is expected
+
+
+@pytest.mark.parametrize("make", [pairs, counted])
+def test_batches_are_the_same(make):
+    expected = [x.numpy().tolist() for x, _ in make()]
+    assert [x.numpy().tolist() for x, _ in without_tuning(make())] == expected

@@ -78,9 +78,12 @@ def reason_against() -> str:
     name = f"{_PREFIX}{os.getpid()}-try"
     try:
         _run("ip", "netns", "add", name)
-        _run("ip", "netns", "del", name)
+        try:
+            _run("ip", "netns", "exec", name, "sh", "-c", _CONGESTION)
+        finally:
+            _run("ip", "netns", "del", name)
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"network namespaces need root and the program ip: {error}"
+        return f"network namespaces need root, the program ip and TCP's CUBIC: {error}"
     return ""
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfdist.compat.tuning import without_tuning
 from tfdist.structures import Structure
 
 
@@ -32,7 +33,7 @@ def dataset_of(
         local_replicas: the number of replicas in this process.
         map_batches: maps a data set by a function of a batch; called once with both.
     """
-    whole = map_batches(dataset, WholeBatch)
+    whole = map_batches(without_tuning(dataset), WholeBatch)
     if local_replicas > 1:
         whole = whole.flat_map(
             lambda batch: tf.data.Dataset.from_tensors(batch).repeat(local_replicas)

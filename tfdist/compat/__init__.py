@@ -13,7 +13,6 @@ import functools
 
 from tfdist.compat import (
     data,
-    device_data,
     gradients,
     initial_values,
     operations,
@@ -25,6 +24,7 @@ from tfdist.compat import (
     servers,
     stored_rows,
     together,
+    tuning,
     variables,
 )
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
@@ -295,7 +295,6 @@ __all__ = [
 def install() -> None:
     """Installs the wrappers without hooks, once per process; raises if an attribute is missing."""
     check_overrides()
-    topics = (data, device_data, gradients, initial_values, operations, optimizers, own_copies)
-    others = (parts, philox, random_numbers, servers, stored_rows, together, variables)
-    for topic in (*topics, *others):
+    topics = (data, gradients, initial_values, operations, optimizers, own_copies, parts, philox)
+    for topic in (*topics, random_numbers, servers, stored_rows, together, tuning, variables):
         topic.install()

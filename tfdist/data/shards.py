@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.tuning import without_tuning
 from tfdist.data import batches
 from tfdist.step.weighting import batch_size
 from tfdist.structures import Structure
@@ -47,6 +48,7 @@ def of_global_batches(
         map_batches: maps a data set by a function of a batch; called once with both.
     """
     is_tuple = _is_plain_tuple(dataset.element_spec)
+    dataset = without_tuning(dataset)
 
     def part_of(batch: Structure, index: int = 0) -> Structure:
         size = batch_size(batch)
@@ -80,7 +82,7 @@ def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
     Empty batches have no samples, and so the weight 0. A process whose own data end before the data
     of other processes goes on with empty batches.
     """
-    own = int(dataset.cardinality())
+    dataset, own = without_tuning(dataset), int(dataset.cardinality())
     if length in (own, tf.data.UNKNOWN_CARDINALITY):
         return dataset
     empty = tf.data.Dataset.from_tensors(_empty(dataset.element_spec))

@@ -12,10 +12,10 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.autotuning import without_autotuning
 from tfdist.balance import whole_batches
 from tfdist.balance.callback import Balance
 from tfdist.callbacks.drift import Drift
+from tfdist.compat.tuning import without_tuning
 from tfdist.data import batches, shards
 from tfdist.engines.contract import Engine
 from tfdist.engines.current import alone
@@ -268,7 +268,6 @@ class SynchronousStrategy(ApartStrategy):
             ValueError: when `dataset` is known to be empty.
         """
         check_not_empty(dataset)
-        dataset = without_autotuning(dataset)
         replicas, distribute = self.num_replicas_in_sync, super().distribute_datasets_from_function
         if self._reads_whole_batches:
             whole = self._whole_batches(dataset, shards.mapped)
@@ -277,7 +276,8 @@ class SynchronousStrategy(ApartStrategy):
             parts = shards.of_global_batches(dataset, 0, replicas, replicas)
             distributed = distribute(lambda _: parts, options)
         else:
-            distributed = super().experimental_distribute_dataset(dataset, options)
+            untuned = without_tuning(dataset)
+            distributed = super().experimental_distribute_dataset(untuned, options)
         self._batch_specs[distributed] = dataset.element_spec
         return distributed
 
@@ -290,7 +290,7 @@ class SynchronousStrategy(ApartStrategy):
         def recorded(context: tf.distribute.InputContext) -> tf.data.Dataset:
             dataset = dataset_fn(context)
             specs.append(dataset.element_spec)
-            return without_autotuning(dataset)
+            return without_tuning(dataset)
 
         distributed = super().distribute_datasets_from_function(recorded, options)
         self._batch_specs[distributed] = specs[0]

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.autotuning import without_autotuning
 from tfdist.balance.balancer import Balancer
 from tfdist.checksum import checksum
 from tfdist.elastic import metrics
@@ -115,7 +114,6 @@ class ElasticStrategy(ElasticLocalStrategy):
     ) -> Any:
         # All ranks read the same whole batches, so they need not ask each other for the end.
         self.extended.experimental_enable_get_next_as_optional = False
-        data = without_autotuning(data)
         distributed = tf.distribute.Strategy.distribute_datasets_from_function(
             self, lambda _: data, options
         )

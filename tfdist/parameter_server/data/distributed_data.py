@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfdist.autotuning import without_autotuning
 from tfdist.parameter_server.contracts import ChiefStrategy
 from tfdist.parameter_server.data.chief_source import ChiefSource
 from tfdist.parameter_server.data.parts_source import PartsSource
@@ -127,7 +126,7 @@ class DataIterator:
 def _opened(dataset: tf.data.Dataset) -> Iterator[Structure]:
     """An iterator over the batches, in the chief."""
     try:
-        return iter(without_autotuning(dataset))
+        return iter(dataset)
     except tf.errors.InvalidArgumentError as error:
         if "unknown device" not in str(error):
             raise

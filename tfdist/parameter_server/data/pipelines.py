@@ -9,7 +9,6 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.autotuning import without_autotuning
 from tfdist.data import seeds
 from tfdist.parameter_server.data.pipeline_graph import PipelineGraph
 from tfdist.structures import Structure
@@ -36,7 +35,7 @@ class SerializedDataset:
         self.following = tf.function(_following, reduce_retracing=True, autograph=False)
         self.next = tf.function(_next, reduce_retracing=True, autograph=False)
         self._spec = dataset.element_spec
-        self._graph = PipelineGraph(without_autotuning(dataset))
+        self._graph = PipelineGraph(dataset)
         exactly = self._graph.is_counted_exactly
         self._batches = int(dataset.cardinality() if exactly else compat.counted_by_keras(dataset))
         self._sent: dict[int, tf.Tensor] = {}
@@ -101,8 +100,7 @@ class OwnPipelines:
             with tf.device(None):
                 function = tf.function(lambda: self._seeded(shard))
                 self._made[shard] = function.get_concrete_function()
-        copy = self._copies.in_pass(worker, shard, number, self._made[shard])
-        return iter(without_autotuning(copy).skip(skip))
+        return iter(self._copies.in_pass(worker, shard, number, self._made[shard]).skip(skip))
 
     def _seeded(self, shard: int) -> tf.data.Dataset:
         """A shard, in the same order on any worker. Called while a function is traced."""

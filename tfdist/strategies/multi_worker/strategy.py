@@ -132,8 +132,8 @@ _SIGNS_OF_LOSS = (
     "Socket closed",
 )
 _LATE = (
-    " If that rank is alive, its link is so slow, or so full, that its sign of life came too late: "
-    "give the strategy more seconds, with `heartbeat_timeout`."
+    " If no rank has ended, a link was too slow or too full for a heartbeat: give the strategy a "
+    "larger `heartbeat_timeout`."
 )
 
 
