@@ -41,7 +41,12 @@ def with_quartiles(values: Sequence[float], style: str) -> str:
 
 
 def with_range(values: Sequence[float], style: str) -> str:
-    """The median, and in brackets the lowest and the highest; arguments as above."""
+    """The median, and in brackets the lowest and the highest, if there are several values.
+
+    Arguments as above.
+    """
+    if len(values) == 1:
+        return f"{values[0]:{style}}"
     return _spread(statistics.median(values), min(values), max(values), style)
 
 

@@ -34,6 +34,7 @@ def test_without_rows_there_is_no_table():
 def test_figures_stand_before_their_spread():
     values = [1.0, 2.0, 3.0, 4.0, 50.0]
     assert tables.with_range(values, ".1f") == "3.0 (1.0–50.0)"
+    assert tables.with_range(values[:1], ".1f") == f"{values[0]:.1f}"
     assert tables.with_quartiles(values, ".1f") == "3.0 (1.5–27.0)"
     assert tables.with_quartiles([2.0], ".2f") == "2.00"
 
