@@ -23,6 +23,13 @@ class OneOfTwo(Processes):
     def lost(self, error):
         return [1]
 
+    @property
+    def aside(self):
+        return self
+
+    def _sum(self, value):
+        return value
+
 
 def message_of(error):
     with pytest.raises(ConnectionError) as raised, OneOfTwo(0, 2).naming_lost_ranks():
