@@ -100,11 +100,13 @@ def global_batches(here):
 
 
 def untuned(here):
-    """`options.autotune.enabled` of all data sets that an epoch reads, for every kind of input."""
+    """`options.autotune.enabled` of all data sets that an epoch reads, by the kind of input."""
     found = {}
     for name, make in INPUTS.items():
         with tuned_data.recorded() as found[name]:
             here.model().fit(**make(), shuffle=False, verbose=0)
+    with tuned_data.recorded() as found["own shards"]:
+        here.model().fit(_distributed(here, SHARDS["known lengths"]), verbose=0)
     return found
 
 
