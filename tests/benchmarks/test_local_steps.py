@@ -144,15 +144,15 @@ def test_only_what_sends_200_times_fewer_bytes_counts_for_its_goal():
     jobs = [trained(SYNCHRONOUS, 2.0, 10**6), trained(CODED, 2.05, 5000)]
     jobs += [trained(POWERSGD, 2.07, 4000), trained(DENSE, 2.0, 5001)]
     row = goal_rows(*jobs)["the same, with 200 × fewer bytes"]
-    assert row == ["H = 32, 4 bits", "≤ 1.03", "1.025 (1.025–1.025)", "1.025", "yes"]
+    assert row == ["H = 32, 4 bits", "≤ 1.03", "1.025", "1.025", "yes"]
 
 
 def test_the_page_has_a_table_of_each_part_that_ran():
     assert report.page(Found([]), BACKEND, SETTINGS).count("\n|---") == 0
     jobs = [stepped("keras", 0.05), stepped(plan.own(BACKEND, DENSE), 0.1)]
     one = report.page(Found(jobs), BACKEND, SETTINGS)
-    assert "| 100 Mbit/s | H = 32 | 2.000 | 100.0 (100.0–100.0) | 2.000 (2.000–2.000) |" in one
-    assert "| 100 Mbit/s | one device | 2.000 | 50.0 (50.0–50.0) | 1.000" in one
+    assert "| 100 Mbit/s | H = 32 | 2.000 | 100.0 | 2.000 |" in one
+    assert "| 100 Mbit/s | one device | 2.000 | 50.0 | 1.000" in one
     jobs += [stepped("torch", 0.04), stepped("post_local_sgd", 0.12)]
     jobs += [trained(SYNCHRONOUS, 2.0, 10**6), trained(CODED, 2.05, 5000)]
     page = report.page(Found(jobs), BACKEND, SETTINGS)
@@ -160,5 +160,5 @@ def test_the_page_has_a_table_of_each_part_that_ran():
     ratio, ours, theirs = (cell.split()[0] for cell in peer[0].strip("| ").split(" | ")[5:])
     assert (ratio, ours, theirs) == ("1.200", "50.0", "80.0")
     assert "torch 2." in page and "after 20 updates of 32 samples" in page
-    assert "| char_lm | H = 32, 4 bits | 0.01 | 200.0 × | 2.0500 (2.0500–2.0500) | 1.025" in page
+    assert "| char_lm | H = 32, 4 bits | 0.01 | 200.0 × | 2.0500 | 1.025" in page
     assert page.count("\n|---") == 4

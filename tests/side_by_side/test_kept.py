@@ -11,7 +11,7 @@ from benchmarks.side_by_side.results import Results
 from benchmarks.side_by_side.systems import SYSTEMS
 from tests.side_by_side import reading
 
-STORED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))
+STORED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("side_by_side-*.json"))
 # Of a launch without its steps, and of a step: seconds or a loss.
 LAUNCH_BYTES, STEP_BYTES = 600, 12
 

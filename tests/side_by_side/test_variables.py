@@ -22,9 +22,7 @@ def run_of(system: str, count: int, milliseconds: float, number: int = 0):
 FLOORS = [run_of("keras", 10, 20), run_of("keras", 1000, 60)]
 
 
-@pytest.mark.parametrize(
-    "milliseconds, said", [(164, "1.04 (1.04–1.04) | ≤ 1.1 | yes"), (200, "no")]
-)
+@pytest.mark.parametrize("milliseconds, said", [(164, "1.04 | ≤ 1.1 | yes"), (200, "no")])
 def test_what_a_step_adds_is_compared_not_the_step(milliseconds, said):
     runs = [
         *FLOORS,
@@ -48,7 +46,7 @@ def test_a_late_update_of_one_device_is_told_apart_from_the_exchange():
     runs += [run_of("horovod", 10, 61), run_of("horovod", 1000, 115)]
     *_, text, _, _, _, row = variables.section(groups(runs))
     assert "adds 1.0 ms with 10 variables and 15.0 ms with 1000" in text
-    assert "| 40.0 | 40.0 | 1.00 (1.00–1.00) | ≤ 1.1 | yes |" in row
+    assert "| 40.0 | 40.0 | 1.00 | ≤ 1.1 | yes |" in row
 
 
 def test_the_late_update_waits_for_all_gradients():
