@@ -82,7 +82,7 @@ def padded(dataset: tf.data.Dataset, length: int) -> tf.data.Dataset:
     Empty batches have no samples, and so the weight 0. A process whose own data end before the data
     of other processes goes on with empty batches.
     """
-    dataset, own = without_tuning(dataset), int(dataset.cardinality())
+    own = int(dataset.cardinality())
     if length in (own, tf.data.UNKNOWN_CARDINALITY):
         return dataset
     empty = tf.data.Dataset.from_tensors(_empty(dataset.element_spec))
