@@ -39,7 +39,7 @@ SYSTEMS = {
 
 
 def scope_of(system: System) -> AbstractContextManager[Any]:
-    """The scope of the system's strategy, on virtual devices."""
+    """The scope of the system's strategy, if it has one, on virtual devices."""
     import tensorflow as tf
 
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -50,11 +50,8 @@ def scope_of(system: System) -> AbstractContextManager[Any]:
         import tfdist
 
         return tfdist.MirroredStrategy(devices).scope()
-    return tf.distribute.MirroredStrategy(devices).scope() if system.package else no_scope()
-
-
-def no_scope() -> AbstractContextManager[None]:
-    """No strategy."""
+    if system.package == "tf.distribute":
+        return tf.distribute.MirroredStrategy(devices).scope()
     return contextlib.nullcontext()
 
 

@@ -268,7 +268,8 @@ class SynchronousStrategy(ApartStrategy):
             ValueError: when `dataset` is known to be empty.
         """
         check_not_empty(dataset)
-        replicas, distribute = self.num_replicas_in_sync, super().distribute_datasets_from_function
+        replicas = self.num_replicas_in_sync
+        distribute = super().distribute_datasets_from_function
         if self._reads_whole_batches:
             whole = self._whole_batches(dataset, shards.mapped)
             distributed = distribute(lambda _: whole, options or whole_batches.on_host())
@@ -276,8 +277,7 @@ class SynchronousStrategy(ApartStrategy):
             parts = shards.of_global_batches(dataset, 0, replicas, replicas)
             distributed = distribute(lambda _: parts, options)
         else:
-            untuned = without_tuning(dataset)
-            distributed = super().experimental_distribute_dataset(untuned, options)
+            distributed = super().experimental_distribute_dataset(without_tuning(dataset), options)
         self._batch_specs[distributed] = dataset.element_spec
         return distributed
 
