@@ -63,7 +63,7 @@ help: ## list the targets
 train: $(INSTALLED) ## train a classifier of handwritten digits on 2 replicas; results in out/digits
 	$(BIN)/python examples/digits.py --strategy mirrored --devices 2 --out out/digits
 
-check: lint ## what to run after every change: lint, pure tests, a sample of the others; 5 minutes
+check: lint ## what to run after every change: lint, pure tests, a sample of the others; 2 to 5 minutes
 	$(PYTEST) -q --tier pure -n 2
 	@$(BIN)/python -c 'import horovod' 2>/dev/null || \
 	  echo "Horovod is not installed here (make horovod), so its job is left out"
@@ -236,7 +236,7 @@ integrations: horovod ## train with KerasHub, KerasTuner, MLflow, W&B, Ray and S
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  $$(.venv-integrations/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
 	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check \
-	  keras-hub keras-tuner mlflow wandb ray
+	  keras-hub keras-tuner mlflow wandb 'ray[train]'
 	$(PYTEST) -v -rs tests/integrations $(ALL)
 
 wheel: $(INSTALLED) ## build the wheel, and check what it installs; in dist

@@ -1,10 +1,11 @@
 """Starts a training script on a Ray cluster, as it is: one process for each worker.
 
-    python ray_train.py --workers 2 --restarts 3 train.py --epochs 10
+    python examples/ray_train.py --workers 2 --restarts 3 train.py --epochs 10
 
-With docs/other_packages.md. Needs `pip install ray`. The script makes `tfdist.Strategy("auto")`, as
-Ray sets TF_CONFIG. Where Ray starts the workers again, a `BackupAndRestore` callback of the script
-goes on from its last backup; all machines must see the folder of the backup.
+With docs/other_packages.md. Needs `pip install 'ray[train]'`. The script makes
+`tfdist.Strategy("auto")`, as Ray sets TF_CONFIG. Where Ray starts the workers again, a
+`BackupAndRestore` callback of the script goes on from its last backup; all machines must see the
+folder of the backup.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ On your own hosts, `tc` and namespaces are not needed. Start each system's scrip
 of that system, once on each host. `collect.py` then makes tables of what the ranks wrote. The
 number of threads is what OMP_NUM_THREADS and TF_NUM_INTRAOP_THREADS say; here it is 1 for all.
 
-    horovodrun -np 2 -H a,b python -m benchmarks.side_by_side.run_tfdist FOLDER \\
+    horovodrun -np 2 -H a:1,b:1 python -m benchmarks.side_by_side.run_tfdist FOLDER \\
         --system tfdist-horovod --work mlp --batch 64 --phases 20 --interface eth0
     TF_CONFIG=... python -m benchmarks.side_by_side.run_tfdist FOLDER \\
         --system tfdist-multi_worker --work mlp --batch 64 --phases 20

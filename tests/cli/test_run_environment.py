@@ -192,7 +192,7 @@ def test_without_horovod_it_is_said_how_to_get_it(launcher, tmp_path):
     )
     assert finished.returncode == 2
     (line,) = messages(finished)
-    assert "Horovod cannot be imported: install it with `make horovod`" in line
+    assert "Horovod cannot be imported: install it with `python scripts/install_horovod.py`" in line
     assert "built for another TensorFlow" in line
 
 

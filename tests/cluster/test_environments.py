@@ -211,7 +211,7 @@ def test_the_strategy_and_the_reason(environ, horovod, devices, expected, reason
     ("environ", "variable"), [(horovodrun(0, 2), "HOROVOD_RANK='0'"), (mpich(1, 2), "PMI_RANK='1'")]
 )
 def test_several_processes_of_mpi_need_horovod(environ, variable):
-    message = f"as one of 2, but Horovod is not installed: .*make horovod.* Received: {variable}"
+    message = f"as one of 2, but Horovod is not installed: .*install_horovod.* Received: {variable}"
     with pytest.raises(ValueError, match=message) as caught:
         choose_strategy(environ, 1, horovod_installed=False)
     assert len(str(caught.value).splitlines()) == 1

@@ -125,7 +125,7 @@ def train(folder, strategy, point):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.Adam(0.01), loss)
     callbacks = [keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)]
-    rank = strategy.processes.rank if hasattr(strategy, "processes") else 0
+    rank = strategy.processes.rank
     if rank == 0:
         callbacks += [Note(folder / "starts"), *([Kill(point)] if point else [])]
     model.fit(x, y, 8, EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)

@@ -127,8 +127,7 @@ def tuner(strategy, folder):
             model.compile(keras.optimizers.Adam(rate), loss)
         return model
 
-    processes = getattr(strategy, "processes", None)
-    rank = 0 if processes is None else processes.rank
+    rank = 0 if strategy is None else strategy.processes.rank
     search = keras_tuner.RandomSearch(
         build, "val_loss", max_trials=3, seed=1, directory=folder / f"trials-{rank}"
     )

@@ -27,8 +27,7 @@ def strategy_of(system):
 def main(folder, system):
     """Trains all features; what fails is written down."""
     strategy = strategy_of(system)
-    processes = getattr(strategy, "processes", None)
-    rank = 0 if processes is None else processes.rank
+    rank = strategy.processes.rank
     for name, train in FEATURES.items():
         own = folder / name
         own.mkdir(parents=True, exist_ok=True)

@@ -221,6 +221,7 @@ def counters(resolver, folder) -> dict[str, Any]:
         "history": history,
         "one device": plain.evaluate(X, Y, batch_size=1, verbose=0, return_dict=True),
         "tags": tags,
+        "processes": (strategy.processes.rank, strategy.processes.size, strategy.is_chief),
     }
 
 

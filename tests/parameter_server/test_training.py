@@ -49,6 +49,11 @@ def test_counters_are_exact(found):
 
 
 @pytest.mark.scenario("counters")
+def test_the_chief_is_the_only_process_that_runs_the_script(found):
+    assert found["processes"] == (0, 1, True)
+
+
+@pytest.mark.scenario("counters")
 def test_a_batch_ends_when_its_update_is_made(found):
     assert found["versions"] == list(range(1, 3 * scenarios.ROWS + 1))
 

@@ -81,7 +81,7 @@ def main() -> None:
     """Trains in one rank of the job."""
     name, folder, *killed = sys.argv[1:]
     strategy = tfdist.Strategy(name)
-    rank = strategy.processes.rank if hasattr(strategy, "processes") else 0
+    rank = strategy.processes.rank
     callbacks = strategy.callbacks(report=os.path.join(folder, "report.html"))
     if killed and int(killed[0]) == rank:
         callbacks.append(Dies())

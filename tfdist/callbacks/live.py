@@ -86,8 +86,9 @@ class Live(keras.callbacks.Callback):
 
     def _own(self, step: int, seconds: float) -> Status:
         strategy = self.model.distribute_strategy
-        processes: Processes | None = getattr(strategy, "processes", None)
-        name = "chief" if processes is None else f"rank {processes.rank}"
+        processes: Processes = getattr(strategy, "processes", None) or OneProcess()
+        has_workers = hasattr(strategy, "staleness_report")
+        name = "chief" if has_workers else f"rank {processes.rank}"
         params = self.params or {}
         common = (name, status.now(), self._epoch, step, params.get("epochs"), params.get("steps"))
         if self._parts is None:
@@ -97,7 +98,7 @@ class Live(keras.callbacks.Callback):
         data = others = None
         if sums.exchange or sums.update:  # replicas that train apart exchange elsewhere
             data, others = max(0.0, self._calls - known) / seconds, sums.exchange / seconds
-        if (processes or OneProcess()).is_alone:
+        if processes.is_alone:
             others = None
         return Status(*common, sums.samples / seconds, data, others, resident_bytes())
 

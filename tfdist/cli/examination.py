@@ -149,13 +149,15 @@ def _horovod(report: Report, found: Mapping[str, Any], engine: str | None) -> st
     """Reports on Horovod. Returns why Horovod cannot be used, or None if it can."""
     report.versions["horovod"] = found.get("version")
     if found.get("missing"):
-        return "Horovod is not installed: `make horovod` in a checkout of tfdist"
+        return (
+            "Horovod is not installed: `python scripts/install_horovod.py` in a checkout of tfdist"
+        )
     report.horovod = {name: found[name] for name in ("gloo", "mpi", "nccl") if name in found}
     report.horovod["built_for"] = found.get("built_for")
     if "error" not in found or engine is not None:
         return None
     problem = (
-        "Horovod cannot be imported: build it again with `make horovod`. "
+        "Horovod cannot be imported: build it again with `python scripts/install_horovod.py`. "
         f"Received: {found['error']}"
     )
     built, installed = found.get("built_for"), report.versions["tensorflow"]
@@ -183,8 +185,8 @@ def _mpi(report: Report, launch: Launch) -> str | None:
         return None
     problem = (
         f"{launch.launcher} started this process as one of {launch.size}, but Horovod was built "
-        "without MPI, so they would train apart: build it with `HOROVOD_WITH_MPI=1 make horovod`, "
-        "or start the script with `tfdist run` or horovodrun"
+        "without MPI, so they would train apart: build it with `HOROVOD_WITH_MPI=1 python "
+        "scripts/install_horovod.py`, or start the script with `tfdist run` or horovodrun"
     )
     report.problems.append(problem)
     return problem

@@ -131,8 +131,8 @@ def choose_strategy(
         if clustered is None and launch.size > 1:
             raise ValueError(
                 f"{launch.launcher} started this process as one of {launch.size}, but Horovod is "
-                "not installed: install it with `make horovod` in a checkout of tfdist, or start "
-                "the script with `tfdist run` or with TF_CONFIG. "
+                "not installed: install it with `python scripts/install_horovod.py` in a checkout "
+                "of tfdist, or start the script with `tfdist run` or with TF_CONFIG. "
                 f"Received: {variable}={environ[variable]!r}"
             )
         launch = clustered or Launch("python", 0, 1, {})

@@ -22,9 +22,9 @@ _WITH_REDUCERS = (None, "fp16")
 # What the short table shows besides the best.
 _SHORT_COMPRESSION = (None, "fp16", "powersgd", "topk")
 
-# With these, models needed about as many steps as without: docs/compression.md, "Convergence". The
-# others are shown, but not recommended: random elements diverge with momentum, and so on.
-_CONVERGE = (None, "fp16", "bf16", "int8", "powersgd", "topk", "signsgd")
+# With these, models got to their target in each table of docs/compression.md, "What it does to
+# training". The others are shown, but not recommended: signs and random elements diverge there.
+_CONVERGE = (None, "fp16", "bf16", "int8", "qsgd", "terngrad", "powersgd", "topk")
 
 # How far options go from the result of one device: exact, rounded, compressed with error feedback
 # or at random, apart for some steps, asynchronous.

@@ -91,7 +91,7 @@ DECISIONS = (
     ),
     Decision(
         "fits", "several machines", "fast", ANY, "preemptible",
-        "tfdist run --min 2 --max 8 train.py",
+        "tfdist run -n 2 --min 2 --max 8 --rendezvous HOST:PORT train.py",
         "exact; ranks may die and new ones join: the step is repeated", "elastic",
     ),
     Decision(

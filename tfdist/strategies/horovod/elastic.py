@@ -38,7 +38,7 @@ class ElasticHorovodStrategy(ElasticStrategy, HorovodStrategy):
         if not is_mended(hvd):
             raise ImportError(
                 "An elastic job needs a Horovod that survives broken connections: build it with "
-                "`make horovod` or `python scripts/install_horovod.py` in a checkout of tfdist, or "
+                "`python scripts/install_horovod.py` in a checkout of tfdist, or "
                 f"choose the strategy multi_worker. Received: Horovod in {hvd.__file__}"
             )
         group, connection = membership.joined(lambda: HorovodConnection(hvd))

@@ -100,8 +100,8 @@ def _variables(hosts: Sequence[str], address: str) -> Iterator[list[dict[str, st
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ImportError as error:
         raise ImportError(
-            "Horovod cannot be imported: install it with `make horovod` in a checkout of tfdist, "
-            f"or choose the strategy multi_worker. Received: {error}"
+            "Horovod cannot be imported: install it with `python scripts/install_horovod.py` in a "
+            f"checkout of tfdist, or choose the strategy multi_worker. Received: {error}"
         ) from error
     slots = [SlotInfo(**place) for place in _places(hosts)]
     # `RendezvousServer` of the same module would listen on all interfaces.

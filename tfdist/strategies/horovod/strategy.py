@@ -28,8 +28,8 @@ from tfdist.strategies.horovod.pairs import PairsOfRanks
 from tfdist.strategies.multi_process import MultiProcessStrategy
 
 HOW_TO_INSTALL = (
-    "build it with `make horovod` in a checkout of tfdist (docs/horovod_install.md): a plain `pip "
-    "install horovod` fails with this TensorFlow"
+    "build it with `python scripts/install_horovod.py` in a checkout of tfdist "
+    "(docs/horovod_install.md): a plain `pip install horovod` fails with this TensorFlow"
 )
 
 
@@ -218,8 +218,8 @@ def _check_size(hvd: ModuleType) -> None:
     if launch.launcher in ("Open MPI", "MPI"):
         why = "it was built without MPI"
         remedy = (
-            "Build it with `HOROVOD_WITH_MPI=1 make horovod`, or start the script with "
-            "`horovodrun --gloo`"
+            "Build it with `HOROVOD_WITH_MPI=1 python scripts/install_horovod.py`, or start the "
+            "script with `horovodrun --gloo`"
         )
     else:
         why = f"{launch.launcher} does not tell it of the others"

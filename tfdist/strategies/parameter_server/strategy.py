@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from tfdist import compat
 from tfdist.callbacks.staleness_monitor import StalenessMonitor
 from tfdist.compression.base import Compressor
+from tfdist.engines.processes import OneProcess, Processes
 from tfdist.options import CommonOptions, Options, takes_options
 from tfdist.parameter_server.chief import errors, keras_hooks, refusals
 from tfdist.parameter_server.chief.keras_function import KerasFunction
@@ -145,6 +146,7 @@ class ParameterServerStrategy(
         tf.distribute.Strategy.__init__(self, extended)
         compat.allow_functions_of_coordinator(self)
         self._init_options(common)
+        self.processes: Processes = OneProcess()  # the chief alone runs the script
         self.addresses = resolver.cluster_spec().as_dict()
         self.ps_devices = servers(len(self.addresses["ps"]))
         self.num_workers = recorded.workers if recorded else len(self.addresses["worker"])
