@@ -46,6 +46,7 @@ _OF_PATH = {
     "compat": "graph",
     "compression": "graph",
     "docs": "page",
+    "docs/test_commands.py": "pure",
     "docs/test_references.py": "pure",
     "elastic": "job",
     "elastic/test_group.py": "pure",

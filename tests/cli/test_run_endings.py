@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.cli.launching import all_end, messages
+from tests.cli.launching import alive, all_end, messages
 
 # A rank that starts another process, and stays until somebody ends it.
 STAYS = """
@@ -181,6 +181,23 @@ def test_what_a_rank_leaves_behind_is_ended_and_delays_nothing(launcher):
     assert finished.returncode == 0
     assert launcher.seconds_since("pid-0") < 8
     assert all_end(launcher.pids("child-0", "child-1"), within=0.1)
+
+
+def test_what_a_lost_rank_leaves_behind_is_ended_while_the_others_go_on(launcher):
+    body = """
+    number = os.environ["TFDIST_ELASTIC"].partition(":")[2]
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    note(f"child-{number}", child.pid)
+    if number == "1":
+        wait_for("child-0")
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+    """
+    launcher.start(body, "--min", "1", "--restarts", "1", streams=subprocess.DEVNULL)
+    launcher.wait_for("child-2")
+    lost, *others = launcher.pids("child-1", "child-0", "child-2")
+    assert all_end([lost], within=0.1)
+    assert all(alive(pid) for pid in others)
 
 
 def test_a_launcher_whose_output_nobody_reads_ends(launcher):

@@ -53,7 +53,8 @@ def test_reducers_are_started_besides_the_ranks(launcher):
         (["--strategy", "horovod"], 2, "--reducers is for the strategy multi_worker"),
         (["--ps", "1"], 3, "--reducers is for the strategy multi_worker"),
         (["--devices-per-worker", "2"], 2, "leave out --devices-per-worker"),
-        ([], 1, "-n must be at least 2. Received: -n 1 --reducers 2"),
+        ([], 1, "or --max in a job with --min. Received: -n 1 --reducers 2"),
+        (["--min", "1", "--max", "1"], 1, "Received: -n 1 --max 1 --reducers 2"),
     ],
 )
 def test_where_nobody_could_use_reducers_they_are_refused(launcher, options, count, text):

@@ -1,5 +1,6 @@
 """What the table cannot tell of attributes: that instances have them, and what they mean."""
 
+import contextlib
 import random
 
 import pytest
@@ -246,6 +247,37 @@ def test_a_part_stands_for_the_whole_variable():
     assert part.value.numpy().max() < 1
     part.clear(0)
     assert part.value.numpy().size == 0
+
+
+def test_rules_by_name_see_the_names_of_tensorflow():
+    """Keras gives `tf.Variable`s to updates. A part goes by the name of the whole one's."""
+    import keras
+    import numpy as np
+
+    names = []
+
+    class Notes(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            names.append(variable.name)
+
+    compat.install()
+    with keras.name_scope("outer"):
+        whole = keras.Variable(np.ones((4, 2), "float32"), name="kernel")
+    part = compat.PartVariable((2, 2), whole)
+    part.assign(np.ones((2, 2), "float32"))
+    for variable, scope in (
+        (whole, contextlib.nullcontext()),
+        (whole, compat.updating_own_copy(0)),
+        (part, compat.updating_own_copy(0)),
+    ):
+        optimizer = Notes(0.1, weight_decay=0.5)
+        optimizer.exclude_from_weight_decay(var_names=["outer"])
+        optimizer.build([variable])
+        with scope:
+            optimizer.apply([keras.ops.ones(variable.shape)], [variable])
+        assert variable.value.numpy().min() == 1.0
+    assert names == ["outer/kernel:0"] * 3
+    assert (whole.name, part.name) == ("kernel", "kernel")
 
 
 def test_results_of_softmax_and_sigmoid_know_their_logits():

@@ -89,6 +89,27 @@ def test_the_first_script_of_a_beginner_runs(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [
+        ("balance.md", 0),
+        ("custom_loops.md", 1),
+        ("local_steps.md", 0),
+        ("local_steps.md", 3),
+        ("memory.md", 0),
+        ("sharding.md", 0),
+        ("watching.md", 0),
+    ],
+)
+def test_the_scripts_of_one_option_run(page, number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.S | re.M)[number]
+    (tmp_path / "train.py").write_text(text)
+    variables = runpy.run_path("train.py", run_name="__main__")
+    assert variables["model"].built
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("number", [0, 2])  # the second one only defines a block
 def test_the_scripts_of_divided_models_run(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ import json
 import selectors
 import socket
 import time
+import types
 
 import pytest
 
@@ -14,6 +15,7 @@ from tfdist.launcher.group import Group
 from tfdist.launcher.hands import Hands
 from tfdist.launcher.keeping import Keeping
 from tfdist.launcher.members import elastic_member, members
+from tfdist.launcher.processes import Processes
 
 AND_ONE_IS_LEFT = (
     "rank {} was killed by SIGKILL (9; the kernel does that when memory runs out); 1 rank is left, "
@@ -165,6 +167,16 @@ def test_who_leaves_hands_over_its_state_first(job):
     assert [one["members"] for one in job.form([0, 2], 3)] == [[0, 2]] * 2
     (line,) = job.said
     assert line.startswith("rank 1 was asked to leave; training goes on with ranks 0, 2")
+
+
+def test_who_has_left_is_in_no_group_any_more(job):
+    job.say(1, "leaving")
+    job.form([0, 1, 2], 2)
+    job.say(1, "left")
+    job.ready(1, 2)
+    assert told(job, 1, "quit")
+    assert [one["members"] for one in job.form([0, 2], 3)] == [[0, 2]] * 2
+    assert job.group.ended(1, -15)
 
 
 def test_who_cannot_be_missed_is_told_to_quit(job):
@@ -513,6 +525,32 @@ def test_one_that_waits_does_not_replace_one_that_leaves(spared):
     assert told(spared, 1, "quit")
 
 
+class Started(Processes):
+    """The processes of a job, which is told of those that would be started."""
+
+    def __init__(self, job):
+        super().__init__([], [], [], [], types.SimpleNamespace(say=job.said.append), job.group)
+        self._job = job
+
+    def _start_one_more(self, number, kind, *, is_spare=False):
+        self._job.start(elastic_member(kind, number), is_spare=is_spare)
+        return number
+
+
+def test_one_that_waits_is_the_next_one_that_is_added(spared):
+    processes = Started(spared)
+    processes._add_one()
+    assert spared.said[-1] == "SIGUSR1: rank 2 is started"
+    assert spared.hear(2) == {"kind": "begin"}
+    assert spared.group.lacks_spare
+    processes._add_one()
+    assert spared.said[-1] == "SIGUSR1: rank 3 is started", "nobody waits"
+    processes._start_spare()
+    processes._add_one()
+    assert spared.said[-1] == "SIGUSR1: rank 4 is started"
+    assert spared.hear(4) == {"kind": "begin"}
+
+
 def test_one_that_dies_while_it_waits_is_no_loss(spared):
     assert spared.group.ended(2, -9)
     assert "while it waited" in spared.said[-1]
@@ -556,6 +594,15 @@ def short(tmp_path):
     for number in (0, 1):
         job.ready(number, 1, completed=6, takes_in=True, writes=number == 0)
     return job
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_one_that_is_stopped_is_killed_if_the_others_can_keep_their_state(keeps, tmp_path):
+    folder = str(tmp_path) if keeps else ""
+    job = Job(2, 2, journal="journal", backup_dir=folder)
+    job.form([0, 1], 1)
+    assert job.group.can_spare(1) == keeps
+    assert job.group.ended(1, -9) == keeps
 
 
 def test_a_job_keeps_its_state_before_it_ends(short, tmp_path):
@@ -655,6 +702,24 @@ def test_the_work_of_a_lost_reducer_moves(summed):
     for number in (0, 1, 3):
         summed.ready(number, 2)
     assert told(summed, 4, "form")["formation"]["reducers"] == [3, 4]
+
+
+def test_a_reducer_does_not_use_up_what_is_kept_for_ranks(spared):
+    spared.start(elastic_member("reducer", 3))
+    assert spared.group.ended(3, -9)
+    assert not spared.group.replaces(3, -9)
+    assert spared.group.ended(1, -9)
+    assert spared.group.replaces(1, -9)
+    assert spared.group.begin_spare() == 2
+
+
+def test_a_reducer_is_replaced_by_what_is_not_kept_for_ranks():
+    job = Job(2, 1, restarts=2, spares=1)
+    for number in (2, 3):
+        job.start(elastic_member("reducer", number))
+    for number, is_replaced in ((2, True), (3, False)):
+        assert job.group.ended(number, -9)
+        assert job.group.replaces(number, -9) == is_replaced
 
 
 def test_reducers_leave_a_group_that_ranks_leave(summed):

@@ -88,6 +88,24 @@ def test_what_is_lost_is_replaced(fault, left, said, tmp_path, one_device):
 
 
 @pytest.mark.full
+def test_reducers_of_one_rank_sum_when_another_one_has_come(tmp_path, one_device):
+    done = train(
+        tmp_path,
+        "multi_worker",
+        "0:launcher SIGUSR1:step 2",
+        count=1,
+        options=("--max", "2", "--reducers", "1"),
+        EPOCHS="8",
+        SECONDS="0.5",
+        SUMMED="all",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 2 joins; training goes on with ranks 0, 2 and reducer 1" in done.stderr
+    check(tmp_path, [0, 2], one_device(8))
+    check_sums(tmp_path, [0, 2], by_reducers=True)
+
+
+@pytest.mark.full
 def test_a_machine_that_only_sums_comes_and_goes(tmp_path, one_device):
     job = machines_of_job.Machines(
         tmp_path, "multi_worker", (), EPOCHS="8", SECONDS="0.5", SUMMED="all"

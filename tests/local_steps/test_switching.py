@@ -49,6 +49,47 @@ def test_gradients_that_wait_where_rounds_begin_are_dropped(caplog):
     assert any("1 micro-batches wait for an update" in message for message in warned(caplog))
 
 
+def _waiting(model):
+    """The sums of what waits over the replicas, by bucket."""
+    local = model.distribute_strategy.experimental_local_results
+    return [sum(own.numpy() for own in local(v)) for v in model.optimizer.accumulator.sums]
+
+
+LATER = tfdist.LocalSGD(2, after=100)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "factor"),
+    [
+        (LATER, LATER, 1.0),
+        (tfdist.LocalSGD(2, after=1), LATER, 1.5),  # its rounds have begun
+        pytest.param(tfdist.LocalSGD(2), LATER, 1.5, marks=pytest.mark.full),
+        pytest.param(LATER, None, 1.0, marks=pytest.mark.full),
+        pytest.param(None, LATER, 1.0, marks=pytest.mark.full),
+    ],
+)
+def test_gradients_that_wait_are_read_as_they_were_weighted(first, second, factor, tmp_path):
+    """Of a synchronous step they are parts of a sum; else each replica has means of its own."""
+    model, _ = by_hand.fit(CASE, mirrored(2, first))
+    model.save(tmp_path / "model.keras")
+    again = loaded(tmp_path / "model.keras", mirrored(3, second))
+    assert int(again.optimizer.accumulator.micro_step.numpy()) == 2
+    for ours, theirs in zip(_waiting(again), _waiting(model), strict=True):
+        np.testing.assert_allclose(ours, factor * theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_synchronous_updates_go_on_with_more_replicas(tmp_path):
+    found = []
+    for local in (None, LATER):
+        model, _ = by_hand.fit(CASE, mirrored(2, local))
+        model.save(tmp_path / "model.keras")
+        again = loaded(tmp_path / "model.keras", mirrored(3, local))
+        by_hand.fit_on(CASE, again)
+        found.append(again.get_weights())
+    for plain, before_rounds in zip(*found, strict=True):
+        np.testing.assert_allclose(plain, before_rounds, rtol=0, atol=1e-6)
+
+
 def test_another_number_of_replicas_begins_with_the_mean(tmp_path, caplog):
     case = dataclasses.replace(CASES["momentum"], epochs=1)
     local = tfdist.DiLoCo(3)

@@ -38,7 +38,7 @@ def said(free, *, built=False, **options):
 
 
 def test_gradients_and_slots_that_do_not_exist_yet_must_fit():
-    assert said(9 * WEIGHTS) is None
+    assert said(13 * WEIGHTS) is None
     assert said(3.1 * WEIGHTS) is None
     assert "do not fit the memory of this host: 1 replica needs 3.1 MB more" in said(2 * WEIGHTS)
 
@@ -62,6 +62,88 @@ def test_the_first_sharding_that_fits_is_named():
     assert "Try a machine" in said(4 * WEIGHTS, sharding="optimizer", **options)
     options["accumulation_steps"] = 4  # 4 x 2.75 with "optimizer", 4 x 2 with "gradients"
     assert '`sharding="gradients"`' in said(9 * WEIGHTS, **options)
+
+
+SHARED = {"replicas": 4, "on_host": 4}  # 16 x WEIGHTS without `sharding`
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"compression": "fp16"}, {"local": tfdist.LocalSGD(8)}, {"exchange": "hierarchical"}],
+)
+def test_no_sharding_is_named_that_other_options_refuse(options):
+    assert 'Try `sharding="optimizer"`' in said(9 * WEIGHTS, **SHARED)
+    text = said(9 * WEIGHTS, **SHARED, **options)
+    assert "Try a machine with more memory. Received" in text
+
+
+def advice(model, free, **options):
+    return at_start.what_does_not_fit(model, place(free * WEIGHTS, **SHARED, **options))
+
+
+def of_layers(count, optimizer="adam", **options):
+    layers = [keras.layers.Dense(WIDTH, use_bias=False) for _ in range(count)]
+    model = keras.Sequential([keras.Input((WIDTH,)), *layers])
+    model.compile(optimizer, "mse", **options)
+    return model
+
+
+def test_weights_in_parts_are_named_if_they_go_with_the_rest():
+    # 20 layers: 4 x 20 x (1 + 0.5 + 0.25) with "optimizer"; 4 x (20 x (0.25 + 0.5) + 6 - 15), as
+    # 15 of the 20 whole layers that are there are no longer needed, with "parameters".
+    assert '`sharding="parameters"`, with which they fit' in advice(of_layers(20), 40)
+    assert "Try a machine" in advice(of_layers(20, jit_compile=True), 40)
+    assert "Try a machine" in advice(of_layers(20), 40, balance=True)
+    assert '`sharding="optimizer"`' in advice(of_layers(20, jit_compile=True), 145)
+    assert '`sharding="optimizer"`' in advice(of_layers(20), 145, balance=True)
+
+
+def test_sharding_is_named_if_it_goes_with_the_optimizer():
+    class Own(keras.optimizers.Lamb):
+        pass
+
+    # Each of four replicas owns 5 of 20 layers.
+    assert '`sharding="optimizer"`' in advice(of_layers(20, keras.optimizers.Lamb()), 145)
+    assert "Try a machine" in advice(of_layers(20, keras.optimizers.Lamb()), 40)
+    assert "Try a machine" in advice(of_layers(20, Own()), 145)
+
+
+def test_an_elastic_job_is_not_told_of_sharding():
+    model = model_in(tf.distribute.get_strategy())
+    elastic = at_start.Place(Options(), 4, 4, 9 * WEIGHTS, is_elastic=True)
+    assert "Try a machine" in at_start.what_does_not_fit(model, elastic)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, 0),
+        ({"compression": "topk"}, 1),
+        ({"compression": "fp16"}, 0),
+        ({"compression": {"other": "topk"}}, 0),
+        ({"compression": tfdist.compression.DGC(momentum=0.0)}, 2),
+        ({"local": tfdist.LocalSGD(8)}, 1),
+        ({"local": tfdist.LocalSGD(1)}, 0),
+        ({"local": tfdist.DiLoCo(32)}, 2),
+        ({"local": tfdist.DiLoCo(32, fragments=1, overlap=5)}, 3),
+    ],
+)
+def test_what_options_keep_must_fit(options, kept):
+    needed = 4 + kept  # gradients, sums, two slots
+    assert said((needed + 0.01) * WEIGHTS, replicas=2, **options) is None
+    text = said((needed - 0.01) * WEIGHTS, replicas=2, **options)
+    assert f"1 replica needs {needed * WEIGHTS / 1e6:.1f} MB more" in text
+    # They are made with the optimizer's state.
+    assert said(2.01 * WEIGHTS, replicas=2, built=True, **options) is None
+
+
+def test_with_overlap_error_feedback_keeps_what_was_sent():
+    overlapping = tfdist.DiLoCo(32, overlap=5)
+    feedback = tfdist.compression.QSGD(error_feedback=True)
+    options = {"local": overlapping, "compression": feedback, "replicas": 2}
+    needed = 4 + 1 + 4
+    assert said((needed + 0.01) * WEIGHTS, **options) is None
+    assert "do not fit" in said((needed - 0.01) * WEIGHTS, **options)
 
 
 def test_the_gradient_of_an_embedding_has_few_rows():

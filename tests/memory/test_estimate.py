@@ -71,15 +71,111 @@ def test_parts_and_sums_of_replicas():
     assert memory.estimate(dense(), 32, "optimizer", offload="optimizer").slots == 0
 
 
-def test_weights_in_parts_need_two_whole_layers_at_a_time():
-    layers = [keras.layers.Dense(WIDTH, use_bias=False) for _ in range(4)]
-    model = keras.Sequential([keras.Input((WIDTH,)), *layers])
+def chain(count, **options):
+    layers = [keras.layers.Dense(WIDTH, use_bias=False, **options) for _ in range(count)]
+    return keras.Sequential([keras.Input((WIDTH,)), *layers])
+
+
+def in_parts(model, replicas=4, samples=32, **options):
+    model.compile("adam", "mse", **options)
+    return memory.estimate(model, samples, "parameters", replicas)
+
+
+def test_weights_in_parts_need_six_whole_layers_at_a_time():
+    model = chain(8)
     model.compile("adam", "mse")
     found = memory.estimate(model, 32, "parameters", 4, accumulation_steps=2)
-    layer = 4 * WIDTH * WIDTH
-    assert (found.parameters, found.gradients, found.slots) == (layer, 2 * layer, 2 * layer)
-    assert found.exchange == 2 * layer
-    assert memory.estimate(model, 32, "parameters", 1).parameters == 4 * layer
+    layer = WEIGHTS
+    assert (found.parameters, found.gradients) == (2 * layer, 4 * layer)
+    assert found.slots == 4 * layer
+    # The weights of two layers, the gradients of three, and what one sum receives.
+    assert found.exchange == 6 * layer
+    assert memory.estimate(model, 32, "parameters", 1).parameters == 8 * layer
+    assert in_parts(chain(1)).exchange == 4 * layer
+    assert in_parts(chain(2)).exchange == 5 * layer
+
+
+def test_the_largest_of_three_neighbours_counts():
+    units = (WIDTH, 4 * WIDTH, WIDTH, WIDTH, WIDTH, WIDTH)
+    layers = [keras.layers.Dense(n, use_bias=False) for n in units]
+    found = in_parts(keras.Sequential([keras.Input((WIDTH,)), *layers]))
+    assert found.exchange == (4 + 4 + 1) * WEIGHTS + 2 * 4 * WEIGHTS + 4 * WEIGHTS
+
+
+def test_what_stays_whole_counts_whole():
+    assert in_parts(chain(8, kernel_regularizer="l2")).exchange == (6 + 2 * 8) * WEIGHTS
+    assert in_parts(chain(8), run_eagerly=True).exchange == 2 * 8 * WEIGHTS
+
+
+def test_a_part_is_filled_up():
+    model = keras.Sequential([keras.Input((7,)), keras.layers.Dense(1025, use_bias=False)])
+    model.compile("adam", "mse")
+    found = memory.estimate(model, 8, "parameters", 2)
+    assert found.parameters == 4 * 4 * 1025  # four of seven rows
+
+
+def test_a_table_that_is_looked_up_has_rows_of_gradients():
+    table = keras.layers.Embedding(1000, WIDTH)
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), table, keras.layers.Flatten()])
+    found = in_parts(model, replicas=2, samples=8)
+    rows = 4 * WIDTH * 3 * 4  # of the four samples of a replica
+    assert found.gradients == rows
+    assert found.exchange == 2 * 4 * WIDTH * 1000 + rows // 2
+
+
+def test_activations_do_not_depend_on_where_weights_are():
+    model = keras.Sequential(
+        [keras.Input((WIDTH,)), *(keras.layers.Dense(WIDTH, "relu") for _ in range(8))]
+    )
+    model.compile("adam", "mse")
+    samples, replicas = 8192, 4
+    whole = memory.estimate(model, samples, None, replicas)
+    assert whole.activations > 4 * whole.gradients
+    divided = memory.estimate(model, samples, "parameters", replicas)
+    # The peak is at the beginning of the backward pass, when there are no gradients yet.
+    peak = whole.gradients + whole.exchange + whole.activations
+    assert divided.gradients + divided.activations == pytest.approx(peak, rel=0.02)
+
+
+@pytest.mark.parametrize("sharding", [None, "optimizer", "gradients"])
+def test_optimizers_that_look_at_whole_variables_have_no_parts_of_weights(sharding):
+    model = dense(keras.optimizers.Lamb())
+    with pytest.raises(ValueError, match="leave `sharding` out.*Received: Lamb"):
+        memory.estimate(model, 32, "parameters", 2)
+    assert memory.estimate(model, 32, "parameters", 1).total > 0
+    assert memory.estimate(model, 32, sharding, 2).total > 0
+
+
+def test_an_optimizer_that_sharding_refuses_is_refused():
+    class Own(keras.optimizers.Lamb):
+        pass
+
+    with pytest.raises(ValueError, match="Received: Own"):
+        memory.estimate(dense(Own()), 32, "optimizer", 2)
+
+
+class SomeRows(keras.layers.Layer):
+    """Looks up as many rows as the data say."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(10, 4)
+        self.table.build()
+
+    def call(self, x):
+        rows = self.table(tf.boolean_mask(x, x > 0))
+        return tf.reduce_sum(rows, axis=0) + tf.zeros([x.shape[0], 4])
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((x.shape[0], 4))
+
+
+def test_what_depends_on_the_data_is_told():
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), SomeRows()])
+    model.compile("adam", "mse")
+    with pytest.warns(UserWarning, match="sizes that depend on the data.*Received: model='seq"):
+        found = memory.estimate(model, 8)
+    assert found.gradients == 0 and found.slots == 2 * 4 * 40
 
 
 def test_activations_grow_with_the_samples_of_a_replica():
@@ -160,14 +256,16 @@ def test_layers_with_tensors_and_tables_of_their_own_train_afterwards():
     model.fit(np.ones((8, 4)), np.ones((8, 2)), verbose=0)
 
 
-def test_no_graph_stays():
-    model = dense()
-    graphs = []
+def test_no_graph_stays(monkeypatch):
+    model, graphs, made = dense(), [], tracing.Walk
+
+    def noted(graph, *others):
+        graphs.append(weakref.ref(graph))
+        return made(graph, *others)
+
+    monkeypatch.setattr(tracing, "Walk", noted)
     for _ in range(3):
-        step = tracing.trace(model, tf.TensorSpec((8, WIDTH)))
-        graphs.append(weakref.ref(step.makers[0].graph))
         memory.estimate(model, 8)
-        del step
     gc.collect()
     assert [graph() for graph in graphs] == [None] * 3
 

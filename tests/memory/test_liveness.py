@@ -21,11 +21,16 @@ def traced(function, *specs):
     return results, kept.get_concrete_function(*specs).graph
 
 
-def peak(function, scales=None):
-    """The most bytes of `function` of 250 numbers."""
+def moments(function, apart=()):
+    """The moments of `function` of 250 numbers; `apart` are types of operations."""
     results, graph = traced(function, tf.TensorSpec([KB]))
     walk = Walk(graph, [tensor.op for tensor in results])
-    return walk.peak_bytes(scales and {o: f for o in graph.get_operations() for f in scales(o)})
+    return walk.moments([o for o in graph.get_operations() if o.type in apart])
+
+
+def peak(function):
+    """The most bytes of `function` of 250 numbers."""
+    return max(others for others, _ in moments(function))
 
 
 def test_a_chain_has_two_tensors_at_a_time():
@@ -67,12 +72,31 @@ def test_what_nobody_needs_does_not_count():
     assert peak(wasteful) == 1000
 
 
-def test_some_bytes_count_more_than_once():
+def test_some_bytes_are_counted_apart():
     def chain(x):
         return tf.cos(tf.sin(x))
 
-    assert peak(chain, lambda o: [1.5] if o.type == "Sin" else []) == 2500
-    assert peak(chain, lambda o: [0.5]) == 1000
+    assert moments(chain, {"Sin"}) == ((1000, 1000),)
+    assert moments(chain, {"Sin", "Cos"}) == ((0, 2000),)
+
+
+def test_a_moment_with_less_of_both_is_left_out():
+    def wide_then_long(x):
+        wide = tf.tile(tf.sin(x), [3])
+        return tf.cos(tf.cos(wide[:KB]))
+
+    assert moments(wide_then_long, {"Cos"}) == ((4000, 0), (1000, 1000), (0, 2000))
+
+
+def test_tensors_of_unknown_size_are_counted():
+    def masked(x):
+        return tf.identity(tf.sin(tf.boolean_mask(x, x > 0)))
+
+    results, graph = traced(masked, tf.TensorSpec([KB]))
+    walk = Walk(graph, [tensor.op for tensor in results])
+    assert walk.unknown == 2  # what the mask leaves, and its sines
+    results, graph = traced(lambda x: tf.sin(tf.reshape(x, [-1])), tf.TensorSpec([KB]))
+    assert Walk(graph, [tensor.op for tensor in results]).unknown == 0
 
 
 def test_constants_and_inputs_do_not_count():
@@ -92,7 +116,8 @@ def test_a_loop_keeps_values_for_each_turn(steps):
 
     results, graph = traced(gradients, tf.TensorSpec([1, steps, 4]))
     shapes = {tuple(weight.shape) for weight in weights}
-    most = Walk(graph, [tensor.op for tensor in results], shapes).peak_bytes()
+    walk = Walk(graph, [tensor.op for tensor in results], shapes)
+    most = max(others for others, _ in walk.moments())
     # At least the states of all turns, and not one kernel for each turn.
     states = 4 * 16 * steps
     assert states < most < 8 * states + 10_000

@@ -46,6 +46,7 @@ MANY_HALVES = ("multi_worker-3", "multi_worker-2x2", "horovod-3")
 _USUAL = {
     "compression": ("multi_worker-2",),
     "balance": ("multi_worker-2",),
+    "batch_logs": ("multi_worker-2",),
     "data": ("horovod-2",),
     "decisions": ("horovod-2",),
     "files": ("multi_worker-2",),

@@ -48,6 +48,16 @@ def test_a_rank_that_looks_into_its_memory_trains_as_the_others(found):
     assert [any(text in said for said in rank["said"]) for rank in found] == [False, True]
 
 
+@pytest.mark.parametrize("name", data.WITH_NONE)
+@scenario(data.targets_that_are_none)
+def test_targets_that_are_none_are_left_out(found, name):
+    expected = OneDevice().train(1)
+    checks.trained(of(found, name), expected, extra_iterations=1)
+    for rank in found:
+        np.testing.assert_allclose(rank[name]["loss"], expected.history["loss"], **checks.METRICS)
+        assert rank["own"].startswith("ValueError: Processes share batches of tensors: leave out")
+
+
 @scenario(data.steps_across_epochs)
 def test_data_without_end_go_on_in_the_next_epoch(found):
     expected = OneDevice()

@@ -42,7 +42,7 @@ def test_small_sums_that_cannot_be_gathered_travel_in_a_ring(found):
             assert parts == [expected] * len(parts)
 
 
-@scenario(engines.empty_sums, (*MULTI_WORKER, "multi_worker-3"))
+@scenario(engines.empty_sums, (*PAIRS, "multi_worker-3", "horovod-3"))
 def test_the_sum_of_tensors_without_elements_has_none(found):
     assert found == [[0, 3]] * len(found)
 

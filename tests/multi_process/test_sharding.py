@@ -74,6 +74,25 @@ def test_weights_in_parts_are_seen_whole(found):
         assert rank["called"] < 1e-6
 
 
+@scenario(sharding.loaded_in_callbacks, ALL)
+def test_weights_that_callbacks_load_are_those_of_the_file(found, tmp_path):
+    expected = sharding.reference_of_files(tmp_path)
+    for name in ("averaged", "trained"):
+        _assert_equal_bits([rank[name] for rank in found])
+        _assert_equal(found[0][name], expected[name])
+    for rank in found:
+        assert abs(rank["loss"] - expected["loss"]) < 1e-6
+        assert "changed the optimizer's state, or weights, in some ranks only" in rank["one"]
+
+
+@scenario(sharding.restored_after_loading, ALL)
+def test_a_backup_counts_more_than_what_was_loaded_before(found):
+    expected = sharding.reference()
+    for name in ("optimizer", "parameters"):
+        _assert_equal_bits([rank[name] for rank in found])
+        _assert_equal(found[0][name], expected)
+
+
 @scenario(sharding.begun, ALL)
 def test_weights_begin_with_the_values_of_rank_0(found):
     expected = sharding.reference_of_first_values()

@@ -8,10 +8,10 @@ import pytest
 import tfdist
 from tests.compression.replicas import own_names
 from tfdist.local.choices import DiLoCo, LocalSGD
-from tfdist.options import SHARDINGS, Options
-from tfdist.plan import candidates, memory, question
+from tfdist.options import Options
+from tfdist.plan import candidates, models
 from tfdist.plan.alpha_beta import Link
-from tfdist.plan.machine import INSIDE, Cluster, Costs, Machines, link_of
+from tfdist.plan.machine import Costs, Machines, link_of
 from tfdist.plan.prediction import ONE_DEVICE, Candidate, Planner
 from tfdist.plan.workload import Device, Message, TracedVariable, Workload
 from tfdist.strategies.registry import BACKENDS
@@ -20,7 +20,7 @@ SIZE = 40_000_000
 MODEL = Workload(64, (TracedVariable("w", (10_000_000,), "float32", 4, 1.0),), 1 / 3, SIZE)
 
 
-def messages(compression, ranks):
+def messages(compression, ranks, workload):
     small = {None: 1, "fp16": 2, "powersgd": 100}.get(compression, 10)
     kind = "sum" if compression in (None, "fp16", "powersgd") else "gather"
     parts = [SIZE // 10] * 10
@@ -86,7 +86,7 @@ def test_where_nothing_helps_one_device_is_recommended():
 
 
 def test_a_model_that_does_not_fit_is_sharded():
-    room = 2.2 * SIZE
+    room = 2.3 * SIZE  # weights, gradients, and an eighth of slots and of sums
     found = advice(planner(1.25e9), counts=(8,), memory=room)
     assert found.code == 'tfdist.Strategy("multi_worker", sharding="optimizer")'
     assert "one device has too little memory" in found.reason
@@ -116,42 +116,6 @@ def test_to_stay_may_be_faster_with_more_updates():
     wasted = dataclasses.replace(eight, efficiency=0.4)
     told = candidates.recommend(made.alone(), [slow, wasted], 0.5, samples=64 * 2 * 20)
     assert told.code is None and "8 workers" not in told.reason
-
-
-def test_memory_of_a_rank():
-    kinds = (None, *SHARDINGS)
-    sizes = [memory.bytes_per_rank(MODEL, 4, kind) / SIZE for kind in kinds]
-    # The weight has one dimension, so it stays whole.
-    assert sizes == [3.0, 2.25, 2.25, 2.25]
-    matrix = TracedVariable("w", (1000, 10_000), "float32", 4, 1.0)
-    model = dataclasses.replace(MODEL, variables=(matrix, matrix), slot_bytes=2 * SIZE)
-    # Parts of two weights, of two gradients and of the slots, and a whole weight twice.
-    assert memory.bytes_per_rank(model, 4, "parameters") / SIZE == 0.5 + 0.5 + 0.5 + 2
-    # Where each weight belongs to one rank, one of them has the state of the whole weight.
-    owned = dataclasses.replace(model, updates_whole=True)
-    assert memory.bytes_per_rank(owned, 4, "optimizer") / SIZE == 2 + 2 + 1
-    with pytest.raises(ValueError, match="Received: sharding='all'"):
-        memory.bytes_per_rank(MODEL, 4, "all")
-
-
-def test_memory_of_what_options_keep():
-    model = dataclasses.replace(MODEL, activation_bytes=64)
-    made = dataclasses.replace(planner(1e9), workload=model)
-
-    def extra(candidate, **options):
-        found = dataclasses.replace(made, **options).predict(candidate, 4)
-        return found.memory - 3 * SIZE
-
-    assert extra(Candidate("horovod")) == 64
-    assert extra(Candidate("horovod"), strong=True) == 16
-    assert extra(Candidate("parameter_server")) == 64 - SIZE
-    assert extra(Candidate("horovod", local=LocalSGD(8))) == 64 + SIZE
-    assert extra(Candidate("horovod", local=DiLoCo(32))) == 64 + 2 * SIZE
-    overlapping = DiLoCo(30, fragments=3, overlap=5)
-    assert extra(Candidate("horovod", local=overlapping)) == 64 + 3 * SIZE
-    kept = [dataclasses.replace(m, has_residual=True) for m in messages("topk", 4)]
-    found = extra(Candidate("horovod", "topk"), messages=lambda name, ranks: kept)
-    assert found == 64 + SIZE
 
 
 def test_without_several_workers_there_is_nothing_to_recommend():
@@ -207,15 +171,23 @@ def test_devices_of_one_host_do_not_use_the_link():
     assert advice(made).code == 'tfdist.Strategy("mirrored")'
 
 
-def test_the_link_that_was_measured_on_one_host_counts_there():
-    link = Link(1e-3, 1e-6)
-    asked = question.Question("model.keras", cluster="test.json")
-    assert question._machines(asked, Cluster(4, 4, link)).between(4) == link
-    assert question._machines(asked, Cluster(8, 4, link)).between(4) == INSIDE
-    of_servers = dataclasses.replace(planner(1e5, per_host=8), machines=Machines(link, 8))
+def test_parameter_servers_of_one_host_do_not_use_the_link():
+    machines = Machines(Link(1e-3, 1e-6), 8)
+    of_servers = dataclasses.replace(planner(1e5, per_host=8), machines=machines)
     slow = of_servers.predict(Candidate("parameter_server"), 4)
     fast = of_servers.predict(Candidate("parameter_server"), 16)
     assert slow.step < fast.step / 4  # not over the link between hosts
+
+
+def test_workers_that_share_cores_take_as_many_times_as_long():
+    machines = Machines(Link(0.0, 1e-15), 4, Link(0.0, 1e-15), Costs(), shares_cores=True)
+    made = dataclasses.replace(planner(1e9), machines=machines)
+    steps = [made.predict(Candidate("horovod"), n).step for n in (1, 2, 4, 8)]
+    assert steps == pytest.approx([1, 2, 4, 4], rel=1e-4)
+    divided = dataclasses.replace(made, strong=True)
+    steps = [divided.predict(Candidate("horovod"), n).step for n in (1, 2, 4, 8)]
+    assert steps == pytest.approx([1, 1, 1, 0.5], rel=1e-4)
+    assert advice(made, (2, 4)).code is None
 
 
 def test_parameter_servers_wait_for_the_link_of_a_host_with_many_workers():
@@ -263,6 +235,52 @@ def test_reducers_are_recommended_where_they_save_time():
 
 def test_short_messages_travel_between_the_workers_also_with_reducers():
     short = [Message(1000, 1000, 1.0)]
-    made = dataclasses.replace(planner(1.25e7), messages=lambda compression, ranks: short)
+    made = dataclasses.replace(planner(1.25e7), messages=lambda *_: short)
     ring, reduced = with_reducers(made, 4, 4)
     assert (reduced.step, reduced.sent) == (ring.step, ring.sent)
+
+
+TABLE = TracedVariable("table", (100_000, 100), "float32", 4, 1.0, rows=50)
+SMALL = TracedVariable("small", (100, 1000), "float32", 4, 0.5)
+
+
+def with_a_table(rows_are_summed=False):
+    workload = dataclasses.replace(
+        MODEL, variables=(SMALL, TABLE), rows_are_summed=rows_are_summed, moments=()
+    )
+    known = models.Found(workload, Device(1.0, 64), Costs(), [])
+    machines = Machines(Link(0.0, 1e-7), costs=Costs())
+    return Planner(workload, known.messages, known.device, machines)
+
+
+@pytest.mark.parametrize("rows_are_summed", [False, True])
+def test_whole_tables_travel_with_sharding(rows_are_summed):
+    made = with_a_table(rows_are_summed)
+    none, optimizer, parameters = (
+        made.predict(Candidate("horovod", sharding=kind), 2)
+        for kind in (None, "optimizer", "parameters")
+    )
+    rows, small = 50 * 404, SMALL.nbytes
+    assert none.sent == rows + small
+    assert optimizer.sent == none.sent + TABLE.nbytes / 2
+    assert parameters.sent == none.sent + small / 2 + TABLE.nbytes / 2
+    assert optimizer.step > none.step + 0.9 * 1e-7 * TABLE.nbytes / 2
+
+
+def test_rows_that_would_travel_as_a_table_travel_as_rows_with_sharding():
+    made = with_a_table(rows_are_summed=True)
+    many = dataclasses.replace(TABLE, rows=150_000)
+    workload = dataclasses.replace(made.workload, variables=(SMALL, many))
+    made = dataclasses.replace(made, workload=workload)
+    assert made.predict(Candidate("horovod"), 2).sent == SMALL.nbytes + TABLE.nbytes
+    found = made.predict(Candidate("horovod", sharding="optimizer"), 2)
+    assert found.sent == SMALL.nbytes + 150_000 * 404 + TABLE.nbytes / 2
+
+
+@pytest.mark.parametrize("compression", [None, "int8"])
+def test_all_weights_travel_in_a_round_of_local_steps(compression):
+    made = with_a_table()
+    found = made.predict(Candidate("horovod", compression, LocalSGD(8)), 2)
+    size = SMALL.nbytes + TABLE.nbytes
+    assert found.sent == pytest.approx((size if compression is None else size / 4) / 8, rel=0.02)
+    assert found.step > 1.0 + 0.99e-7 * found.sent

@@ -78,6 +78,10 @@ def test_a_saved_model_is_planned(saved):
     assert "All figures are predicted, not measured." in done.stdout
     assert 'Recommended: tfdist.Strategy("multi_worker"' in done.stdout
     assert "ran on this machine" not in done.stdout
+    assert "cost is that of CPUs: give --device gpu for GPUs." in done.stdout
+    done = run(saved, *given, "--device", "gpu", "--workers", 2)
+    assert "cost is that of GPUs: give --device cpu for CPUs." in done.stdout, done.stderr
+    assert "Compressors were not measured on GPUs" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,10 @@ def test_a_saved_model_is_planned(saved):
         (["--bandwidth", "1Gbit/s"], "A saved model needs --batch-size. Received: "),
         (["--batch-size", "8"], "Received: neither --cluster nor --bandwidth"),
         (["--batch-size", "8", "--cluster", "none.json"], "Received: 'none.json'"),
+        (
+            ["--batch-size", "8", "--bandwidth", "1MB/s", "--device", "gpu"],
+            "Received: --device gpu without --device-step",
+        ),
         (["--price", "2.5/h"], "Received: --price 2.5 without --samples"),
         (["--batch-size", "8", "--bandwidth", "1MB/s", "--samples", "9" * 400], "'--samples'"),
         (

@@ -13,7 +13,7 @@ SERVERS = Candidate("parameter_server")
 
 def predicted(candidate, workers, per_host=1, **options):
     machines = Machines(link_of(1e9, 5e-5), per_host=per_host, costs=Costs())
-    made = Planner(MODEL, lambda name, ranks: [], Device(1.0, 64), machines, **options)
+    made = Planner(MODEL, lambda *_: [], Device(1.0, 64), machines, **options)
     return made.predict(candidate, workers)
 
 

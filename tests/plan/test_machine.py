@@ -24,6 +24,22 @@ def test_what_a_test_of_the_cluster_wrote_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("machines", "device"),
+    [
+        ([{"gpus": []}, {"gpus": []}], "cpu"),
+        ([{"gpus": []}, {"gpus": ["GPU:0"]}], "gpu"),
+        ([{"gpus": []}, {"cores": 2}], None),
+        ([], None),
+        ("two", None),
+        ([3], None),
+    ],
+)
+def test_a_test_of_the_cluster_says_what_ranks_train_on(tmp_path, machines, device):
+    assert read_cluster(written(tmp_path, GOOD | {"machines": machines})).device == device
+    assert read_cluster(written(tmp_path, GOOD)).device is None
+
+
+@pytest.mark.parametrize(
     ("data", "received"),
     [
         ("{", "test.json"),
@@ -56,3 +72,10 @@ def test_ranks_of_one_host_do_not_use_its_link():
     assert [machines.hosts(ranks) for ranks in (1, 4, 5, 9)] == [1, 1, 2, 3]
     assert machines.between(4) == machines.inside
     assert machines.between(5) == machines.link
+
+
+def test_workers_of_a_host_may_share_its_cores():
+    machines = Machines(link_of(1e8, 1e-3), per_host=4, slowdown=1.5)
+    assert [machines.slowdown_of(ranks) for ranks in (1, 2, 4, 6)] == [1.5] * 4
+    machines = Machines(link_of(1e8, 1e-3), per_host=4, slowdown=1.5, shares_cores=True)
+    assert [machines.slowdown_of(ranks) for ranks in (1, 2, 4, 6)] == [1.5, 3, 6, 6]

@@ -1,9 +1,13 @@
 """What an answer says besides its figures."""
 
+import json
+
 import keras
 import pytest
 
-from tfdist.plan import question
+from tfdist.plan import models, question
+from tfdist.plan.alpha_beta import Link
+from tfdist.plan.machine import CPU_COSTS, GPU_COSTS, INSIDE, Cluster, link_of
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +40,90 @@ def test_workers_with_few_updates_are_shown_with_a_note(saved):
     expected = "Not recommended: 16, 64 workers, as an epoch of 1,000 samples has less than 20"
     assert expected in found
     assert "Not recommended" not in notes(saved, batch_size=4, workers=[2, 64])[1]
+
+
+LINK = Link(1e-3, 1e-6)
+
+
+def machines(known, **options):
+    return question._machines(
+        question.Question("model.keras", cluster="test.json", **options), known
+    )
+
+
+def test_the_link_that_was_measured_on_one_host_counts_there():
+    assert machines(Cluster(4, 4, LINK)).between(4) == LINK
+    assert machines(Cluster(8, 4, LINK)).between(4) == INSIDE
+    assert machines(Cluster(8, 4, LINK)).between(8) == LINK
+    between = machines(Cluster(4, 4, LINK), bandwidth=1e9)
+    assert (between.between(4), between.between(8)) == (LINK, link_of(1e9, 5e-5))
+    assert machines(Cluster(8, 4, LINK), bandwidth=1e9).between(8) == link_of(1e9, 1e-3)
+
+
+def of_one_host(tmp_path, **found):
+    path = tmp_path / "test.json"
+    link = {"latency_seconds": 1e-4, "bandwidth_bytes_per_second": 1e9}
+    path.write_text(json.dumps({"ranks": 2, "ranks_per_host": 2, "link": link, **found}))
+    return str(path)
+
+
+def asked(path, cluster, **options):
+    return question.answer(question.Question(path, batch_size=8, cluster=cluster, **options))
+
+
+@pytest.mark.parametrize(
+    "options", [{"workers": [2, 4]}, {"per_host": 1}, {"workers": [2], "reducers": 1}]
+)
+def test_the_link_of_one_host_is_not_that_between_hosts(saved, tmp_path, options):
+    cluster = of_one_host(tmp_path)
+    with pytest.raises(ValueError, match="no link between hosts: give --bandwidth too.*Received: "):
+        asked(saved, cluster, device_step=1.0, **options)
+    found = asked(saved, cluster, device_step=1.0, bandwidth=1e8, **options)
+    assert any("Link of a host: 0.753 Gbit/s" in note for note in found.notes)
+
+
+def test_workers_of_the_measured_host_need_no_other_link(saved, tmp_path):
+    found = asked(saved, of_one_host(tmp_path), device_step=1.0)
+    assert any("Link between workers of a host: 8 Gbit/s" in note for note in found.notes)
+    assert {p.workers for p in found.predictions} == {2}
+
+
+def test_a_step_that_ran_on_all_cores_is_slower_beside_another_one(saved, tmp_path, monkeypatch):
+    device = models.Device(1.0, 8)
+    monkeypatch.setattr(models.device, "measured", lambda *_: (device, []))
+    found = asked(saved, of_one_host(tmp_path))
+    assert all(p.step > 1.99 for p in found.predictions if p.candidate.strategy == "horovod")
+    assert any("which the workers of a host share" in note for note in found.notes)
+    assert found.advice.code is None
+    found = asked(saved, of_one_host(tmp_path), device_step=1.0)
+    assert all(p.step < 1.5 for p in found.predictions if p.candidate.strategy == "horovod")
+    assert not any("which the workers of a host share" in note for note in found.notes)
+    found = asked(saved, None, bandwidth=1e9)
+    assert not any("which the workers of a host share" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "costs"),
+    [
+        ([], None, CPU_COSTS),
+        (["GPU:0"], None, GPU_COSTS),
+        (["GPU:0"], "cpu", CPU_COSTS),
+        ([], "gpu", GPU_COSTS),
+    ],
+)
+def test_costs_are_those_of_the_devices(saved, tmp_path, monkeypatch, gpus, device, costs):
+    planners = []
+    monkeypatch.setattr(question, "_notes", lambda _, planner: planners.append(planner) or [])
+    cluster = of_one_host(tmp_path, machines=[{"gpus": gpus}] * 2)
+    found = asked(saved, cluster, device_step=1.0, device=device)
+    assert planners[0].machines.costs == costs
+    names = ("CPUs: give --device gpu for GPUs", "GPUs: give --device cpu for CPUs")
+    said = names[costs == GPU_COSTS]
+    assert any(f"compressors and updates cost is that of {said}" in note for note in found.notes)
+
+
+def test_steps_that_run_here_have_the_costs_of_this_machine(saved, tmp_path):
+    with pytest.raises(ValueError, match="those of a CPU: give --device-step.*--device gpu"):
+        asked(saved, None, bandwidth=1e9, device="gpu")
+    cluster = of_one_host(tmp_path, machines=[{"gpus": ["GPU:0"]}] * 2)
+    assert not any("GPUs" in note for note in asked(saved, cluster).notes)

@@ -105,7 +105,7 @@ def read(tmp_path, text):
         (
             "model.compile('sgd', jit_compile=True)",
             "Left out: local, as the model is compiled with jit_compile=True",
-            {"local", "parameter_server"},
+            {"local", "parameter_server", 'sharding="parameters"'},
         ),
         (
             "model.add(keras.layers.BatchNormalization(synchronized=True))",
@@ -127,6 +127,63 @@ def test_what_refuses_the_model_is_left_out(tmp_path, text, note, refused):
     every = candidates.candidates(2, Machines(Link(1.0, 1.0), per_host=2))
     left = [c for c in every if not refused.intersection(c.kinds)]
     assert (len(left) < len(every)) == bool(refused)
+
+
+ACCUMULATES = """
+import tfdist
+with tfdist.MirroredStrategy(accumulation_steps=4).scope():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    optimizer = keras.optimizers.Adam()
+    model.compile({optimizer}, "mse")
+model.fit(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "steps"),
+    [
+        ("optimizer", 4),
+        ("tfdist.DistributedOptimizer(optimizer)", 4),
+        ("tfdist.DistributedOptimizer(optimizer, accumulation_steps=3)", 3),
+    ],
+)
+def test_what_the_script_accumulates_counts(tmp_path, optimizer, steps):
+    found = read(tmp_path, ACCUMULATES.format(optimizer=optimizer))
+    assert found.workload.accumulation_steps == steps
+    assert any(f"has accumulation_steps={steps}, so an update" in note for note in found.notes)
+    found = read(tmp_path, "model.fit(x, y)")
+    assert found.workload.accumulation_steps == 1
+    assert not any("accumulation_steps" in note for note in found.notes)
+
+
+SOME_ROWS = """
+class SomeRows(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(10, 2)
+        self.table.build()
+
+    def call(self, x):
+        rows = self.table(tf.boolean_mask(tf.cast(x, "int32"), x > 0))
+        return tf.reduce_sum(rows, axis=0) + tf.zeros([x.shape[0], 2])
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((x.shape[0], 2))
+
+model = keras.Sequential([SomeRows()])
+model.compile("adam", "mse")
+model.fit(x, y)
+"""
+
+
+def test_what_depends_on_the_data_is_told(tmp_path):
+    found = read(tmp_path, SOME_ROWS)
+    (table,) = found.workload.variables
+    assert table.rows == 0
+    notes = "\n".join(found.notes)
+    assert f"How many rows of {table.path} a batch looks up depends on the data" in notes
+    assert "tensors of a step have sizes that depend on the data" in notes
+    assert "depend on the data" not in "\n".join(read(tmp_path, "model.fit(x, y)").notes)
 
 
 OWN_SCHEDULE = """

@@ -73,6 +73,13 @@ def test_cores_may_be_slower_than_the_link():
     assert seconds([message(1, 1.0)], machines=machines) == pytest.approx(3.5 + 1.0)
 
 
+def test_cores_that_workers_share_send_as_many_times_as_slowly():
+    link = Link(0.0, 1e-12)
+    machines = Machines(link, 4, link, Costs(1e-6), shares_cores=True)
+    ways = [carried([message(1, 1.0)], ranks, machines)[0] for ranks in (2, 4)]
+    assert [way.cores for way in ways] == pytest.approx([2 * 1.0, 4 * 1.5])
+
+
 def test_codecs_take_time_before_and_after():
     coded = Message(1_000_000, 100_000_000, 1.0, "sum", 1, "powersgd")
     whole = codecs.SECONDS_PER_BYTE["powersgd"] * 1e8
@@ -115,29 +122,6 @@ def test_local_steps_exchange_once_in_a_round():
     assert step_time.with_local_steps(PARTS, ways, hidden) == pytest.approx(3.5)
     longer = carried([message(18.5, 1.0)])
     assert step_time.with_local_steps(PARTS, longer, hidden) == pytest.approx(3.5 + 8 / 8)
-
-
-def test_sharded_updates_travel_after_their_half_of_the_sums():
-    ways = carried([message(4, 1.0)])
-    found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2)
-    assert found == pytest.approx(3 + 2 + 0.5 / 2 + 2)
-
-
-def test_parts_may_take_longer_than_half_of_a_sum():
-    ways = carried([message(4, 1.0)])
-    found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2, longer=(1.5, 2.0))
-    assert found == pytest.approx(3 + 1.5 * 2 + 0.5 / 2 + 2.0 * 2)
-
-
-def test_only_parts_of_sums_take_longer_and_only_on_the_link():
-    rows = message(4, 1.0, aggregation="gather")
-    ways = carried([rows], 3)  # 8 s, half of which is before the update
-    found = step_time.sharded(PARTS, [rows], ways, 3, longer=(1.5, 2.0))
-    assert found == pytest.approx(3 + 4 + 0.5 / 3 + 4)
-    busy = Machines(Link(0.0, 1e-12), costs=Costs(1e-6))
-    ways = carried([message(4, 1.0)], machines=busy)
-    found = step_time.sharded(PARTS, [message(4, 1.0)], ways, 2, longer=(1.5, 2.0))
-    assert found == pytest.approx(3 + 2 + 0.5 / 2 + 2)
 
 
 def test_two_ranks_of_one_host_gather_as_fast_as_their_bytes():

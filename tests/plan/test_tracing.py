@@ -86,6 +86,12 @@ def test_activations_are_at_least_what_the_backward_pass_reads():
     assert kept < traced(*stack, batch=4096).activation_bytes < 3 * kept
 
 
+def test_logits_count_though_no_gradient_of_their_mean_needs_them():
+    logits = 4 * 1024 * 5000
+    found = traced(keras.Input((8,)), layers.Dense(5000), batch=1024)
+    assert found.activation_bytes > 2 * logits
+
+
 def test_a_model_that_trains_nothing_is_refused():
     with pytest.raises(ValueError, match="no variable that is trained.*Received: model='"):
         traced(keras.Input((8,)), layers.Dense(4, trainable=False))

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from tfdist.processes.callback_kinds import may_save_alone
+from tfdist.processes.callback_kinds import acts_in_test_batches, may_save_alone
 
 
 class _Prints(keras.callbacks.Callback):
@@ -13,6 +13,15 @@ class _Prints(keras.callbacks.Callback):
 
 class _SaysSo(_Prints):
     saves_alone = False
+
+
+class _PrintsTests(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        print(logs)
+
+
+class _DecidesAlike(_PrintsTests):
+    decides_in_batches = False
 
 
 @pytest.mark.parametrize(
@@ -26,3 +35,20 @@ class _SaysSo(_Prints):
 )
 def test_a_callback_may_save_alone_unless_it_says_otherwise(callback, may):
     assert may_save_alone(callback, "on_epoch_end") == may
+
+
+@pytest.mark.parametrize(
+    ("callback", "acts"),
+    [
+        (_PrintsTests(), True),
+        (_DecidesAlike(), False),
+        (_Prints(), False),
+        (keras.callbacks.LambdaCallback(on_test_batch_begin=print), True),
+        (keras.callbacks.LambdaCallback(on_train_batch_end=print), False),
+        (keras.callbacks.ProgbarLogger(), False),
+        (keras.callbacks.TensorBoard(), False),
+        (keras.callbacks.EarlyStopping(), False),
+    ],
+)
+def test_a_callback_acts_in_test_batches_if_it_has_methods_for_them(callback, acts):
+    assert acts_in_test_batches(callback) == acts

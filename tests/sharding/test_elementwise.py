@@ -19,6 +19,7 @@ _ELEMENTWISE = [
     keras.optimizers.Lion(),
     keras.optimizers.Adam(clipnorm=0.1),
     keras.optimizers.Adam(global_clipnorm=0.1),
+    keras.optimizers.SGD(clipvalue=0.1),
     keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2),
     keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)),
 ]
@@ -75,12 +76,70 @@ class _InOneGo(keras.optimizers.SGD):
         raise NotImplementedError
 
 
+class _ClipsWhatIsLarge(keras.optimizers.Adam):
+    """Clips gradients whose norm is above what most of them have."""
+
+    def apply(self, grads, trainable_variables=None):
+        super().apply(tf.clip_by_global_norm(grads, 10.0)[0], trainable_variables)
+
+
+class _EnlargesWhatIsSmall(keras.optimizers.SGD):
+    """Makes gradients as large as they should be at least."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        norm = tf.norm(gradient)
+        gradient = tf.where(norm < 0.1, gradient / norm, gradient)
+        super().update_step(gradient, variable, learning_rate)
+
+
+class _SkipsWhatIsNotFinite(keras.optimizers.SGD):
+    """Makes no update where any gradient is not finite."""
+
+    def apply(self, grads, trainable_variables=None):
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in grads])
+        grads = [tf.where(finite, g, tf.zeros_like(g)) for g in grads]
+        super().apply(grads, trainable_variables)
+
+
+class _ReplacesWhatIsNotFinite(keras.optimizers.SGD):
+    """Replaces single elements."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        gradient = tf.where(tf.math.is_finite(gradient), gradient, tf.zeros_like(gradient))
+        super().update_step(gradient, variable, learning_rate)
+
+
+class _Trusting(keras.optimizers.SGD):
+    """Has a setting that its configuration does not have."""
+
+    def __init__(self, *args, trust=False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.trust = trust
+
+    def update_step(self, gradient, variable, learning_rate):
+        if self.trust:
+            gradient = gradient / tf.norm(gradient)
+        super().update_step(gradient, variable, learning_rate)
+
+
+def _trusting_later():
+    optimizer = _Trusting()
+    optimizer.trust = True
+    return optimizer
+
+
+_ELEMENTWISE += [_ReplacesWhatIsNotFinite(), _Trusting()]
 _WHOLE = [*(optimizer for optimizer, _ in _OTHERS), keras.optimizers.ScheduleFreeAdamW()]
 _OTHERS += [
     (_ByNorm(), "differs from that of its halves"),
     (_ByGlobalNorm(), "differs from that of its halves"),
     (_SubclassOfLamb(), "differs from that of its halves"),
     (_InOneGo(), "differs from that of its halves"),
+    (_ClipsWhatIsLarge(), "differs from .* where the largest gradient is .*e\\+03"),
+    (_EnlargesWhatIsSmall(), "differs from .* where the largest gradient is 0.00"),
+    (_SkipsWhatIsNotFinite(), "differs from .* where the largest gradient is nan"),
+    (_Trusting(trust=True), "differs from that of its halves"),
+    (_trusting_later(), "differs from that of its halves"),
     (keras.optimizers.ScheduleFreeAdamW(), "begins with the values of the weights"),
     (_FromValues(), "begins with the values of the weights"),
     (_NotMade(), "raises TypeError: no copies"),

@@ -161,6 +161,27 @@ def test_a_checkpoint_of_tensorflow_is_refused(tmp_path):
     tf.train.Checkpoint(model.layers[-1]).save(str(tmp_path / "layer"))
 
 
+@pytest.mark.parametrize("name", ["model.h5", "model.weights.h5", "model.hdf5"])
+def test_whole_models_in_hdf5_are_refused(name, tmp_path):
+    model = _compiled(_strategy(), keras.optimizers.SGD)
+    model.fit(_X, _Y, verbose=0)
+    with pytest.raises(ValueError, match="Save the model as .keras.*Received: .*sgd in such"):
+        model.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    model.save(tmp_path / "without.h5", include_optimizer=False)
+    model.save_weights(tmp_path / "model.weights.h5")
+
+
+def test_callbacks_that_write_whole_models_in_hdf5_are_refused(tmp_path):
+    model = _compiled(_strategy(), keras.optimizers.SGD)
+    weights = keras.callbacks.ModelCheckpoint(tmp_path / "a.weights.h5", save_weights_only=True)
+    model.fit(_X, _Y, verbose=0, callbacks=[weights])
+    with pytest.raises(ValueError, match="Received: a ModelCheckpoint of .*model.h5"):
+        checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.h5"))
+        model.fit(_X, _Y, verbose=0, callbacks=[checkpoint])
+    assert int(model.optimizer.iterations.numpy()) == 1
+
+
 def test_sparse_gradients_of_a_table_with_too_few_rows_are_refused():
     with _strategy().scope():
         model = keras.Sequential([keras.layers.Embedding(3, 40_000), keras.layers.Dense(1)])

@@ -1,6 +1,7 @@
 """Every engine carries tensors as its contract says; those of processes: tests/multi_process."""
 
 import inspect
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tfdist.engines.current import current
 from tfdist.engines.replica_context import ReplicaContextEngine
 from tfdist.strategies.horovod.engine import HorovodEngine
 from tfdist.strategies.multi_worker.engine import CollectivesEngine
+from tfdist.strategies.multi_worker.numbered_engine import NumberedEngine, Numbers
 
 OPERATIONS = [name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if name[0] != "_"]
 
@@ -79,3 +81,20 @@ def test_a_broadcast_keeps_every_bit():
     received = strategy.run(lambda: current().broadcast(value, root=1))
     for part in strategy.experimental_local_results(received):
         assert part.numpy().tobytes() == value.numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_has_no_elements_does_not_travel(dtype):
+    numbers = Numbers()
+    numbers.begin(1, 3)
+    engine = NumberedEngine(types.SimpleNamespace(rank=1, size=3), numbers, 1)
+
+    @tf.function(autograph=False)
+    def step():
+        vector, rows = tf.zeros([0], dtype), tf.zeros([3, 0], dtype)
+        sums = engine.all_reduce([vector, rows])
+        return [*sums, engine.all_to_all(rows), engine.reduce_scatter(vector)]
+
+    operations = {one.type for one in step.get_concrete_function().graph.get_operations()}
+    assert not [name for name in operations if name.startswith("Collective")]
+    assert [one.shape.as_list() for one in step()] == [[0], [3, 0], [3, 0], [0]]

@@ -29,6 +29,21 @@ def _mask(y):
     return ops.cast(y > 0.5, "float32")
 
 
+def _number(value):
+    return tf.cast(value, tf.float32)
+
+
+def _chosen(values, y):
+    """The samples with a large first target: other numbers of them in each part of a batch."""
+    return tf.boolean_mask(values, y[:, 0] > -1.0)
+
+
+def _sum_over_chosen(y, prediction):
+    chosen = tf.where(y[:, 0] > -1.0)[:, 0]
+    total = tf.reduce_sum(tf.gather(_squares(y, prediction), chosen))
+    return total / _number(tf.shape(chosen)[0])
+
+
 @tf.function
 def _sum_in_a_function(y, prediction):
     return tf.reduce_sum(_squares(y, prediction))
@@ -74,6 +89,31 @@ SUMS = {
     "mean over chosen values": lambda y, p, model: (
         3.0 * tf.reduce_mean(tf.boolean_mask(ops.square(y - p), y > 0.5))
     ),
+    "sum over the length of the targets": lambda y, p, model: (
+        tf.reduce_sum(_squares(y, p)) / _number(tf.shape(y)[1])
+    ),
+    "sum over lengths": lambda y, p, model: (
+        tf.reduce_sum(_squares(y, p)) / _number(tf.maximum(tf.reduce_prod(tf.shape(y)[1:]), 1))
+    ),
+    "sum over all elements": lambda y, p, model: (
+        tf.reduce_sum(_squares(y, p)) / _number(tf.size(y))
+    ),
+    "sum over samples times length": lambda y, p, model: (
+        tf.reduce_sum(_squares(y, p)) / _number(tf.shape(y)[0] * tf.shape(y)[1])
+    ),
+    "sum of a Keras loss over samples": lambda y, p, model: (
+        keras.losses.MeanSquaredError("sum")(y, p) / _number(tf.shape(y)[0])
+    ),
+    "Keras loss of chosen samples": lambda y, p, model: keras.losses.MeanSquaredError()(
+        _chosen(y, y), _chosen(p, y)
+    ),
+    "mean of the losses of chosen samples": lambda y, p, model: tf.reduce_mean(
+        tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(_chosen(y, y)), _chosen(p, y))
+    ),
+    "mean of means of chosen samples": lambda y, p, model: tf.reduce_mean(
+        keras.losses.mean_squared_error(_chosen(y, y), _chosen(p, y))
+    ),
+    "sum over the number of chosen samples": lambda y, p, model: _sum_over_chosen(y, p),
     "weights of the model": lambda y, p, model: (
         ops.mean(_squares(y, p)) + 0.1 * ops.sum(ops.square(model.kernel))
     ),
@@ -134,13 +174,13 @@ class Penalty(layers.Layer):
         return x
 
 
-def _assert_trains_as_on_one_device(make, replicas, batch=16, **options):
+def _assert_trains_as_on_one_device(make, replicas, batch=16, y=Y, **options):
     def train(strategy):
         keras.utils.set_random_seed(0)
         with strategy.scope():
             model = make()
             model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), **options)
-        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch)
+        data = tf.data.Dataset.from_tensor_slices((X, y)).batch(batch)
         history = model.fit(data, epochs=3, verbose=0).history
         return [*model.get_weights(), *history.values()]
 
@@ -151,7 +191,11 @@ def _assert_trains_as_on_one_device(make, replicas, batch=16, **options):
 
 
 # One of each kind; the full suite has all of them in all tests.
-USUAL = ("sum", "sum in a function", "sum in a condition", "mean over chosen values")
+USUAL = (
+    *("sum", "sum in a function", "sum in a condition", "mean over chosen values"),
+    *("sum over lengths", "sum of a Keras loss over samples", "Keras loss of chosen samples"),
+    *("mean of the losses of chosen samples", "sum over the number of chosen samples"),
+)
 full = pytest.mark.full
 
 
@@ -199,6 +243,34 @@ def test_a_compiled_loss_function_may_sum():
     _assert_trains_as_on_one_device(
         lambda: keras.Sequential([layers.Dense(4)]), replicas=2, loss=loss, metrics=["mae"]
     )
+
+
+@pytest.mark.parametrize("eager", [False, pytest.param(True, marks=full)])
+def test_a_compiled_loss_function_may_choose_samples(eager):
+    """The mean over labelled samples only; the other replica may have none of them."""
+
+    def loss(y, prediction):
+        is_labelled = tf.not_equal(y[:, 0], -1.0)
+        chosen = tf.boolean_mask(y, is_labelled), tf.boolean_mask(prediction, is_labelled)
+        return keras.losses.mean_squared_error(*chosen)
+
+    y = Y.copy()
+    y[:, 0] = np.where(np.arange(35) % 16 < 9, y[:, 0], -1.0)
+    _assert_trains_as_on_one_device(
+        lambda: keras.Sequential([layers.Dense(4)]), 2, y=y, loss=loss, run_eagerly=eager
+    )
+
+
+def test_a_sum_by_a_number_that_may_be_the_samples_is_warned_of(two_replicas):
+    def loss(y, p, model):
+        return keras.losses.MeanSquaredError("sum")(y, p) / 4.0
+
+    data = tf.data.Dataset.from_tensors((X[:8], Y[:8]))
+    with pytest.warns(UserWarning, match="It cannot be told .* a mean over the samples or a sum"):
+        with two_replicas.scope():
+            model = Regression(loss, False)
+            model.compile(keras.optimizers.SGD(1e-3))
+        model.fit(data.unbatch().batch(8, drop_remainder=True), verbose=0)
 
 
 @pytest.mark.parametrize(

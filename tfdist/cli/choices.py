@@ -66,6 +66,7 @@ def check_reducers(
     reducers: int | None,
     count: int,
     *,
+    most: int | None,
     devices: int | None,
     is_alone: bool,
 ) -> None:
@@ -76,6 +77,7 @@ def check_reducers(
         strategy: the name of a backend that `tfdist run` starts.
         reducers: the number of reducers.
         count: the number of ranks.
+        most: how many ranks there may be later, in an elastic job; None for no more.
         devices: the number of devices of each rank.
         is_alone: whether this is the only machine; others may have the ranks.
     """
@@ -97,10 +99,11 @@ def check_reducers(
             "Reducers are for ranks of one device: leave out --devices-per-worker. "
             f"Received: --devices-per-worker {devices} --reducers {reducers}"
         )
-    if is_alone and count < 2:
+    if is_alone and max(count, most or 0) < 2:
+        limit = "" if most is None else f" --max {most}"
         context.fail(
-            "Reducers sum what several ranks send them, so -n must be at least 2. "
-            f"Received: -n {count} --reducers {reducers}"
+            "Reducers sum what several ranks send them, so -n must be at least 2, or --max in a "
+            f"job with --min. Received: -n {count}{limit} --reducers {reducers}"
         )
 
 

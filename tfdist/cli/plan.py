@@ -9,6 +9,7 @@ import click
 
 from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
 from tfdist.plan import decisions
+from tfdist.plan.machine import COSTS
 
 _MOST = 10**15  # samples, workers of a host, servers
 _LARGEST_BATCH = 2**31 - 1  # shapes in a trace have 32 bits
@@ -38,6 +39,11 @@ Example:
     "--device-step",
     type=Duration(),
     help="A training step on one device, such as 110ms. Otherwise some steps run here.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(list(COSTS)),
+    help="What the devices are (default: as in the --cluster, or what this machine has).",
 )
 @click.option("--workers", type=Workers(), help="Such as 1,2,4,...,64 (default: 1,2,4,...,32).")
 @click.option("--strong", is_flag=True, help="Divides the batch among the workers.")

@@ -225,7 +225,13 @@ def run(
     elastic, is_alone = ElasticOptions(**given), rendezvous is None
     check_elastic(context, strategy, count, elastic, devices_per_worker, is_alone=is_alone)
     check_reducers(
-        context, strategy, reducers, count, devices=devices_per_worker, is_alone=is_alone
+        context,
+        strategy,
+        reducers,
+        count,
+        most=elastic.most,
+        devices=devices_per_worker,
+        is_alone=is_alone,
     )
     across = machines_of(
         context, strategy, rendezvous, machines, secret_file, connect_timeout, elastic

@@ -29,11 +29,7 @@ from tfdist.compat import (
 )
 from tfdist.compat.building import hook_symbolic_build, unbuilt_parts
 from tfdist.compat.call_variables import CallVariable
-from tfdist.compat.collectives import (
-    install_collectives,
-    number_when_traced,
-    separate_collectives,
-)
+from tfdist.compat.collectives import install_collectives, number_when_traced, separate_collectives
 from tfdist.compat.compilation import (
     are_captured_by,
     compile_where_possible,
@@ -89,8 +85,10 @@ from tfdist.compat.losses import (
     masked_weights,
 )
 from tfdist.compat.masks import mask_of, set_mask
+from tfdist.compat.metric_states import hook_metric_states
 from tfdist.compat.models import flatten_layers, model_strategy, own_non_trainable_variables
 from tfdist.compat.multi_worker import OPERATIONS_UNDER_WAY, MultiWorkerExtended
+from tfdist.compat.normalization import hook_masked_moments
 from tfdist.compat.one_replica import OneReplicaExtended
 from tfdist.compat.operations import hook_add, hook_extremum, hook_neighbourhoods
 from tfdist.compat.optimizers import (
@@ -217,7 +215,9 @@ __all__ = [
     "hook_layer_calls",
     "hook_load_weights",
     "hook_loop_losses",
+    "hook_masked_moments",
     "hook_mean_metric",
+    "hook_metric_states",
     "hook_neighbourhoods",
     "hook_reading",
     "hook_reduce_per_replica",

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.graphs import operations_so_far
+from tfdist.compat.parts import seen_by_updates
 from tfdist.compat.registry import BOTH, READ, REPLACED, touch
 from tfdist.structures import Gradient, Structure
 
@@ -100,10 +101,13 @@ def _updated_here(original: Callable) -> Callable:
         trainable_variables: Structure,
         learning_rate: Structure,
     ) -> None:
-        update = original if _index() is None else _UPDATE_HERE.get()
+        if _index() is None:
+            original(self, grads, trainable_variables, learning_rate)
+            return
         if getattr(_updating, "one_by_one", False) and not tf.executing_eagerly():
             grads = _each_after_the_last(grads)
-        update(self, grads, trainable_variables, learning_rate)
+        variables = [seen_by_updates(variable) for variable in trainable_variables]
+        _UPDATE_HERE.get()(self, grads, variables, learning_rate)
 
     return _backend_update_step
 
@@ -111,8 +115,10 @@ def _updated_here(original: Callable) -> Callable:
 def _decayed_here(original: Callable) -> Callable:
     @functools.wraps(original)
     def _apply_weight_decay(self: keras.optimizers.Optimizer, variables: Structure) -> None:
-        decay = original if _index() is None else _DECAY_HERE.get()
-        decay(self, variables)
+        if _index() is None:
+            original(self, variables)
+        else:
+            _DECAY_HERE.get()(self, [seen_by_updates(variable) for variable in variables])
 
     return _apply_weight_decay
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import threading
@@ -36,6 +37,13 @@ _VALUE = touch(
     why="a variable that is empty at times is made in another way than Keras makes it",
     versions=KERAS,
     instead="a Keras variable that may be made for a `tf.Variable` of unknown shape",
+)
+_NAME = touch(
+    *("keras.src.backend.tensorflow.core:Variable", "_name", WRITTEN),
+    why="Keras' TensorFlow backend updates `tf.Variable`s, whose names have the scopes of the "
+    "layers. A rule by name must look at such a name of a part too",
+    versions=KERAS,
+    instead="rules of optimizers by the path of a variable",
 )
 
 _thread = threading.local()
@@ -95,6 +103,19 @@ class StoredPart(PartVariable):
 
     def clear(self, index: int) -> None:
         """Keeps the part."""
+
+
+def seen_by_updates(variable: keras.Variable) -> keras.Variable | tf.Variable:
+    """What updates and weight decay are given in place of a variable, by whose name rules may go.
+
+    It is the `tf.Variable`, as in Keras' TensorFlow backend: "norm/gamma:0", where the Keras
+    variable is only called "gamma". A part is given as one that has the name of the whole.
+    """
+    if not isinstance(variable, PartVariable):
+        return variable.value
+    seen = copy.copy(variable)
+    _NAME.write(seen, stored(variable.whole).name)
+    return seen
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,13 @@ _WRITES = [
         ("keras.src.models.model:Model", "export", "self"),
     )
 ]
+_WRITE_STATE = touch(
+    *("keras.src.legacy.saving.legacy_h5_format", "save_optimizer_weights_to_hdf5_group", REPLACED),
+    why="a file .h5 has an optimizer's variables as they are, but each replica may have parts of "
+    "them only. Other files have what the optimizer's `save_own_variables` writes",
+    versions=KERAS,
+    instead="files .h5 with what `save_own_variables` writes",
+)
 _LOAD = touch(
     *("keras.src.models.model:Model", "load_weights", REPLACED, "self", "filepath"),
     why="a file may be visible to only one of the processes",
@@ -48,11 +55,15 @@ _LOAD = touch(
 )
 
 
-def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -> None:
+def hook_saving(
+    hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any],
+    check_for_h5: Callable[[keras.optimizers.Optimizer], None] | None = None,
+) -> None:
     """Makes Keras call `hook(model, path, write)` instead of writing a model or weights to `path`.
 
     `write(path)` is Keras' own function. `path` is None for weights in several files
-    (`max_shard_size`).
+    (`max_shard_size`). Before Keras writes the variables of an optimizer to a file .h5 as they are,
+    it calls `check_for_h5(optimizer)`.
     """
 
     def make(name: str, original: Callable) -> Callable:
@@ -66,6 +77,19 @@ def hook_saving(hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any]) -
 
     for write in _WRITES:
         write.replace(functools.partial(make, write.name))
+    if check_for_h5 is not None:
+        _WRITE_STATE.replace(functools.partial(_checked, check_for_h5))
+
+
+def _checked(check: Callable[[keras.optimizers.Optimizer], None], original: Callable) -> Callable:
+    @functools.wraps(original)
+    def save_optimizer_weights_to_hdf5_group(
+        group: object, optimizer: keras.optimizers.Optimizer
+    ) -> None:
+        check(optimizer)
+        original(group, optimizer)
+
+    return save_optimizer_weights_to_hdf5_group
 
 
 def hook_load_weights(hook: Callable[[keras.Model, Callable[[], None]], None]) -> None:

@@ -69,10 +69,11 @@ class ShardedVariable(keras.Variable):
     Attributes:
         keeper: reads and writes the whole.
         parts: how the weight is divided; a `tfdist.step.sharding.parts.Parts`.
-        times_set: how often the weight was set from outside of steps.
+        times_set: how often all processes set the weight from outside of steps.
         set_to: a checksum of the whole weight that it was set to; 0 with one process.
         at_hand: while one process writes all weights, returns this whole one; None otherwise.
         takes: while one process reads weights, is given this whole one; None otherwise.
+        read_alone: returns the whole weight that this process alone has read; None otherwise.
     """
 
     keeper: Keeper
@@ -81,6 +82,7 @@ class ShardedVariable(keras.Variable):
     set_to: int = 0
     at_hand: Callable[[], np.ndarray] | None = None
     takes: Callable[[np.ndarray], None] | None = None
+    read_alone: Callable[[], np.ndarray] | None = None
 
     @property
     def value(self) -> tf.Tensor:

@@ -28,6 +28,18 @@ def _is_plain_tuple(spec: Structure) -> bool:
     return type(spec) is tuple
 
 
+def each_by_itself(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
+    """`dataset`, of which TensorFlow divides each batch by itself over the replicas.
+
+    If TensorFlow finds the number in `batch(16)`, it may take all samples for one stream, and cut
+    the stream anew by this number: if the samples come from files, or if the auto-shard policy is
+    neither AUTO nor DATA. Then a short batch would be filled up from the next one, and there is a
+    next one where `repeat`, `shuffle` or `concatenate` follow `batch`. TensorFlow looks for the
+    number through many kinds of data sets, but not through a `map`.
+    """
+    return mapped(dataset, lambda batch: batch) if replicas > 1 else dataset
+
+
 def of_global_batches(
     dataset: tf.data.Dataset,
     rank: int,
@@ -71,7 +83,7 @@ def of_global_batches(
 def static_batch_size(spec: Structure) -> int | None:
     """The number of samples in every batch of the type `spec`, None where it may vary."""
     for leaf in tf.nest.flatten(spec):
-        if leaf.shape.rank != 0:
+        if hasattr(leaf, "shape") and leaf.shape.rank != 0:
             return leaf.shape[0] if leaf.shape.rank else None
     return None
 
@@ -93,6 +105,11 @@ def _empty(spec: Structure, size: int = 0) -> Structure:
     """A batch of the type `spec` with `size` samples of zeros; other unknown dimensions are 0."""
 
     def empty(leaf: Structure) -> Structure:
+        if not hasattr(leaf, "shape"):
+            raise ValueError(
+                "Processes share batches of tensors: leave out what is None, or the optional. "
+                f"Received: element_spec={spec}"
+            )
         if leaf.shape.rank is None:
             raise ValueError(
                 "Processes share batches whose number of dimensions is known: give the tensors "
@@ -103,12 +120,9 @@ def _empty(spec: Structure, size: int = 0) -> Structure:
             indices = tf.zeros([0, len(shape)], tf.int64)
             return tf.SparseTensor(indices, tf.zeros([0], leaf.dtype), shape)
         if isinstance(leaf, tf.RaggedTensorSpec):
-            shape = (
-                [length or 0 for length in leaf.flat_values_spec.shape]
-                if leaf.flat_values_spec
-                else [0]
-            )
-            values = tf.zeros(shape, leaf.dtype)
+            # Behind the ragged dimensions, all rows are of one shape.
+            uniform = [length or 0 for length in leaf.shape[leaf.ragged_rank + 1 :]]
+            values = tf.zeros([0, *uniform], leaf.dtype)
             outer = tf.zeros([size + 1], leaf.row_splits_dtype)
             inner = [tf.zeros([1], leaf.row_splits_dtype)] * (leaf.ragged_rank - 1)
             return tf.RaggedTensor.from_nested_row_splits(values, [outer, *inner])

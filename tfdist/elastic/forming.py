@@ -81,6 +81,8 @@ class Forming:
             watcher()
 
     def _check(self) -> None:
+        if self._link.has_left:
+            raise SystemExit(0)  # the others have gone on, whatever is still to be done here
         if self.generation <= self._no_more:
             raise GroupIsNoMoreError
 

@@ -151,14 +151,9 @@ class TrainFunction(StepsFunction):
         group, own = self._group, self._accumulated.own()
         if not own:
             return super().of_batch(batch)
-        batch = as_tensors(batch)  # the user may write to arrays again
-        window = group.windows.get(self.number) or self._opened_window(own)
-        results = self._executed(batch, self.number)
-        if self._accumulated.is_waiting():
-            window.batches.append(batch)
-        else:
-            group.windows.close(self.number)
-        return results
+        if group.windows.get(self.number) is None:
+            self._open_window(own)
+        return self._executed(as_tensors(batch), self.number)  # the user may write to arrays again
 
     def begin_anew(self) -> None:
         """Called when accumulated gradients were read from a file, by all ranks.
@@ -168,14 +163,15 @@ class TrainFunction(StepsFunction):
         self._group.windows.close(self.number)
         if self._accumulated.is_waiting():
             own, size = self._accumulated.own(), self._group.size
-            self._opened_window(own, [size * variable.numpy() for variable in own])
+            self._open_window(own, [size * variable.numpy() for variable in own])
 
-    def _opened_window(self, own: list[tf.Variable], totals: Sequence[np.ndarray] = ()) -> Window:
-        window = Window(self.step, self._group.made, own, totals, self._opened)
+    def _open_window(self, own: list[tf.Variable], totals: Sequence[np.ndarray] = ()) -> None:
+        window = Window(
+            self.step, self._group.made, own, totals, self._opened, self._accumulated.is_waiting
+        )
         self._opened += 1
         window.begin(is_first=self._group.rank == 0)
         self._group.windows.open(self.number, window)
-        return window
 
 
 class PredictFunction(ElasticFunction):

@@ -120,8 +120,7 @@ class Group(Forming):
             return operation.run()
         with self.operating():
             if self._following is not None:
-                entry = self._following.next(operation)
-                if entry is not None:
+                if (entry := self._following.next(operation)) is not None:
                     return self._pass(operation, entry)
                 self._arrive(operation)
             operation.begin()
@@ -164,6 +163,7 @@ class Group(Forming):
         for number, value in entry.values.items():
             if number in variables:
                 variables[number].assign(value)
+        self.windows.add(operation.window, operation.batch)
         return transfer.received(entry.result)
 
     def _arrive(self, operation: Operation) -> None:
@@ -202,6 +202,7 @@ class Group(Forming):
     def _note(self, operation: Operation, result: Structure, state: Snapshot | None) -> Structure:
         self._completed += 1
         self.steps += operation.takes_in
+        self.windows.add(operation.window, operation.batch)
         self.residuals.complete()
         self._last, self._entry = (result, state), None
         if self._journal is not None:
@@ -286,10 +287,9 @@ class Group(Forming):
             self._following = None
             self._link.say("joined")
         if settlement.some_are_behind:
-            result, state = self._last
             # What callbacks have changed since then, those that are behind change themselves.
-            settlement.send_state(state, to_this_rank=settlement.is_behind)
-            result = settlement.result(result)
+            settlement.send_state(self._last[1], to_this_rank=settlement.is_behind)
+            result = settlement.result(self._last[0])
             if settlement.is_behind:
                 self.residuals.catch_up()
                 self._note(operation, result, operation.end())

@@ -26,12 +26,14 @@ class Window:
         totals: for each of those, the sum over all ranks before the first of these batches; none
             for zeros.
         serial: how many windows of this model there were before; the same in all ranks.
+        is_waiting: whether gradients wait for an update.
 
     Attributes:
-        batches: those of the steps that all ranks have completed.
+        batches: those of the steps that this rank has completed, or has been told the results of.
         own: as above.
         totals: as above.
         serial: as above.
+        is_waiting: as above.
         start: what all ranks have alike at its beginning.
     """
 
@@ -42,10 +44,12 @@ class Window:
         own: Sequence[tf.Variable],
         totals: Sequence[np.ndarray],
         serial: int,
+        is_waiting: Callable[[], bool],
     ):
         self.batches: list[Structure] = []
         self.own = list(own)
         self.serial = serial
+        self.is_waiting = is_waiting
         self._step = step
         self._made = made
         self.totals = totals
@@ -122,6 +126,21 @@ class Windows:
     def close(self, number: int) -> None:
         """Notes that no gradients of a model wait."""
         self._open.pop(number, None)
+
+    def add(self, number: int | None, batch: Structure) -> None:
+        """Notes a step that is complete: its batch waits for the update, or was the last before it.
+
+        Args:
+            number: of the window that the step belongs to; None for none.
+            batch: of the step.
+        """
+        if number is None:
+            return
+        window = self._open.get(number)
+        if window is not None and window.is_waiting():
+            window.batches.append(batch)
+        else:
+            self.close(number)
 
     def get(self, number: int) -> Window | None:
         """The open window of a model."""

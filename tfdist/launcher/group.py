@@ -179,6 +179,9 @@ class Group(JobGroup):
         if rank.only_sums:
             self._reducers.take_ready(rank, message)
             return
+        if rank.has_left:
+            rank.quit(self._formations.generation)  # nobody waits for it any more
+            return
         rank.address = message["address"]
         rank.completed, rank.takes_in = message["completed"], message["takes_in"]
         rank.writes = message["writes"]

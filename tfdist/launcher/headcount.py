@@ -45,10 +45,10 @@ class Headcount:
         return self.limits.most - len(self._ranks.left()) - len(self._ranks.new())
 
     def can_spare(self, rank: GroupRank) -> bool:
-        """Whether enough ranks would be left without `rank`, or a new one would replace it."""
+        """Whether the others would be enough without `rank`, or could wait or keep their state."""
         left = len(self._ranks.left())
-        may_come = self.limits.is_open or self._restarts > 0
-        return rank.is_new or left > self.limits.least or (left > 1 and may_come)
+        may_wait = self.limits.is_open or bool(self.keeping.folder) or self._restarts > 0
+        return rank.is_new or left > self.limits.least or (left > 1 and may_wait)
 
     def suffices(self, lost: GroupRank, status: int) -> bool:
         """Whether the job can go on without a rank.
@@ -85,7 +85,8 @@ class Headcount:
         self._spares -= 1
 
     def _may_replace(self, lost: GroupRank, status: int) -> bool:
-        return status < 0 and not lost.leaves and self._restarts > 0
+        kept = self._spares if lost.only_sums else 0  # processes that wait take ranks' places only
+        return status < 0 and not lost.leaves and self._restarts > kept
 
     def note_loss(self, why: str, say: Callable[[str], None], *, waits: bool) -> None:
         """Called when a rank was lost.

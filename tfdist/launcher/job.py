@@ -190,6 +190,8 @@ class Job(Processes):
             number, code = rank.member.number, rank.code or 0
             if self._group is not None and self._group.ended(number, code):
                 rank.spared = bool(code)
+                if rank.spared:  # nothing of it may be in the way of those who go on
+                    guardian.kill_sessions([rank.process.pid])
                 if self._group.replaces(number, code):
                     self._start_another(rank)
             elif self._group is not None and self._group.shortage:

@@ -113,7 +113,10 @@ class Processes:
         """Starts one more rank of an elastic job, if there may be one."""
         number = None
         if self._group is not None and self._group.has_room:
-            number = self._start_one_more(self._group.next_number, "rank")
+            # One that waits comes first: a rank must not join later than one with a higher number.
+            number = self._group.begin_spare()
+            if number is None:
+                number = self._start_one_more(self._group.next_number, "rank")
         self._streams.say(
             "SIGUSR1: " + (_NO_ROOM if number is None else f"rank {number} is started")
         )

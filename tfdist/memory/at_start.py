@@ -15,14 +15,17 @@ from tfdist.cluster.environments import ranks_of_this_host
 from tfdist.compat import flatten_layers
 from tfdist.control_groups import free_memory
 from tfdist.memory.batches import bytes_of_outputs
-from tfdist.memory.estimate import Estimate, of_step, text_of
+from tfdist.memory.estimate import Estimate, check_divisible, of_sizes, text_of
 from tfdist.memory.inputs import inputs_of
-from tfdist.memory.tracing import TracedStep, nbytes, slot_bytes, trace
+from tfdist.memory.kept import kept_by
+from tfdist.memory.sizes import Passes, nbytes, weight_of
+from tfdist.memory.tracing import innermost, sizes_of, slot_bytes, trace
 from tfdist.options import SHARDINGS, Options
 from tfdist.structures import Structure
 
-# No optimizer keeps more than four values for each weight; then there are gradients and sums.
-_COPIES_AT_MOST = 8
+# Gradients and their sums; no optimizer keeps more than four values for each weight, and no options
+# more than five.
+_COPIES_AT_MOST = 12
 # The models of the table in docs/memory.md have at most 12 times the outputs of their layers as
 # activations. A layer may keep more, as attention does for long texts.
 _ACTIVATIONS_AT_MOST = 20
@@ -39,12 +42,14 @@ class Place:
         replicas: of the job.
         on_host: the replicas that share the memory of this one.
         free: the bytes of memory that are free for these.
+        is_elastic: whether processes may leave or join the job.
     """
 
     options: Options
     replicas: int
     on_host: int
     free: int
+    is_elastic: bool = False
 
 
 def place_of(
@@ -60,14 +65,16 @@ def place_of(
         return None
     replicas = strategy.num_replicas_in_sync
     ranks = ranks_of_this_host(environ) if strategy.is_multi_process else 1
-    return Place(Options.of(strategy), replicas, min(replicas, len(devices) * ranks), free)
+    on_host = min(replicas, len(devices) * ranks)
+    return Place(Options.of(strategy), replicas, on_host, free, strategy.processes.may_change)
 
 
 def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = None) -> str | None:
     """A sentence for the user if the memory will not do for a step of `model`.
 
-    First what is exact: gradients, their sums and slots. If these fit, and the batch is large for
-    the memory, a step is traced for its activations too, once for each size of the batch.
+    First what is exact: gradients, their sums, slots and what options keep. If these fit, and the
+    batch is large for the memory, a step is traced for its activations too, once for each size of
+    the batch.
 
     Args:
         model: a built and compiled model.
@@ -78,7 +85,8 @@ def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = No
         None if the memory will do.
 
     Raises:
-        ValueError: when Keras cannot make a copy of the optimizer.
+        ValueError: when Keras cannot make a copy of the optimizer, or compressors do not go with
+            the model.
     """
     weights = sum(map(nbytes, model.trainable_variables))
     inputs = _inputs(model, place, weights, samples)
@@ -86,21 +94,20 @@ def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = No
         inputs = None
     if inputs is None and _COPIES_AT_MOST * weights * place.on_host < place.free:
         return None
-    slots = slot_bytes(model)
-    exact = TracedStep(weights - _bytes_of_tables(model))
-    said = _said(exact, model, place, slots)
+    slots = slot_bytes(model) + kept_by(place.options, model.trainable_variables, place.replicas)
+    said = _said(_without_activations(model), model, place, slots)
     if said or inputs is None:
         return said
     _traced[model] = samples, weights
     try:
-        step = trace(model, inputs)
+        passes = trace(model, inputs)
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         return (
             "Whether the activations of a batch fit the memory of this host is not known, as a "
             f"trace of the model fails. Received: {type(error).__name__}: {text}"
         )
-    return _said(step, model, place, slots)
+    return _said(passes, model, place, slots)
 
 
 def _inputs(
@@ -118,10 +125,11 @@ def _inputs(
     return inputs if most * place.on_host > place.free else None
 
 
-def _said(step: TracedStep, model: keras.Model, place: Place, slots: int) -> str | None:
+def _said(passes: Passes, model: keras.Model, place: Place, slots: int) -> str | None:
+    sizes = sizes_of(model, passes, slots)
+
     def estimated(sharding: str | None) -> Estimate:
-        steps = place.options.accumulation_steps
-        return of_step(step, model, slots, sharding, place.replicas, steps)
+        return of_sizes(sizes, sharding, place.replicas, place.options.accumulation_steps)
 
     estimate = estimated(place.options.sharding)
     there = estimate.parameters + (estimate.slots if model.optimizer.built else 0)
@@ -134,11 +142,11 @@ def _said(step: TracedStep, model: keras.Model, place: Place, slots: int) -> str
         return None
     advice = ["a machine with more memory"]
     if place.options.sharding is None and place.replicas > 1:
-        fitting = [s for s in SHARDINGS if needed(estimated(s)) <= place.free]
+        fitting = [s for s in _possible(model, place) if needed(estimated(s)) <= place.free]
         advice = [f'`sharding="{name}"`, with which they fit' for name in fitting[:1]] or advice
     who = "1 replica needs" if place.on_host == 1 else f"{place.on_host} replicas need"
     what, rest = "The gradients and the optimizer's state", "activations come on top"
-    if step.walk is not None:
+    if passes.moments:
         what = "The gradients, the optimizer's state and the activations of a batch"
         rest = "activations are an estimate, which may be off by a quarter"
         advice.insert(0, "a smaller batch")
@@ -149,12 +157,38 @@ def _said(step: TracedStep, model: keras.Model, place: Place, slots: int) -> str
     )
 
 
-def _bytes_of_tables(model: keras.Model) -> int:
-    """The bytes of embeddings, whose gradients are those of the rows that a batch names."""
+def _possible(model: keras.Model, place: Place) -> list[str]:
+    """The kinds of `sharding` that go with the model and the other options."""
+    return [kind for kind in SHARDINGS if _goes_with(kind, model, place)]
+
+
+def _goes_with(sharding: str, model: keras.Model, place: Place) -> bool:
+    if place.is_elastic or (sharding == "parameters" and model.jit_compile):
+        return False
+    try:
+        dataclasses.replace(place.options, sharding=sharding)  # which checks them
+        check_divisible(innermost(model.optimizer), sharding)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_activations(model: keras.Model) -> Passes:
+    """The passes, where the gradients of embeddings count nothing.
+
+    They are those of the rows that a batch names.
+    """
     tables = {
-        id(variable): nbytes(variable)
+        id(variable)
         for layer in flatten_layers(model)
         if isinstance(layer, keras.layers.Embedding)
         for variable in layer.trainable_variables
     }
-    return sum(tables.values())
+    return Passes(
+        tuple(
+            weight_of(variable, 0, is_sparse=True)
+            if id(variable) in tables
+            else weight_of(variable, nbytes(variable))
+            for variable in model.trainable_variables
+        )
+    )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
+from collections.abc import Sequence
 
 import keras
 
 from tfdist.arguments import check_instance
 from tfdist.memory.inputs import inputs_of
-from tfdist.memory.tracing import TracedStep, innermost, nbytes, slot_bytes, trace
+from tfdist.memory.sizes import Sizes, Weight
+from tfdist.memory.tracing import innermost, sizes_of, slot_bytes, trace
 from tfdist.options import Options
-from tfdist.step.sharding.elementwise import needs_whole_variables
+from tfdist.step.sharding.elementwise import check_elementwise, needs_whole_variables
 from tfdist.step.sharding.owners import largest_share
-from tfdist.step.sharding.weights import may_be_divided
 from tfdist.structures import Structure
 from tfdist.validation import check_integer
 
@@ -26,9 +28,10 @@ class Estimate:
 
     Attributes:
         parameters: of all the model's variables, also those that are not trained.
-        gradients: of one step, and of those that are accumulated.
+        gradients: of one step, and of those that are accumulated; of weights in parts, the parts.
         slots: of what the optimizer keeps.
-        exchange: of the sums over the replicas, beside the gradients.
+        exchange: of the sums over the replicas, beside the gradients; of weights in parts, what is
+            whole at a time. That is an estimate.
         activations: of what the forward pass leaves for the backward pass, and of what both have
             under way, at the moment when all together is the most. This one is an estimate. On CPUs
             `total` and the graphs of the step are within 25 % of what was measured, for the models
@@ -83,7 +86,8 @@ def estimate(
     Raises:
         TypeError: for what is no model, and for inputs without shapes.
         ValueError: for a model that is not built or not compiled, whose inputs have unknown sizes,
-            or that trains nothing; for other values of the arguments.
+            or that trains nothing; for other values of the arguments; for an optimizer that does
+            not go with `sharding`.
 
     Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
     Models" (SC 2020), section 3, for what there is to count, and section 5 for what is divided.
@@ -104,59 +108,98 @@ def estimate(
     check_integer("accumulation_steps", accumulation_steps, 1)
     Options(sharding=sharding, offload=offload)  # which checks them
     _check(model)
-    step = trace(model, inputs_of(model, math.ceil(batch_size / replicas), inputs))
+    if replicas > 1:
+        check_divisible(innermost(model.optimizer), sharding)
+    passes = trace(model, inputs_of(model, math.ceil(batch_size / replicas), inputs))
+    if passes.unknown:
+        warnings.warn(
+            f"{passes.unknown} tensors of a step have sizes that depend on the data, such as how "
+            "many rows are looked up. They count nothing, so the estimate is too low. "
+            f"Received: model={model.name!r}",
+            stacklevel=2,
+        )
     slots = slot_bytes(model) if offload is None else 0
-    return of_step(step, model, slots, sharding, replicas, accumulation_steps)
+    return of_sizes(sizes_of(model, passes, slots), sharding, replicas, accumulation_steps)
 
 
-def of_step(
-    step: TracedStep,
-    model: keras.Model,
-    slots: int,
-    sharding: str | None,
-    replicas: int,
-    accumulation_steps: int,
+def check_divisible(optimizer: keras.optimizers.Optimizer, sharding: str | None) -> None:
+    """Raises ValueError if training with several replicas refuses the optimizer.
+
+    Args:
+        optimizer: as the user gave it, below any loss scaling.
+        sharding: as for `tfdist.Strategy`.
+    """
+    if sharding is None or (sharding != "parameters" and needs_whole_variables(optimizer)):
+        return
+    for one in getattr(optimizer, "optimizers", [optimizer]):  # of a `MultiOptimizer`
+        check_elementwise(one)
+
+
+def of_sizes(
+    sizes: Sizes, sharding: str | None, replicas: int, accumulation_steps: int = 1
 ) -> Estimate:
-    """The estimate for a step; `slots` are the bytes of all, the rest is as for `estimate`."""
-    accumulated = step.gradients if accumulation_steps > 1 else 0
-    optimizer = innermost(model.optimizer)
-    if sharding in ("optimizer", "gradients") and needs_whole_variables(optimizer):
-        sizes = [nbytes(variable) for variable in model.trainable_variables]
-        slots = math.ceil(slots * largest_share(sizes, replicas))
+    """The estimate for what a replica keeps and computes; the rest is as for `estimate`."""
+    accumulated = sizes.gradients if accumulation_steps > 1 else 0
+    slots = sizes.slots
+    if sharding in ("optimizer", "gradients") and sizes.updates_whole:
+        share = largest_share([weight.nbytes for weight in sizes.weights], replicas)
+        slots = math.ceil(slots * share)
     elif sharding is not None:
         slots = _part(slots, replicas)
         accumulated = accumulated if sharding == "optimizer" else _part(accumulated, replicas)
     if sharding == "parameters" and replicas > 1:
-        return _of_weights_in_parts(step, model, slots, replicas, accumulated)
+        return _of_weights_in_parts(sizes, slots, replicas, accumulated)
     # While a bucket is summed there are its gradients and its sums.
     sums = 0.0 if replicas == 1 else 1.0 if sharding is None else 1.0 / replicas
     return Estimate(
-        parameters=sum(nbytes(variable) for variable in model.variables),
-        gradients=step.gradients + accumulated,
+        parameters=sizes.parameters,
+        gradients=sizes.gradients + accumulated,
         slots=slots,
-        exchange=round(sums * step.gradients),
-        activations=step.activations(sums, 1.0 if sharding is None else 1.0 / replicas),
+        exchange=round(sums * sizes.gradients),
+        activations=sizes.activations(sums, 1.0 if sharding is None else 1.0 / replicas),
     )
 
 
-def _of_weights_in_parts(
-    step: TracedStep, model: keras.Model, slots: int, replicas: int, accumulated: int
-) -> Estimate:
-    """The estimate for parts of weights. There are whole weights of two layers at a time."""
-    whole = sum(nbytes(variable) for variable in model.variables)
-    by_layer: dict[str, int] = {}
-    for variable in filter(may_be_divided, model.trainable_variables):
-        layer = variable.path.rpartition("/")[0]
-        by_layer[layer] = by_layer.get(layer, 0) + nbytes(variable)
-    divided = sum(by_layer.values())
-    summed = min(divided, step.gradients)  # of an embedding there may be some rows only
-    others = step.gradients - summed
+def _of_weights_in_parts(sizes: Sizes, slots: int, replicas: int, accumulated: int) -> Estimate:
+    """The estimate where each replica keeps parts of weights, and of their gradients."""
+    divided = [weight for weight in sizes.weights if weight.is_divided]
+    whole = sum(weight.nbytes for weight in divided)
+    # A replica has as many rows of a table after the exchange as before.
+    summed = sum(weight.gradient for weight in divided if not weight.is_sparse)
+    others = sizes.gradients - summed
+    if sizes.is_eager:  # then whole weights stay from the forward to the backward pass
+        under_way = whole + summed
+    else:
+        # Weights that are read outside of their layers stay too, and so do their gradients.
+        regularized = sum(weight.nbytes for weight in divided if weight.is_regularized)
+        under_way = _under_way(divided) + 2 * regularized
     return Estimate(
-        parameters=whole - divided + _part(divided, replicas),
+        parameters=sizes.parameters - whole + sum(weight.part(replicas) for weight in divided),
         gradients=others + _part(summed, replicas) + accumulated,
         slots=slots,
-        exchange=2 * max(by_layer.values(), default=0) + _part(others, replicas),
-        activations=step.activations(1.0 / replicas, 0.0),
+        exchange=under_way + _part(others, replicas),
+        activations=sizes.activations(1.0 / replicas - 1.0, 0.0),
+    )
+
+
+def _under_way(weights: Sequence[Weight]) -> int:
+    """The most bytes of whole weights, and of their whole gradients, that exist at a time.
+
+    There are whole weights of two layers. A layer begins when the layer two before it has its sum.
+    So there may be the gradients of three layers, and what the sum of one of them receives.
+    """
+    layers: dict[str, list[Weight]] = {}
+    for weight in weights:
+        layers.setdefault(weight.layer, []).append(weight)
+    whole = [sum(weight.nbytes for weight in layer) for layer in layers.values()]
+    gradients = [sum(w.gradient for w in layer if not w.is_sparse) for layer in layers.values()]
+    windows = (slice(first, first + 3) for first in range(len(layers)))
+    return max(
+        (
+            sum(gradients[three]) + 2 * max(whole[three]) + max(gradients[three])
+            for three in windows
+        ),
+        default=0,
     )
 
 

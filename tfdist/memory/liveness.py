@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.memory.lists import LOOPS, bytes_of_lists
+from tfdist.memory.sizes import Moments
 
 # Their results are their inputs in another shape, or under another name.
 _SAME_BYTES = {
@@ -48,30 +49,58 @@ class Walk:
             return self._bytes_of_lists[tensor.op]
         return (tensor.shape.num_elements() or 0) * (tensor.dtype.size or 0)
 
-    def peak_bytes(self, scales: Mapping[tf.Operation, float] | None = None) -> int:
-        """The most bytes at a time.
+    def moments(self, apart: Collection[tf.Operation] = ()) -> Moments:
+        """The moments at which most bytes exist.
 
         Args:
-            scales: for some operations, how often the bytes of their results count.
+            apart: operations whose results are counted apart. How often their bytes count decides
+                which of the moments has most.
+
+        Returns:
+            For each moment the bytes of all other tensors, and of those apart. No moment is left
+            out at which more of both exist.
         """
-        scales = scales or {}
         users: collections.Counter = collections.Counter()
         for operation in self._operations:
             users.update({_place(tensor) for tensor in operation.inputs})
-        exist: dict[Any, float] = {}
-        now = most = 0.0
+        chosen = set(apart)
+        exist: dict[Any, tuple[bool, int]] = {}
+        now = [0, 0]
+        seen: set[tuple[int, int]] = set()
         for operation in _in_order(self._operations):
+            is_apart = operation in chosen
             made = {t.ref(): self._bytes(t) for t in operation.outputs if _place(t) == t.ref()}
             for place, size in made.items():
-                exist[place] = size * scales.get(operation, 1.0)
-                now += exist[place]
-            most = max(most, now)
+                exist[place] = is_apart, size
+                now[is_apart] += size
+            seen.add((now[0], now[1]))
             for place in {_place(tensor) for tensor in operation.inputs}:
                 users[place] -= 1
             for place in (*made, *map(_place, operation.inputs)):
                 if users[place] <= 0:
-                    now -= exist.pop(place, 0.0)
-        return round(most)
+                    was_apart, size = exist.pop(place, (False, 0))
+                    now[was_apart] -= size
+        return _highest(seen)
+
+    @property
+    def unknown(self) -> int:
+        """How many tensors of numbers have sizes that depend on the data. They count nothing."""
+        return sum(
+            tensor.shape.num_elements() is None
+            for operation in self._operations
+            if operation.type not in _SAME_BYTES
+            for tensor in operation.outputs
+            if tensor.dtype.is_floating
+        )
+
+
+def _highest(seen: Iterable[tuple[int, int]]) -> Moments:
+    """Those pairs of which no other one has more of both numbers."""
+    found: list[tuple[int, int]] = []
+    for pair in sorted(seen, reverse=True):
+        if not found or pair[1] > found[-1][1]:
+            found.append(pair)
+    return tuple(found)
 
 
 def origin(tensor: tf.Tensor) -> tf.Tensor:

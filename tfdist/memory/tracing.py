@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -16,43 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.memory.liveness import Walk, origin
+from tfdist.memory.sizes import Passes, Sizes, nbytes, weight_of
 from tfdist.optimizer.distributed import DistributedOptimizer
-from tfdist.structures import Structure
+from tfdist.step.sharding.elementwise import needs_whole_variables
+from tfdist.structures import Gradient, Structure
 
 # Any learning rate that changes nothing much: a copy of an optimizer may make some updates.
 _RATE = 1e-6
 
 _T = TypeVar("_T")
-
-
-@dataclasses.dataclass(frozen=True)
-class TracedStep:
-    """The bytes of a step of one replica.
-
-    Attributes:
-        gradients: of all gradients; of a sparse one, of its rows.
-        walk: of the two passes; None if they were not traced.
-        makers: the operations that make gradients.
-    """
-
-    gradients: int
-    walk: Walk | None = None
-    makers: Sequence[tf.Operation] = ()
-
-    def activations(self, sums: float = 0.0, part: float = 1.0) -> int:
-        """The most bytes beside the gradients and their sums.
-
-        In the passes, or in the update, in which TensorFlow computes a new tensor for each variable
-        before it adds them to the variables.
-
-        Args:
-            sums: the bytes of the sums over the replicas, as a part of those of the gradients.
-            part: the part of the variables that a replica updates.
-        """
-        if self.walk is None:
-            return 0
-        most = self.walk.peak_bytes(dict.fromkeys(self.makers, 1.0 + sums))
-        return max(most - round((1.0 + sums) * self.gradients), round(part * self.gradients))
 
 
 def out_of_scopes(function: Callable[[], _T]) -> _T:
@@ -64,7 +34,7 @@ def out_of_scopes(function: Callable[[], _T]) -> _T:
         return executor.submit(function).result()
 
 
-def trace(model: keras.Model, inputs: Structure) -> TracedStep:
+def trace(model: keras.Model, inputs: Structure) -> Passes:
     """The passes of `model` for one batch; nothing is computed, and nothing of the model changes.
 
     The loss is the mean of the logarithms of each output's softmax. It needs about as many bytes as
@@ -77,7 +47,7 @@ def trace(model: keras.Model, inputs: Structure) -> TracedStep:
     given = [model.trainable_variables, model.non_trainable_variables]
     specs = [[tf.TensorSpec(v.shape, v.dtype) for v in variables] for variables in given]
     mode = {"training": True} if takes_training(model) else {}
-    found: list[tf.Tensor] = []
+    found: list[Gradient | None] = []
 
     @tf.function(autograph=False)
     def passes(trained: list[tf.Tensor], others: list[tf.Tensor], batch: Structure) -> tf.Tensor:
@@ -85,16 +55,19 @@ def trace(model: keras.Model, inputs: Structure) -> TracedStep:
             tape.watch(trained)
             outputs, _ = model.stateless_call(trained, others, batch, **mode)
             loss = tf.add_n([_loss(output) for output in tf.nest.flatten(outputs)])
-        gradients = tape.gradient(loss, trained)
-        found.extend(_tensor(gradient) for gradient in gradients if gradient is not None)
+        found.extend(tape.gradient(loss, trained))
         return loss
 
     with _random_numbers_kept():
         graph = out_of_scopes(lambda: passes.get_concrete_function(*specs, inputs)).graph
-    weights = {tuple(variable.shape) for variable in model.variables}
-    size = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in found)
-    walk = Walk(graph, [tensor.op for tensor in found], weights)
-    return TracedStep(size, walk, [origin(tensor).op for tensor in found])
+    weights = tuple(
+        weight_of(variable, _bytes_of(gradient), isinstance(gradient, tf.IndexedSlices))
+        for variable, gradient in zip(model.trainable_variables, found)
+    )
+    tensors = [_tensor(gradient) for gradient in found if gradient is not None]
+    shapes = {tuple(variable.shape) for variable in model.variables}
+    walk = Walk(graph, [tensor.op for tensor in tensors], shapes)
+    return Passes(weights, walk.moments({origin(tensor).op for tensor in tensors}), walk.unknown)
 
 
 @contextlib.contextmanager
@@ -110,6 +83,24 @@ def _random_numbers_kept() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+def sizes_of(model: keras.Model, passes: Passes, slots: int) -> Sizes:
+    """All that the memory of a step follows from.
+
+    Args:
+        model: a built and compiled model.
+        passes: of the model.
+        slots: the bytes that the optimizer keeps, whole.
+    """
+    every = sum(nbytes(variable) for variable in model.variables)
+    return Sizes(
+        passes,
+        every - sum(weight.nbytes for weight in passes.weights),
+        slots,
+        needs_whole_variables(innermost(model.optimizer)),
+        bool(model.run_eagerly),
+    )
 
 
 def slot_bytes(model: keras.Model) -> int:
@@ -130,11 +121,6 @@ def slot_bytes(model: keras.Model) -> int:
             return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))
 
     return out_of_scopes(count)
-
-
-def nbytes(variable: keras.Variable) -> int:
-    """The bytes of a variable, whole."""
-    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
 
 
 def maker_of_copies(
@@ -188,5 +174,13 @@ def _loss(output: tf.Tensor) -> tf.Tensor:
     return -tf.reduce_mean(tf.nn.log_softmax(values) if values.shape.rank else values)
 
 
-def _tensor(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+def _bytes_of(gradient: Gradient | None) -> int:
+    """The bytes of a gradient; 0 if there is none, or if the data decide how many rows it has."""
+    if gradient is None:
+        return 0
+    tensor = _tensor(gradient)
+    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+
+
+def _tensor(gradient: Gradient) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -16,7 +16,7 @@ from tfdist.options import OptimizerOptions, Options, takes_optimizer_options
 from tfdist.step import collection, end_of_data, loss_sums, replica
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
-from tfdist.step.gradient_weight import gradient_weight, weighted
+from tfdist.step.gradient_weight import gradient_weight, note_scaled, share_of_loss, weighted
 from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.loss_tags import LOSS, refuse_unweighted, tag
@@ -157,9 +157,8 @@ class DistributedOptimizer(OptimizerWrapper):
         """
         step = replica.current()
         if step is not None and not step.own_loop:
-            step.notes.scaled_losses.add(id(self))
             loss = loss_sums.as_mean(step, loss, warns=True)
-            loss = loss * tf.cast(step.share.fraction, loss.dtype)
+            loss = share_of_loss(step, self, loss)
         return tag(self.unwrap().scale_loss(loss), LOSS)
 
     @tf.autograph.experimental.do_not_convert
@@ -184,6 +183,7 @@ class DistributedOptimizer(OptimizerWrapper):
             )
         variables = list(trainable_variables or self.built_for)
         refuse_unweighted(grads)
+        note_scaled(self, grads)
         collected = collection.current()
         if collected is not None:
             self._hand_out(collected, list(grads), variables)

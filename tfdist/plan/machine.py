@@ -55,6 +55,7 @@ GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # two cores, as it is. The update is what the steps on one device there do not gain from smaller
 # batches: an MLP of 40 MB, SGD with momentum.
 CPU_COSTS = Costs(1.46e-9, 2.63e-9, 1.6e-9, 7.60e-10, codec=1.0, early=0.99, update=6e-10)
+COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Machines:
         inside: the link between two ranks of one host.
         costs: of the cores that compute, or of the GPU.
         slowdown: for how many times as long a device computes as alone, where devices share cores.
+        shares_cores: whether the workers of a host share the cores of one device. Then each takes
+            as many times as long as there are on its host.
     """
 
     link: Link
@@ -74,10 +77,15 @@ class Machines:
     inside: Link = INSIDE
     costs: Costs = CPU_COSTS
     slowdown: float = 1.0
+    shares_cores: bool = False
 
     def hosts(self, ranks: int) -> int:
         """On how many hosts so many ranks are."""
         return -(-ranks // self.per_host)
+
+    def slowdown_of(self, ranks: int) -> float:
+        """For how many times as long each of so many ranks computes as a device alone."""
+        return self.slowdown * (min(self.per_host, ranks) if self.shares_cores else 1)
 
     def between(self, ranks: int) -> Link:
         """The slowest link that a ring of so many ranks uses."""
@@ -103,12 +111,14 @@ class Cluster:
         per_host: the ranks of each host.
         link: between hosts, or between ranks if there is one host; for the bytes of messages.
         device_step: seconds of a step on one device; None if it was not measured.
+        device: "gpu" if a rank sees one, "cpu" if none does; None if the file does not say it.
     """
 
     ranks: int
     per_host: int
     link: Link
     device_step: float | None = None
+    device: str | None = None
 
     @property
     def is_one_host(self) -> bool:
@@ -121,8 +131,8 @@ def read_cluster(path: str | Path) -> Cluster:
 
     Args:
         path: of a JSON file with `ranks`, `ranks_per_host` and `link`, which has `latency_seconds`
-            and `bandwidth_bytes_per_second`; `device_step`, in seconds, if it is there. All else is
-            ignored.
+            and `bandwidth_bytes_per_second`; if they are there, `device_step`, in seconds, and
+            `machines`, with the `gpus` of each rank. All else is ignored.
 
     Raises:
         ValueError: when the file cannot be read, or one of these is missing or no such number.
@@ -141,7 +151,18 @@ def read_cluster(path: str | Path) -> Cluster:
     ranks = _number(found, "ranks", path, 1, _MOST_RANKS)
     per_host = _number(found, "ranks_per_host", path, 1, _MOST_RANKS)
     step = _number(found, "device_step", path) if found.get("device_step") else None
-    return Cluster(round(ranks), round(per_host), Link(latency, 1 / bandwidth), step)
+    link = Link(latency, 1 / bandwidth)
+    return Cluster(round(ranks), round(per_host), link, step, _device(found.get("machines")))
+
+
+def _device(machines: object) -> str | None:
+    """What ranks train on; None if their `machines` do not say it."""
+    if not isinstance(machines, list) or not machines:
+        return None
+    known = [machine.get("gpus") for machine in machines if isinstance(machine, dict)]
+    if any(known):
+        return "gpu"
+    return "cpu" if len(known) == len(machines) and None not in known else None
 
 
 _NEEDED = (

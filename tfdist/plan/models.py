@@ -15,7 +15,7 @@ from tfdist.compression.choice import Choice
 from tfdist.memory.inputs import spec_of
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.plan import assumptions, device, scripts, tracing
-from tfdist.plan.machine import CPU_COSTS, GPU_COSTS, Costs
+from tfdist.plan.machine import COSTS, Costs
 from tfdist.plan.messages import messages_of
 from tfdist.plan.workload import Device, Message, Workload
 from tfdist.structures import Structure
@@ -28,9 +28,10 @@ class Found:
     Attributes:
         workload: the model's trace.
         device: how long a device computes.
-        costs: of the cores, for the device on which the step was measured.
+        costs: of the cores, for the device on which a step takes so long.
         notes: what was done and assumed, for people.
         refused: the strategies and options that refuse the model, each with the reason.
+        uses_cores: whether the step was measured on all cores of this machine.
     """
 
     workload: Workload
@@ -38,10 +39,11 @@ class Found:
     costs: Costs
     notes: list[str]
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    uses_cores: bool = False
 
-    def messages(self, compression: str | None, ranks: int) -> list[Message]:
-        """What travels in a step."""
-        return _messages(self.workload, compression, ranks)
+    def messages(self, compression: str | None, ranks: int, workload: Workload) -> list[Message]:
+        """What travels in a step of this model, or of one that differs in what travels."""
+        return _messages(workload, compression, ranks)
 
 
 @functools.cache
@@ -51,7 +53,13 @@ def _messages(workload: Workload, compression: str | None, ranks: int) -> list[M
     return messages_of(workload, Choice.of(compression), ranks)
 
 
-def read(path: str, arguments: Sequence[str], batch_size: int | None, step: float | None) -> Found:
+def read(
+    path: str,
+    arguments: Sequence[str],
+    batch_size: int | None,
+    step: float | None,
+    kind: str | None = None,
+) -> Found:
     """Reads and traces a model.
 
     Args:
@@ -60,10 +68,11 @@ def read(path: str, arguments: Sequence[str], batch_size: int | None, step: floa
         batch_size: samples of a step; None for the script's own.
         step: seconds of a step on one device; None to run some steps here. Otherwise only shapes
             are needed, so the batch may be larger than this machine's memory.
+        kind: "cpu" or "gpu", which the devices are; None for what this machine has.
 
     Raises:
         ValueError: when there is no model to be had, or nothing says how large a batch is; when
-            no step can run here.
+            no step can run here, or none on a device of this kind.
     """
     if not os.path.isfile(path):
         raise ValueError(f"There is no such file. Received: {path!r}")
@@ -78,6 +87,7 @@ def read(path: str, arguments: Sequence[str], batch_size: int | None, step: floa
         inputs = functools.partial(tracing.random_inputs, specs)
         data = "random data of the model's input shape"
     batch = int(tf.nest.flatten(specs)[0].shape[0])
+    kind = _kind(kind, step)
     optimizer = _optimizer(model)
     notes += assumptions.of(model, optimizer)
     try:
@@ -90,21 +100,41 @@ def read(path: str, arguments: Sequence[str], batch_size: int | None, step: floa
             f"tfdist plan calls the model with a batch of {batch} samples, which failed with "
             f"{_described(error)}. Received: model={model.name!r}"
         ) from error
+    steps = assumptions.accumulation_steps(model)
+    workload = dataclasses.replace(workload, accumulation_steps=steps)
+    notes += assumptions.of_sizes(workload)
     refused = assumptions.refusals(model, optimizer)
-    notes += [f"Left out: {kind}, as {reason}." for kind, reason in refused.items()]
+    notes += [f"Left out: {option}, as {reason}." for option, reason in refused.items()]
     if step is not None:
         known = Device(step, batch)
+        other = "CPU" if kind == "gpu" else "GPU"
+        notes.append(
+            f"What exchanges, compressors and updates cost is that of {kind.upper()}s: give "
+            f"--device {other.lower()} for {other}s."
+        )
     else:
         known, told = _measured(model, inputs, batch, optimizer)
         notes += told
         notes.append(
             f"Some steps ran on this machine, on {data} "
-            f"({'a GPU' if _has_gpu() else f'CPU, {os.cpu_count()} cores'}): give --device-step "
+            f"({'a GPU' if kind == 'gpu' else f'CPU, {os.cpu_count()} cores'}): give --device-step "
             "for another device."
         )
-    if _has_gpu():
+    if kind == "gpu":
         notes.append("Compressors were not measured on GPUs: 20 times as fast as two cores, say.")
-    return Found(workload, known, GPU_COSTS if _has_gpu() else CPU_COSTS, notes, refused)
+    uses_cores = step is None and kind == "cpu"
+    return Found(workload, known, COSTS[kind], notes, refused, uses_cores)
+
+
+def _kind(asked: str | None, step: float | None) -> str:
+    """What the devices are. A script may choose what this process sees, so it comes first."""
+    here = "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
+    if step is None and asked not in (None, here):
+        raise ValueError(
+            f"The steps that run on this machine are those of a {here.upper()}: give --device-step "
+            f"too. Received: --device {asked} without --device-step"
+        )
+    return asked or here
 
 
 def _measured(
@@ -127,10 +157,6 @@ def _measured(
 
 def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def _has_gpu() -> bool:
-    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def _loaded(

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from tfdist.local.choices import LocalSteps
-from tfdist.plan import collectives, memory, step_time
+from tfdist.plan import collectives, memory, sharded_time, step_time
 from tfdist.plan.machine import Machines
 from tfdist.plan.workload import Device, Message, Workload
 
-Messages = Callable[[str | None, int], Sequence[Message]]
-"""The messages of a step by the name of the compression and the number of ranks."""
+Messages = Callable[[str | None, int, Workload], Sequence[Message]]
+"""What travels, by the name of the compression, the number of ranks and the model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,9 +166,8 @@ class Planner:
         batch = self.device.batch / (workers if self.strong else 1)
         # Parts of a batch are whole samples, and all wait for the largest one.
         slowest = -(-self.device.batch // workers) if self.strong else batch
-        parts = self.device.parts(
-            self.workload, slowest, self.machines.costs.update, self.machines.slowdown
-        )
+        slowdown = self.machines.slowdown_of(workers)
+        parts = self.device.parts(self.workload, slowest, self.machines.costs.update, slowdown)
         step, sent = self._exchanged(candidate, workers, parts)
         alone = self.device.batch / self.device.seconds(self.device.batch)
         return Prediction(
@@ -189,7 +188,10 @@ class Planner:
         return hosts + (self.servers + 1 if is_apart else 0) + candidate.reducers
 
     def _memory(self, candidate: Candidate, workers: int, samples: float) -> float:
-        messages = self.messages(candidate.compression, workers) if candidate.compression else []
+        messages: Sequence[Message] = ()
+        if candidate.compression is not None:  # which keeps something of tables with rows too
+            dense = self.workload.without_rows()
+            messages = self.messages(candidate.compression, workers, dense)
         return memory.bytes_per_rank(
             self.workload,
             workers,
@@ -214,29 +216,47 @@ class Planner:
             return step, float(size)
         if workers == 1:
             return sum(parts), 0.0
-        messages = self.messages(candidate.compression, workers)
+        if candidate.sharding is not None:
+            return self._sharded(candidate, workers, parts)
+        travels = self.workload if candidate.local is None else self.workload.without_rows()
+        messages = self.messages(candidate.compression, workers, travels)
         carried = [
             step_time.by_reducers(message, workers, self.machines, candidate.reducers)
             if candidate.reducers and message.is_for_reducers
-            else step_time.carriage(
-                message, workers, self.machines, candidate.exchange, candidate.strategy
-            )
+            else self._carriage(message, candidate, workers)
             for message in messages
         ]
         sent = sum(way.sent for way in carried)
         if candidate.local is not None:
             step = step_time.with_local_steps(parts, carried, candidate.local)
             return step, sent / candidate.local.updates
-        early = self.machines.costs.early
-        if candidate.sharding is not None:
-            scattering, gathering = (
-                collectives.factor(
-                    candidate.strategy, operation, workers, self.machines.hosts(workers)
-                )
-                for operation in ("sum of a part", "gather")
-            )
-            in_parts = candidate.sharding == "parameters"
-            seconds = step_time.with_weights_in_parts if in_parts else step_time.sharded
-            step = seconds(parts, messages, carried, workers, early, (scattering, gathering))
-            return step, 1.5 * sent if in_parts else sent
-        return step_time.synchronous(parts, messages, carried, early), sent
+        return step_time.synchronous(parts, messages, carried, self.machines.costs.early), sent
+
+    def _carriage(self, message: Message, candidate: Candidate, workers: int) -> step_time.Carriage:
+        of = candidate.exchange, candidate.strategy
+        return step_time.carriage(message, workers, self.machines, *of)
+
+    def _sharded(
+        self, candidate: Candidate, workers: int, parts: tuple[float, float, float]
+    ) -> tuple[float, float]:
+        """As `_exchanged`, with `sharding`, where rows never travel as tables."""
+        with_rows = dataclasses.replace(self.workload, rows_are_summed=False)
+        messages = self.messages(None, workers, with_rows)
+        tables = [
+            Message(variable.nbytes, variable.nbytes, variable.ready)
+            for variable in self.workload.variables
+            if variable.rows is not None
+        ]
+        carried, of_tables = (
+            [self._carriage(message, candidate, workers) for message in some]
+            for some in (messages, tables)
+        )
+        hosts = self.machines.hosts(workers)
+        scattering, gathering = (
+            collectives.factor(candidate.strategy, operation, workers, hosts)
+            for operation in ("sum of a part", "gather")
+        )
+        exchange = sharded_time.Exchange(messages, carried, of_tables, (scattering, gathering))
+        in_parts = candidate.sharding == "parameters"
+        step = sharded_time.with_weights_in_parts if in_parts else sharded_time.sharded
+        return step(parts, exchange, workers, self.machines.costs.early)

@@ -26,6 +26,7 @@ class Question:
         latency: seconds of an empty message; None for the cluster's, or 50 us.
         per_host: the workers of each host; None for the cluster's, or 1.
         device_step: seconds of a step on one device; None for the cluster's, or to measure it.
+        device: "cpu" or "gpu"; None for the cluster's with a known step, or what this machine has.
         workers: numbers of workers; None for some up to 32, or up to the cluster's.
         strong: whether the batch is divided among the workers.
         servers: the number of parameter servers.
@@ -44,6 +45,7 @@ class Question:
     latency: float | None = None
     per_host: int | None = None
     device_step: float | None = None
+    device: str | None = None
     workers: Sequence[int] | None = None
     strong: bool = False
     servers: int = 1
@@ -96,7 +98,8 @@ def answer(question: Question) -> Answer:
 
     Raises:
         ValueError: when the model or the cluster cannot be read, or the link is not known; for a
-            price without the samples of an epoch, and for more workers than samples with `strong`.
+            price without the samples of an epoch, for more workers than samples with `strong`, and
+            for devices of another kind than those on which steps run here.
     """
     if question.price is not None and question.samples is None:
         raise ValueError(
@@ -104,11 +107,12 @@ def answer(question: Question) -> Answer:
             f"Received: --price {question.price} without --samples"
         )
     known = None if question.cluster is None else read_cluster(question.cluster)
-    machines = _machines(question, known)
+    machines, asked = _machines(question, known), _asked(question, known)
+    _check_link(question, known, machines, max(asked))
     step = question.device_step or (known.device_step if known else None)
-    found = models.read(question.model, question.arguments, question.batch_size, step)
-    machines = dataclasses.replace(machines, costs=found.costs)
-    asked = _asked(question, known)
+    device = question.device or (known.device if known and step else None)
+    found = models.read(question.model, question.arguments, question.batch_size, step, device)
+    machines = dataclasses.replace(machines, costs=found.costs, shares_cores=found.uses_cores)
     counts = _possible(asked, question, found.device.batch)
     planner = Planner(
         found.workload, found.messages, found.device, machines, question.strong, question.servers
@@ -130,9 +134,11 @@ def answer(question: Question) -> Answer:
 
 def _machines(question: Question, known: Cluster | None) -> Machines:
     per_host = question.per_host or (known.per_host if known else 1)
+    of_one_host = known is not None and known.is_one_host
+    inside = known.link if known and of_one_host else INSIDE
     if question.bandwidth is not None:
-        latency = question.latency or (known.link.alpha if known else _LATENCY)
-        return Machines(link_of(question.bandwidth, latency), per_host)
+        latency = known.link.alpha if known and not of_one_host else _LATENCY
+        return Machines(link_of(question.bandwidth, question.latency or latency), per_host, inside)
     if known is None:
         raise ValueError(
             "The rate of the link decides, and is not known: give --cluster with what "
@@ -140,7 +146,22 @@ def _machines(question: Question, known: Cluster | None) -> Machines:
             "Received: neither --cluster nor --bandwidth"
         )
     link = dataclasses.replace(known.link, alpha=question.latency or known.link.alpha)
-    return Machines(link, per_host, link if known.is_one_host else INSIDE)
+    return Machines(link, per_host, link if of_one_host else INSIDE)
+
+
+def _check_link(
+    question: Question, known: Cluster | None, machines: Machines, workers: int
+) -> None:
+    """Raises ValueError if the link between hosts decides, and only that of one host is known."""
+    if known is None or not known.is_one_host or question.bandwidth is not None:
+        return
+    if machines.hosts(workers) > 1 or question.reducers:
+        raise ValueError(
+            "The file of the cluster is that of one host, so it has no link between hosts: give "
+            "--bandwidth too, or ask about workers of one host only, without reducers. "
+            f"Received: {workers} workers, {machines.per_host} on each host, {question.reducers} "
+            "reducers"
+        )
 
 
 def _asked(question: Question, known: Cluster | None) -> list[int]:
@@ -185,13 +206,21 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _notes(question: Question, planner: Planner) -> list[str]:
     batch = "samples for all workers" if question.strong else "samples of each worker"
-    link = planner.machines.link
-    return [
+    machines, workload = planner.machines, planner.workload
+    link = machines.link
+    which = "between workers of a host" if link == machines.inside else "of a host"
+    notes = [
         f"A step has {planner.device.batch} {batch}; a device takes "
         f"{table.duration(planner.device.step)} for them.",
-        f"Link of a host: {8e-9 / link.beta:.3g} Gbit/s of gradients, {1e6 * link.alpha:.3g} us; "
-        f"workers on each host: {planner.machines.per_host}.",
-        "Memory is that of weights, gradients, optimizer and activations as far as the trace shows "
-        f"them ({table.size(planner.workload.activation_bytes)} for {planner.workload.batch} "
-        "samples); not of TensorFlow itself.",
+        f"Link {which}: {8e-9 / link.beta:.3g} Gbit/s of gradients, {1e6 * link.alpha:.3g} us; "
+        f"workers on each host: {machines.per_host}.",
+        "Memory is what `tfdist.memory.estimate` counts, and what compression and local steps keep "
+        f"(activations: {table.size(workload.activation_bytes)} for {workload.batch} samples); not "
+        "that of TensorFlow itself.",
     ]
+    if machines.shares_cores and machines.per_host > 1:
+        notes.append(
+            "The steps ran on all cores, which the workers of a host share: several workers "
+            "compute as many times as long as one. Give --device-step if each has cores of its own."
+        )
+    return notes

@@ -73,7 +73,7 @@ def carriage(
     rounds = cost("ring", groups).rounds * message.exchanges
     if is_gathered:
         rounds //= 2
-    costs, slowdown = machines.costs, machines.slowdown
+    costs, slowdown = machines.costs, machines.slowdown_of(ranks)
     sums_halves = message.compressor == "fp16" and not message.is_rows
     halves = costs.halves if sums_halves else 0.0
     cores = slowdown * sent * (costs.per_byte(strategy) + halves)
@@ -149,78 +149,6 @@ def synchronous(
     for message, way, time in zip(messages, carried, arrived):
         cores = max(cores, time) + way.decoding + update * message.dense / dense
     return cores if messages else cores + update
-
-
-def sharded(
-    parts: tuple[float, float, float],
-    messages: Sequence[Message],
-    carried: Sequence[Carriage],
-    ranks: int,
-    early: float = 1.0,
-    longer: tuple[float, float] = (1.0, 1.0),
-) -> float:
-    """The seconds of a step in which each rank updates its part of the variables.
-
-    Half of an all-reduce, the sums of a rank's parts, travels beside the backward pass; the other
-    half, the updated parts, after the update.
-
-    Args:
-        parts: as for `synchronous`.
-        messages: as for `synchronous`.
-        carried: as for `synchronous`, for whole all-reduces.
-        ranks: the number of ranks.
-        early: as for `synchronous`.
-        longer: how many times as long as its bytes need the link is busy with the sums of parts,
-            and with the gathering of parts. Rows of sparse gradients travel as without `sharding`.
-    """
-    forward, backward, update = parts
-    scattering, gathering = (_halves(carried, factor) for factor in longer)
-    sums = synchronous((forward, backward, update / ranks), messages, scattering, early)
-    return sums + exchanged_alone(gathering)
-
-
-def with_weights_in_parts(
-    parts: tuple[float, float, float],
-    messages: Sequence[Message],
-    carried: Sequence[Carriage],
-    ranks: int,
-    early: float = 1.0,
-    longer: tuple[float, float] = (1.0, 1.0),
-) -> float:
-    """The seconds of a step in which each rank keeps its part of the weights.
-
-    Each weight is gathered for the forward and for the backward pass, each of which is half of an
-    all-reduce. They travel while the layer before computes, but the two are taken to follow each
-    other here: so this is an upper bound.
-
-    Args:
-        parts: as for `synchronous`.
-        messages: as for `synchronous`.
-        carried: as for `synchronous`, for whole all-reduces.
-        ranks: the number of ranks.
-        early: as for `synchronous`.
-        longer: as for `sharded`.
-    """
-    in_parts = sharded(parts, messages, carried, ranks, early, longer)
-    return in_parts + exchanged_alone(_halves(carried, longer[1]))
-
-
-def _halves(carried: Sequence[Carriage], longer: float) -> list[Carriage]:
-    return [
-        dataclasses.replace(
-            way,
-            busy=(way.busy + _longer(way, longer)) / 2,
-            latency=way.latency / 2,
-            sent=way.sent / 2,
-            cores=way.cores / 2,
-        )
-        for way in carried
-    ]
-
-
-def _longer(way: Carriage, factor: float) -> float:
-    """The further seconds of the link where its bytes take so many times as long."""
-    return max(factor * way.summed, way.cores) - max(way.summed, way.cores)
 
 
 def _computed(

@@ -15,11 +15,13 @@ import keras
 import tensorflow as tf
 
 from tfdist.memory.inputs import inputs_of
-from tfdist.memory.liveness import Walk
+from tfdist.memory.sizes import nbytes
 from tfdist.memory.tracing import maker_of_copies, takes_training
+from tfdist.memory.tracing import trace as trace_passes
 from tfdist.plan.workload import TracedVariable, Workload
 from tfdist.step.rows import are_summed
 from tfdist.step.sharding.elementwise import needs_whole_variables
+from tfdist.step.sharding.weights import may_be_divided
 from tfdist.structures import Structure
 
 # An element that is read, mapped and written takes as long as so many multiplications.
@@ -109,26 +111,37 @@ def trace(
         rows = _rows(value) if isinstance(value, tf.IndexedSlices) else None
         size = tf.as_dtype(variable.dtype).size
         ready = min(1.0, max(0.0, ready))
-        variables.append(TracedVariable(variable.path, shape, variable.dtype, size, ready, rows))
-    activations = _activations(graph, model, [value for value in found if value is not None])
+        variables.append(
+            TracedVariable(
+                variable.path,
+                shape,
+                variable.dtype,
+                size,
+                ready,
+                rows,
+                may_be_divided(variable),
+                variable.regularizer is not None,
+            )
+        )
     if not variables:
         raise ValueError(
             "The model has no variable that is trained, so nothing is exchanged. "
             f"Received: model={model.name!r}"
         )
     trained = sum(variable.nbytes for variable in variables)
-    frozen = sum(_nbytes(v) for v in model.variables) - trained
-    slots = trained if optimizer is None else _slot_bytes(optimizer, model)
-    sums_rows = optimizer is not None and are_summed(optimizer)
+    frozen = sum(map(nbytes, model.variables)) - trained
+    passes = trace_passes(model, specs)
     return Workload(
         batch,
         tuple(variables),
         forward / max(1, whole),
-        slots,
-        max(0, frozen),
-        sums_rows,
-        activations,
-        optimizer is not None and needs_whole_variables(optimizer),
+        slot_bytes=trained if optimizer is None else _slot_bytes(optimizer, model),
+        frozen_bytes=max(0, frozen),
+        rows_are_summed=optimizer is not None and are_summed(optimizer),
+        moments=passes.moments,
+        updates_whole=optimizer is not None and needs_whole_variables(optimizer),
+        is_eager=bool(getattr(model, "run_eagerly", False)),
+        unknown=passes.unknown,
     )
 
 
@@ -139,15 +152,6 @@ def _tensor(gradient: Structure) -> tf.Tensor:
 def _place(graph: tf.Graph, tensor: tf.Tensor) -> int:
     """The number of the operation that makes `tensor`, in the order of the trace."""
     return graph.get_operations().index(tensor.op)
-
-
-def _activations(graph: tf.Graph, model: keras.Model, found: Sequence[Any]) -> int:
-    """The most bytes that the passes have beside the gradients, which are `found` with places."""
-    tensors = [_tensor(gradient) for gradient, _ in found]
-    weights = {tuple(variable.shape) for variable in model.variables}
-    walk = Walk(graph, [tensor.op for tensor in tensors], weights)
-    gradients = sum((tensor.shape.num_elements() or 0) * tensor.dtype.size for tensor in tensors)
-    return max(0, walk.peak_bytes() - gradients)
 
 
 def _cumulative(operations: Sequence[tf.Operation]) -> list[float]:
@@ -197,10 +201,6 @@ def _rows(gradient: tf.IndexedSlices) -> int:
     return gradient.values.shape[0] or 0
 
 
-def _nbytes(variable: keras.Variable) -> int:
-    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
-
-
 def _slot_bytes(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> int:
     """What the optimizer keeps besides the counter and the learning rate, in bytes.
 
@@ -209,4 +209,4 @@ def _slot_bytes(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> in
     copy = maker_of_copies(optimizer)()
     with tf.Graph().as_default():
         copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in model.trainable_variables])
-    return sum(_nbytes(variable) for variable in copy.variables if len(variable.shape))
+    return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))

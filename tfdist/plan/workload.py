@@ -23,6 +23,8 @@ class TracedVariable:
         itemsize: bytes of an element.
         ready: the part of the backward pass after which the gradient is there, 0 to 1.
         rows: the number of rows of a sparse gradient; None for a dense one.
+        is_divided: whether replicas may keep parts of it.
+        is_regularized: whether its values are part of the loss.
     """
 
     path: str
@@ -31,11 +33,22 @@ class TracedVariable:
     itemsize: int
     ready: float
     rows: int | None = None
+    is_divided: bool = False
+    is_regularized: bool = False
 
     @property
     def nbytes(self) -> int:
         """The bytes of the variable."""
         return math.prod(self.shape) * self.itemsize
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of the gradient; of a sparse one, of its rows."""
+        return self.nbytes if self.rows is None else self.rows * self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +62,14 @@ class Workload:
         slot_bytes: the bytes that the optimizer keeps.
         frozen_bytes: the bytes of variables that are not trained.
         rows_are_summed: whether sparse gradients may travel as tables.
-        activation_bytes: the bytes that the forward pass of `batch` samples keeps for the backward
-            pass, as far as the trace shows them.
+        moments: those of the passes with most bytes for `batch` samples, as in
+            `tfdist.memory.sizes`.
         updates_whole: whether the optimizer looks at whole variables. With `sharding` each of them
             belongs to one rank then.
+        is_eager: whether steps run eagerly.
+        accumulation_steps: how many micro-batches an update has.
+        unknown: how many tensors of the passes have sizes that depend on the data. They count
+            nothing.
     """
 
     batch: int
@@ -61,13 +78,28 @@ class Workload:
     slot_bytes: int
     frozen_bytes: int = 0
     rows_are_summed: bool = False
-    activation_bytes: int = 0
+    moments: tuple[tuple[int, int], ...] = ()
     updates_whole: bool = False
+    is_eager: bool = False
+    accumulation_steps: int = 1
+    unknown: int = 0
 
     @property
     def trained_bytes(self) -> int:
         """The bytes of all trained variables."""
         return sum(variable.nbytes for variable in self.variables)
+
+    @property
+    def activation_bytes(self) -> int:
+        """The most bytes beside the gradients that the passes have at a time."""
+        return max((others for others, _ in self.moments), default=0)
+
+    def without_rows(self) -> Workload:
+        """The same with dense gradients only: what travels where weights do, not gradients."""
+        if all(variable.rows is None for variable in self.variables):
+            return self
+        dense = (dataclasses.replace(variable, rows=None) for variable in self.variables)
+        return dataclasses.replace(self, variables=tuple(dense))
 
 
 @dataclasses.dataclass(frozen=True)

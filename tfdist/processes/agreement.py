@@ -13,11 +13,11 @@ from tfdist import compat
 from tfdist.checksum import checksum
 from tfdist.engines.processes import Processes
 from tfdist.processes.contracts import Coordinated, WithReplicas
+from tfdist.processes.own_parts import OwnParts, check_changes
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.model_optimizers import learning_rates, optimizers_of
 from tfdist.step.replica_state import ReplicaState
-from tfdist.step.sharding.saved_weights import PartsOfWeights, weights_in_parts
-from tfdist.step.sharding.state import PartsOfState
+from tfdist.step.sharding.saved_weights import weights_in_parts
 
 
 class Agreement:
@@ -47,8 +47,9 @@ class Agreement:
         self._processes = processes or strategy.processes
         self._owns = processes is None
         self._before: list[int] = []
-        self._parts_before: list[int] = []
+        self._own_parts = OwnParts(self._states)
         self._acts = True
+        self._has_begun = False
 
     def begin(self, acts: bool = True, trained: bool = True) -> None:
         """Notes the state before the callbacks.
@@ -58,9 +59,13 @@ class Agreement:
             trained: whether variables may have changed since `end`.
         """
         self._acts = acts
+        if not self._has_begun and self._states() and not self._processes.may_change:
+            # A file that all have read before must not look like one that a callback has read.
+            self._share_read(self._processes.all_gather([int(self._has_news())])[:, 0].tolist())
+        self._has_begun = True
         if trained or not self._before:
             self._before = self._checksums()
-            self._parts_before = self._checksums_of_parts()
+            self._own_parts.note()
 
     def end(self) -> None:
         """Makes weights, learning rate, next epoch and the decision to stop equal everywhere.
@@ -76,14 +81,14 @@ class Agreement:
             compat.initial_epoch(self._model),
             int(any(changed)),
             common,
-            int(any(state.is_new for state in self._states())),
-            int(self._acts and self._checksums_of_parts() != self._parts_before),
-            _combined(_set_to(self._model.variables)),
+            int(self._has_news()),
+            int(self._acts and self._own_parts.have_changed()),
+            self._checksum_of_wholes(),
         ]
         rows = self._processes.all_gather(row)
         stops, epochs, changes, states, news, parts, wholes = rows.T.tolist()
+        check_changes(parts)
         if not any(news):
-            _check_parts(parts)
             check_equal(wholes)
         root = changes.index(1) if any(changes) else 0
         if not any(changes):
@@ -91,11 +96,13 @@ class Agreement:
         self._before = after
         if any(changes):
             self._adopt(changed, after)
-        for state in self._states() if any(news) else ():
-            # If all processes have read the file, each has its own part already.
-            state.settle() if all(news) else state.share()
         if any(news):
-            self._strategy.loaded(self._model)
+            self._share_read(news)
+            if _set_to(self._model.variables):
+                # What others have set meanwhile is not what the file has.
+                check_equal(self._processes.all_gather([self._checksum_of_wholes()])[:, 0].tolist())
+        if any(news) or any(parts):
+            self._own_parts.note()
         compat.set_initial_epoch(self._model, epochs[root])
         self._model.stop_training = any(stops)
 
@@ -118,15 +125,24 @@ class Agreement:
     def _states(self) -> list[ReplicaState]:
         return replica_states(self._model) if self._owns else []
 
-    def _checksums_of_parts(self) -> list[int]:
-        """Of what this process has parts, in sharded training; of weights how often they were set.
+    def _has_news(self) -> bool:
+        """Whether this process has read a file of which the others may not know."""
+        return any(state.is_new for state in self._states())
 
-        A step changes weights too, but not in this way.
+    def _share_read(self, news: Sequence[int]) -> None:
+        """Makes all processes have what some have read; called by all.
+
+        Args:
+            news: by rank, whether the process has read a file.
         """
-        states = self._states()
-        slots = [one for s in states if isinstance(s, PartsOfState) for one in s.checksums()]
-        times = [s.times_set() for s in states if isinstance(s, PartsOfWeights)]
-        return [*slots, *times]
+        for state in self._states() if any(news) else ():
+            # If all processes have read the file, each has its own part already.
+            state.settle() if all(news) else state.share()
+        if any(news):
+            self._strategy.loaded(self._model)
+
+    def _checksum_of_wholes(self) -> int:
+        return _combined(_set_to(self._model.variables))
 
     def _checksums(self) -> list[int]:
         return [checksum_of(self._strategy, variable) for variable in self._variables()]
@@ -151,16 +167,6 @@ class Agreements:
         """See `Agreement.end`."""
         for agreement in self._agreements:
             agreement.end()
-
-
-def _check_parts(changes: Sequence[int]) -> None:
-    """Raises RuntimeError if a callback changed the parts of some processes only."""
-    if any(changes) and not all(changes):
-        raise RuntimeError(
-            "A callback has changed the optimizer's state, or weights, in some ranks only. With "
-            "`sharding` each rank has a part, so the others cannot take it over. Change it in all "
-            f"ranks. Received by rank, whether it has changed: {list(map(bool, changes))}"
-        )
 
 
 def check_equal(states: Sequence[int]) -> None:

@@ -56,9 +56,7 @@ class BackupFolder:
         Raises:
             ValueError: when no backup is whole.
         """
-        if (self.staging / _SUMS).exists() and not self._damage(self.staging, self._path):
-            self._publish()
-        shutil.rmtree(self.staging, ignore_errors=True)
+        self.end_interrupted()
         self._take_over_double_checkpoint()
         if not any((self._path / name).exists() for name in self._names(self._path)):
             self._start_anew()
@@ -72,6 +70,12 @@ class BackupFolder:
             )
         elif damage:
             self._fall_back(damage)
+
+    def end_interrupted(self) -> None:
+        """Puts the whole backup of a killed process in place, or removes what is not whole."""
+        if (self.staging / _SUMS).exists() and not self._damage(self.staging, self._path):
+            self._publish()
+        shutil.rmtree(self.staging, ignore_errors=True)
 
     def commit(self) -> None:
         """Puts the files written to `staging` since the last call in place, as one backup."""

@@ -21,6 +21,7 @@ PASSIVE = (
 SAVING = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 _IN_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_IN_TEST_BATCHES = ("on_test_batch_begin", "on_test_batch_end")
 
 
 def check_chief_saves(counts: np.ndarray) -> None:
@@ -95,6 +96,13 @@ def acts_in_batches(callback: keras.callbacks.Callback) -> bool:
     if _reads_logs_in_batches(callback):
         return True
     return any(defines(callback, name, PASSIVE) for name in _IN_BATCHES)
+
+
+def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
+    """The same for the batches of `evaluate`, and of validation."""
+    if not getattr(callback, "decides_in_batches", True):
+        return False
+    return any(defines(callback, name, PASSIVE) for name in _IN_TEST_BATCHES)
 
 
 def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:

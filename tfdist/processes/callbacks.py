@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 
 from tfdist import compat
 from tfdist.processes import meeting
 from tfdist.processes.agreement import replica_states
+from tfdist.processes.callback_kinds import acts_in_test_batches
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.shared import Shared
 
@@ -65,10 +67,16 @@ class First(keras.callbacks.Callback):
         self._begin("on_train_begin")
 
     def _check_params(self) -> None:
-        """Raises ValueError if the processes were asked for different numbers of steps."""
-        params = self.params or {}
+        """Raises ValueError if the processes were asked for different numbers of steps.
+
+        In the same exchange they learn whether callbacks of one of them look into test batches.
+        """
+        shared, params = self._shared, self.params or {}
         facts = {name: params.get(name) for name in ("steps", "epochs")}
-        meeting.meet(self._shared.strategy.everyone, "begins to train or evaluate", facts)
+        looks = int(any(map(acts_in_test_batches, shared.callbacks)))
+        doing = "begins to train or evaluate"
+        found = meeting.meet(shared.strategy.everyone, doing, facts, number=looks)
+        shared.asks_each_test_batch = any(found)
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Checks the number of steps; the time of validation steps is measured anew."""
@@ -108,11 +116,25 @@ class First(keras.callbacks.Callback):
         self._shared.saved.forget()
         self._succeed(self._epoch)
         if self._shared.asks_each_batch:
-            results = self.model.get_metrics_result()
+            self._make_global(logs, "train_step")
             if logs is not None:
-                logs.update({name: float(results[name]) for name in logs if name in results})
                 self._shared.strategy.make_logs_equal(self.model, logs)
             self._shared.in_batches.begin()
+
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Gives callbacks that look into test batches the metrics of all processes."""
+        if self._shared.asks_each_test_batch:
+            self._make_global(logs, "test_step")
+
+    def _make_global(self, logs: dict | None, step: str) -> None:
+        """Puts the metrics of all processes in place of those in the logs of a batch."""
+        results = self.model.get_metrics_result()
+        found = {name: np.asarray(results[name]) for name in logs or () if name in results}
+        is_own = getattr(type(self.model), step) is not getattr(keras.Model, step)
+        if is_own and "loss" in found and not found["loss"].any():
+            del found["loss"]  # no metric tracks it, so the loss of the batch stays
+        if logs is not None:
+            logs.update({n: float(v.item()) if v.size == 1 else v for n, v in found.items()})
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Compares the processes' data, and notes the state."""
@@ -184,6 +206,12 @@ class Last(keras.callbacks.Callback):
         if self._shared.asks_each_batch:
             self._meet()
             self._shared.in_batches.end()
+
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Ends the evaluation everywhere when one process ends it."""
+        if self._shared.asks_each_test_batch:
+            ends = [int(bool(self.model.stop_evaluating))]
+            self.model.stop_evaluating = bool(self._shared.strategy.everyone.all_gather(ends).any())
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Adopts what one process changed or decided."""

@@ -28,6 +28,13 @@ from tfdist.processes.saving import write_together
 from tfdist.processes.whole_files import whole_file
 from tfdist.step.sharding import saved_weights
 
+_TRAINING = ("fit", "train_on_batch")
+_H5 = (".h5", ".hdf5")
+_NO_H5 = (
+    "With `sharding` a whole model in .h5 would have one replica's parts of the optimizer's state. "
+    "Save the model as .keras, or its weights with `save_weights` as .weights.h5."
+)
+
 
 def install(strategy_class: type) -> None:
     """Installs the hooks for models of `strategy_class` strategies; other models are unaffected."""
@@ -45,6 +52,8 @@ def install(strategy_class: type) -> None:
         strategy.finish_rounds()
         if not strategy.is_multi_process:
             return runs.alone(strategy)
+        if strategy.callbacks_run:
+            _share_loaded(strategy, model, name)
         strategy.prepare_run(model)
         return runs.coordinated(strategy, functools.partial(agree, model, name, arguments))
 
@@ -54,6 +63,7 @@ def install(strategy_class: type) -> None:
             return False
         sharding = strategy.options.sharded(strategy.num_replicas_in_sync)
         refuse_swaps(sharding, callbacks.callbacks)
+        _refuse_h5(sharding, callbacks.callbacks)
         first, last = strategy.callbacks_around_others(callbacks.callbacks)
         more = strategy.callbacks_of_runs()
         _replace(callbacks.callbacks, more)
@@ -96,6 +106,8 @@ def install(strategy_class: type) -> None:
         strategy.finish_rounds()
         if not strategy.is_multi_process:
             return
+        if strategy.callbacks_run:
+            _share_loaded(strategy, model, name)
         strategy.prepare_run(model)
         if not strategy.callbacks_run:
             single_batches.agree(model, name, arguments)
@@ -103,7 +115,7 @@ def install(strategy_class: type) -> None:
     compat.hook_runs(around_run)
     compat.hook_single_batches(before_single_batch)
     compat.hook_callbacks(before_callbacks)
-    compat.hook_saving(save)
+    compat.hook_saving(save, _check_for_h5)
     compat.hook_load_weights(load)
 
 
@@ -142,6 +154,21 @@ def _take_out(callbacks: list, like: list[keras.callbacks.Callback]) -> None:
     callbacks[:] = [callback for callback in callbacks if type(callback) not in kinds]
 
 
+def _check_for_h5(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises ValueError for an optimizer of whose variables each replica has parts only."""
+    if getattr(optimizer, "parts_of_state", None) is not None:
+        raise ValueError(f"{_NO_H5} Received: {optimizer.name} in such a file")
+
+
+def _refuse_h5(sharding: str | None, callbacks: list[keras.callbacks.Callback]) -> None:
+    """Raises ValueError for callbacks that would write files .h5 in sharded training."""
+    for callback in callbacks if sharding else ():
+        if isinstance(callback, keras.callbacks.ModelCheckpoint):
+            path = str(callback.filepath)
+            if path.endswith(_H5) and not callback.save_weights_only:
+                raise ValueError(f"{_NO_H5} Received: a ModelCheckpoint of {path}")
+
+
 def _size(model: keras.Model) -> int:
     """The approximate bytes of a file of `model`: the values, and HDF5's notes about them."""
     values = [int(np.prod(v.shape)) * v.dtype.size for v in all_variables(model)]
@@ -162,6 +189,7 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
     """Reads in the chief, whose file counts, and sends the result to the other processes.
 
     While callbacks run, nothing is sent: the processes agree on all changes after the callbacks.
+    Weights in parts are sent before that when all processes read them, or run the model.
 
     Raises:
         RuntimeError: in the other processes, when the chief could not read.
@@ -174,6 +202,29 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
     strategy.finish_rounds()
     while not _loaded(strategy, model, read):
         pass
+
+
+def _share_loaded(strategy: Coordinated, model: keras.Model, name: str) -> None:
+    """In a callback, before all run `model`: gives them the weights in parts that rank 0 has read.
+
+    Args:
+        strategy: the strategy.
+        model: the model that is about to run.
+        name: of the method that runs it.
+    """
+    weights = saved_weights.weights_in_parts(model)
+    if weights is None:
+        return
+    states = replica_states(model)
+    is_new = any(state.is_new for state in states)
+    doing = f"begins `{name}` in a callback"
+    if any(meeting.meet(strategy.processes, doing, {}, number=int(is_new))):
+        broadcast_variables(strategy, all_variables(model), root=0)
+        if name not in _TRAINING:
+            weights.share_weights()
+            return
+        for state in states:
+            state.share()
 
 
 def _loaded(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -> bool:

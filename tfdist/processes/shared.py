@@ -56,6 +56,7 @@ class Shared:
         self.saved = LastSaved(callbacks)
         strategy.callback_files.append(self.files)
         self.asks_each_batch = False
+        self.asks_each_test_batch = False
         self.may_save_alone: frozenset[str] = frozenset()
         self.training = False
         self.whole: Agreements

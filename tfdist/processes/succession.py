@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from tfdist.processes.backups import BackupFolder
 from tfdist.processes.files import CallbackFiles
 
 
@@ -52,6 +53,8 @@ class Succession:
         for callback in self._callbacks:
             if isinstance(callback, keras.callbacks.TensorBoard):
                 callback.set_model(model)  # begins new files
+            elif isinstance(callback, keras.callbacks.BackupAndRestore):
+                BackupFolder(Path(callback.backup_dir)).end_interrupted()
         files = CallbackFiles(self._callbacks, is_chief=True)
         files.stage()
         for callback in self._progress:

@@ -33,8 +33,10 @@ class GradientAccumulator(ReplicaState):
         variables: number of trainable variables.
         iterations: returns the optimizer's number of updates.
         compressed: whether gradients are compressed.
-        apart: whether replicas train apart. Then gradients are not weighted by the replicas'
-            shares, so what waits for an update is of no use to synchronous training.
+        apart: returns whether replicas have begun to train apart; None if they never do. From then
+            on gradients are not weighted by the replicas' shares, so what waits for an update is of
+            no use to synchronous training.
+        together: whether there are synchronous updates, perhaps before those.
     """
 
     _takes_rows = True  # of a file that has rows of as many replicas
@@ -46,15 +48,17 @@ class GradientAccumulator(ReplicaState):
         variables: int,
         iterations: Callable[[], int],
         compressed: bool,
-        apart: bool = False,
+        apart: Callable[[], bool] | None = None,
+        together: bool = True,
     ):
         super().__init__(name="accumulated_gradients")
         self.steps = steps
         self.buckets = buckets
         self._variables = variables
         self._iterations = iterations
-        self._is_seen = compressed or apart
+        self._is_seen = compressed or apart is not None
         self._apart = apart
+        self._together = together
         self.micro_step = tf.Variable(
             0,
             dtype=tf.int64,
@@ -145,7 +149,7 @@ class GradientAccumulator(ReplicaState):
     def save_own_variables(self, store: dict) -> None:
         """Writes the state where Keras' saving asks for it."""
         store["micro_step"] = self.micro_step.numpy()
-        if self._apart and self.has_rows():
+        if self._apart is not None and self._apart() and self.has_rows():
             store["apart"] = np.int64(1)
         super().save_own_variables(store)
 
@@ -156,8 +160,9 @@ class GradientAccumulator(ReplicaState):
             ValueError: when the state was saved for other variables.
         """
         names = set(store.keys())
-        gradients = names - {"micro_step", "apart"}
-        if gradients and ("apart" in names) != self._apart:
+        gradients, is_apart = names - {"micro_step", "apart"}, "apart" in names
+        is_of_use = self._apart is not None if is_apart else self._together
+        if gradients and not is_of_use:
             warn_of_dropping(int(store["micro_step"][()]))
             gradients = set()
         if not gradients:
@@ -184,7 +189,7 @@ class GradientAccumulator(ReplicaState):
             self.adopt(PER_REPLICA, of_replica)
             return
         # Of the sum each replica gets an equal part; replicas that train apart each get the mean.
-        times = now / replicas if self._apart else 1
+        times = now / replicas if is_apart else 1
 
         def total(key: str, _: int) -> np.ndarray:
             summed = total_of(of_replica(key, r) for r in range(replicas))

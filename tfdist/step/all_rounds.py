@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Sequence
 
 import keras
+import tensorflow as tf
 
 from tfdist.step.local_exchanging import Exchanging
 from tfdist.step.local_pace import Pace
@@ -57,6 +58,49 @@ class AllRounds:
         """Ids of the variables that an optimizer trains."""
         return set().union(*(rounds.trained for rounds in self._existing()))
 
+    def note_trained(self) -> None:
+        """Called after an eager step: see `LocalRounds.note_trained_by_any`."""
+        trained = self.trained()
+        for rounds in self._existing():
+            rounds.note_trained_by_any(trained)
+
+    def check_shared(self, rounds: Sequence[LocalRounds], in_loop: bool) -> None:
+        """Checks that no two optimizers make outer steps with the same weights.
+
+        Steps of several functions may follow each other in any order. So in loops of a user's own
+        it is not known whether a round begins in the middle of another one. `fit` ends all rounds
+        before its steps.
+
+        Args:
+            rounds: those of the optimizers that a step applies.
+            in_loop: whether it is a step of a user's own loop.
+
+        Raises:
+            ValueError: for weights that two optimizers train.
+        """
+        for own in rounds:
+            for other in self._existing():
+                if other is own or not (own.sends_differences or other.sends_differences):
+                    continue
+                shared = [v.path for v in own.variables if id(v) in own.trained & other.trained]
+                if shared and any(other is one for one in rounds):
+                    raise ValueError(
+                        "Two optimizers of one step train the same weights, so it is not clear "
+                        "which of them has moved the weights in a round. Give each weight to one "
+                        "optimizer, or use `LocalSGD` without compression. "
+                        f"Received: {shared}"
+                    )
+                if shared and ((in_loop and other.in_loops) or _is_under_way(other)):
+                    raise ValueError(
+                        "Two optimizers train the same weights in different steps, so a round of "
+                        "one of them may begin in the middle of a round of the other. Give each "
+                        "weight to one optimizer, use one optimizer in all steps, or `LocalSGD` "
+                        "without compression. If you need one of them no longer, delete it and the "
+                        f"functions of its steps. Received: {shared}"
+                    )
+        for own in rounds:
+            own.in_loops |= in_loop
+
     def under_way(self) -> list[LocalRounds]:
         """The rounds of which replicas have different values."""
         return [rounds for rounds in self._existing() if any(rounds.under_way)]
@@ -74,3 +118,8 @@ class AllRounds:
 
     def _existing(self) -> list[LocalRounds]:
         return [rounds for made in self._made if (rounds := made()) is not None]
+
+
+def _is_under_way(rounds: LocalRounds) -> bool:
+    with tf.init_scope():  # steps may be traced
+        return any(rounds.under_way)

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.step.sizes import is_length
 from tfdist.structures import Gradient
 
 # They hand on the values of their first input, each as often as it was there.
@@ -51,19 +52,7 @@ def may_be_fixed(gradient: Gradient) -> bool:
 
 def _is_fixed(tensor: tf.Tensor) -> bool:
     """Whether a tensor is fixed, whatever the inputs of its operation are."""
-    return tensor.op.type in ("Const", "ReadVariableOp") or _is_length(tensor)
-
-
-def _is_length(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is a dimension of a shape other than the first one, the samples."""
-    operation = tensor.op
-    if operation.type not in ("StridedSlice", "Unpack") or operation.inputs[0].op.type != "Shape":
-        return False
-    if operation.type == "Unpack":
-        return tensor.value_index > 0
-    begin = tf.get_static_value(operation.inputs[1])
-    rank = operation.inputs[0].op.inputs[0].shape.rank
-    return begin is not None and (begin[0] > 0 or (rank is not None and -rank < begin[0] < 0))
+    return tensor.op.type in ("Const", "ReadVariableOp") or is_length(tensor)
 
 
 def _depends(operation: tf.Operation) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist import compat
@@ -36,6 +39,53 @@ def gradient_weight(optimizer: object, loss_scale: LossScale) -> float | tf.Tens
     if unscale is not None:
         weight = unscale if weight is None else unscale * weight
     return weight
+
+
+def share_of_loss(step: replica.ReplicaStep, optimizer: object, loss: tf.Tensor) -> tf.Tensor:
+    """A loss times the replica's share; notes that this optimizer's gradients have the share."""
+    share = tf.identity(tf.cast(step.share.fraction, loss.dtype))  # a tensor of its own, to find it
+    step.notes.scaled_losses.add(id(optimizer))
+    step.notes.shares.append(share)
+    return loss * share
+
+
+def note_scaled(optimizer: object, gradients: Iterable[Any]) -> None:
+    """Notes that a loss has the share by the `scale_loss` of another optimizer.
+
+    Args:
+        optimizer: the optimizer that applies the gradients.
+        gradients: one per variable; None where a variable has none.
+
+    Raises:
+        ValueError: in an eager step, where nothing tells which loss the gradients are of.
+    """
+    step = replica.current()
+    if step is None or not step.notes.scaled_losses or id(optimizer) in step.notes.scaled_losses:
+        return
+    given = [gradient for gradient in gradients if gradient is not None]
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in given]
+    if not all(map(tf.is_symbolic_tensor, values)):
+        raise ValueError(
+            "An eager step has called `scale_loss` of one optimizer, and applies gradients by "
+            "another one, so it cannot be told whether they are of a scaled loss. Scale each loss "
+            "by the optimizer that applies its gradients, or none, or leave out `run_eagerly`. "
+            f"Received: an `apply` of {getattr(optimizer, 'name', optimizer)}"
+        )
+    if any(_is_computed_from(value, step.notes.shares) for value in values):
+        step.notes.scaled_losses.add(id(optimizer))
+
+
+def _is_computed_from(tensor: tf.Tensor, origins: Collection[tf.Tensor]) -> bool:
+    sought, left, seen = {origin.ref() for origin in origins}, [tensor], set()
+    while left:
+        tensor = left.pop()
+        if tensor.ref() in sought:
+            return True
+        if tf.is_symbolic_tensor(tensor) and tensor.op not in seen:
+            seen.add(tensor.op)
+            outside = compat.captured_tensor(tensor) if tensor.op.type == "Placeholder" else None
+            left += [outside] if outside is not None else tensor.op.inputs
+    return False
 
 
 def weight_before_sum(variable: Variable) -> float | tf.Tensor | None:

@@ -19,6 +19,8 @@ from tfdist.step import (
     keras_losses,
     loop_losses,
     loss_tags,
+    masked_moments,
+    metric_states,
     replica,
     weighting,
 )
@@ -44,6 +46,8 @@ def install(
     compat.hook_gradients(gradients.of_step, join)
     compat.hook_keras_losses(keras_losses.scaled, keras_losses.unscaled, keras_losses.reduced)
     compat.hook_mean_metric(keras_losses.counted)
+    compat.hook_metric_states(metric_states.unless_empty)
+    compat.hook_masked_moments(masked_moments.of_global_batch)
     compat.hook_loop_losses(loop_losses.average, loop_losses.regularization, loop_losses.of_layers)
     compat.hook_seeds(_seed_of_replica)
     compat.hook_add(empty_batches.add)

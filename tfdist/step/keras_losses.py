@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.step.sizes import selects_samples
 from tfdist.structures import Structure
 from tfdist.validation import check_normalizer
 
@@ -49,10 +50,21 @@ def reduced(
     if reduction == "mean_with_sample_weight":
         weights = compat.masked_weights(sample_weight, mask, reduction)
     normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
+    if normalizer is None and reduction != "sum" and _are_chosen(step, values):
+        normalizer = tf.cast(tf.size(values), tf.float32)
     if normalizer is not None:
         check_normalizer(reduction, mask is not None, step)
     loss = weighting.with_global_normalizer(step.share, loss, reduction, normalizer)
+    if reduction == "sum":
+        loss_tags.mark_sum(loss)
     return loss_tags.tag(loss, loss_tags.LOSS)
+
+
+def _are_chosen(step: replica.ReplicaStep, values: Structure) -> bool:
+    """Whether it depends on the data how many values of a loss a replica has, or may do so."""
+    if step.replicas == 1 or not isinstance(values, tf.Tensor):
+        return False
+    return not tf.is_symbolic_tensor(values) or selects_samples(values)
 
 
 def counted(values: Structure) -> tuple[Any, Any]:

@@ -13,7 +13,8 @@ from tfdist.step.local_meeting import Meeting
 from tfdist.step.local_overlap import Overlapped
 from tfdist.step.local_sent import Sent
 from tfdist.step.local_state import LocalState
-from tfdist.step.local_turns import Streamed, Trained
+from tfdist.step.local_traced import Trained
+from tfdist.step.local_turns import Streamed
 from tfdist.step.vectors import with_value
 
 
@@ -92,12 +93,12 @@ class Beside(Streamed):
         """
         run, sent, here = strategy.extended.call_for_each_replica, self._sent, [number]
         meeting = self._overlapped[number]
-        measured = run(lambda: meeting.measure(meeting.sent(trained.left_out)))
+        measured = run(lambda: meeting.measure(meeting.sent(trained)))
         first = strategy.experimental_local_results(measured)[0]
         has_moved = meeting.has_moved(first)
 
         def exchange(measured: tf.Tensor) -> None:
-            meeting.exchange(measured, trained.left_out)
+            meeting.exchange(measured, trained)
 
         tf.cond(has_moved, lambda: run(exchange, args=(measured,)), lambda: None)
         moved, done = (tf.convert_to_tensor(v) for v in (sent.has_moved, sent.exchanged))
@@ -118,7 +119,7 @@ class Beside(Streamed):
         self, strategy: tf.distribute.Strategy, meeting: Overlapped, trained: Trained
     ) -> None:
         run, sent = strategy.extended.call_for_each_replica, self._sent
-        run(meeting.send, args=(trained.left_out,))
+        run(meeting.send, args=(trained,))
         before, touched = (tf.convert_to_tensor(s.touched) for s in (sent, self._state))
         sent.touched.assign(with_value(before, meeting.places, touched))
         pending = tf.convert_to_tensor(sent.pending)
@@ -138,7 +139,7 @@ class Beside(Streamed):
         tf.cond(done, lambda: None, exchange)
 
         def merge() -> None:
-            meeting.merge(mixing, trained.left_out, trained.trained)
+            meeting.merge(mixing, trained)
 
         def merge_all() -> None:
             strategy.extended.call_for_each_replica(merge)
@@ -153,7 +154,7 @@ class Beside(Streamed):
     ) -> None:
         """Merges a fragment now. If no replica has gone on since, there is nothing to be mixed."""
         run = strategy.extended.call_for_each_replica
-        measured = run(lambda: meeting.measure(meeting.now(trained.left_out)))
+        measured = run(lambda: meeting.measure(meeting.now(trained)))
         first = strategy.experimental_local_results(measured)[0]
         mixing = tf.where(first[1, 0] > 0, self._local.mixing_factor, 0.0)
         self._merge(strategy, meeting, trained, mixing)
@@ -163,7 +164,7 @@ class Beside(Streamed):
     ) -> None:
         """Takes the anchor where replicas differ by what was mixed only."""
         assert isinstance(meeting, Overlapped)
-        go_back = functools.partial(meeting.go_back, trained.left_out)
+        go_back = functools.partial(meeting.go_back, trained)
         has_sent = tf.convert_to_tensor(self._state.round_begun)[meeting.number] > 0
         run = strategy.extended.call_for_each_replica
         tf.cond(has_sent, lambda: run(go_back), lambda: None)

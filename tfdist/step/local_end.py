@@ -67,10 +67,10 @@ class StepEnd:
             # A graph leaves out what it reads and does not use.
             before = [tf.convert_to_tensor(v.value) for v in self._candidates]
             result = step(*args, **kwargs)
-            notes, end = running.notes, compat.operations_so_far()
+            end = compat.operations_so_far()
             meet(
-                lambda strategy, *parts: self._end(strategy, notes, end, *parts),
-                args=(samples, nonempty, before, notes.at_update, begun),
+                lambda strategy, *parts: self._end(strategy, running, end, *parts),
+                args=(samples, nonempty, before, running.notes.at_update, begun),
             )
             return result
 
@@ -92,7 +92,7 @@ class StepEnd:
     def _end(
         self,
         strategy: tf.distribute.Strategy,
-        notes: replica.Notes,
+        running: replica.ReplicaStep,
         end: int,
         samples: tf.Tensor,
         nonempty: tf.Tensor | None,
@@ -101,9 +101,9 @@ class StepEnd:
         begun: tf.Tensor | None,
     ) -> None:
         """Ends the rounds that have had their updates; in cross-replica context."""
-        rounds = list(notes.rounds)
-        _check_shared(rounds)
-        self._by_hand = self._set_by_hand(notes, end)
+        rounds = list(running.notes.rounds)
+        self._all_rounds.check_shared(rounds, running.own_loop)
+        self._by_hand = self._set_by_hand(running.notes, end)
         self._changed = self._find_changed(strategy, rounds)
         if not rounds:
             self._check_changes_nothing()
@@ -111,6 +111,8 @@ class StepEnd:
         for own in rounds:
             own.note_changed(self._changed)
             self._all_rounds.hold(own)
+        if tf.executing_eagerly():
+            self._all_rounds.note_trained()
         late = [own for own in rounds if not any(own is begun for begun in self._begun)]
         self._check_late(strategy, late)
         with after(strategy, samples):
@@ -268,19 +270,3 @@ def may_differ(variable: keras.Variable) -> bool:
     if not is_float(value) and _is_joint(value):
         return False
     return variable.name != "seed_generator_state"
-
-
-def _check_shared(rounds: list[LocalRounds]) -> None:
-    """Raises ValueError if two optimizers of a step make outer steps with the same weights."""
-    if not any(own.sends_differences for own in rounds):
-        return
-    seen: set[int] = set()
-    for own in rounds:
-        shared = [v.path for v in own.variables if id(v) in seen & own.trained]
-        if shared:
-            raise ValueError(
-                "Two optimizers of one step train the same weights, so it is not clear which of "
-                "them has moved the weights in a round. Give each weight to one optimizer, or use "
-                f"`LocalSGD` without compression. Received: {shared}"
-            )
-        seen |= own.trained

@@ -14,8 +14,9 @@ from tfdist.local.choices import LocalSteps
 from tfdist.local.fragments import plan_fragments
 from tfdist.step import exchange
 from tfdist.step.averaging import Averaging
-from tfdist.step.local_means import average
+from tfdist.step.local_means import average, mean_of
 from tfdist.step.local_state import LocalState
+from tfdist.step.local_traced import Trained
 from tfdist.step.update import Update
 
 
@@ -79,9 +80,24 @@ class Meeting:
         self._state = state
         self._bucket_bytes = bucket_bytes
 
-    def _mine(self, left_out: set[int]) -> list[int]:
+    def _mine(self, trained: Trained) -> list[int]:
         """The positions of the variables that are exchanged."""
-        return [i for i in self.places if id(self._variables[i]) not in left_out]
+        return [i for i in self.places if id(self._variables[i]) not in trained.left_out]
+
+    def _if_trained(
+        self, place: int, trained: Trained, value: tf.Tensor, otherwise: tf.Tensor
+    ) -> tf.Tensor:
+        """`value` for a variable that the optimizer trains, else the other one."""
+        if id(self._variables[place]) in trained.trained:
+            return value
+        is_trained = tf.convert_to_tensor(self._state.trained)[place] > 0
+        return tf.where(is_trained, value, otherwise)
+
+    def _set(self, place: int, trained: Trained, value: tf.Tensor) -> None:
+        """Sets a variable, if the optimizer trains it."""
+        variable = self._variables[place].value
+        now = tf.convert_to_tensor(variable)
+        variable.assign(self._if_trained(place, trained, value, now))
 
     def _of_averages(self) -> list[int]:
         """The positions of the moving averages that are exchanged with this fragment."""
@@ -93,17 +109,18 @@ class Meeting:
         found = compat.moving_averages(self._update.optimizer)
         return [found[place] for place in self._of_averages()]
 
-    def now(self, left_out: set[int]) -> Moved:
+    def now(self, trained: Trained) -> Moved:
         """What this replica has moved by now.
 
         Args:
-            left_out: ids of the trainable variables that the optimizer does not train.
+            trained: which variables the optimizer trains.
         """
-        mine, state = self._mine(left_out), self._state
+        mine, state = self._mine(trained), self._state
         moves: list[tf.Tensor | None] = [None] * len(self._variables)
         for place in mine:
             weights = tf.convert_to_tensor(self._variables[place].value)
-            moves[place] = state.anchor[place] - weights
+            move = state.anchor[place] - weights
+            moves[place] = self._if_trained(place, trained, move, tf.zeros_like(move))
         return Moved(
             moves,
             [tf.convert_to_tensor(a.value) for a in self._averages],
@@ -134,7 +151,7 @@ class Meeting:
         """Whether replicas may have moved: they used samples, or set weights without an update."""
         return tf.logical_or(measured[0, 0] > 0, tf.not_equal(measured[1, 1], 0))
 
-    def meet(self, measured: tf.Tensor, left_out: set[int], constrained: set[int]) -> None:
+    def meet(self, measured: tf.Tensor, trained: Trained) -> None:
         """Gives every replica the same weights, after a round in which replicas have moved.
 
         If no replica has used a sample (gradients overflowed, or wait), each counts by those that
@@ -145,23 +162,27 @@ class Meeting:
 
         Args:
             measured: the result of `measure`.
-            left_out: ids of the trainable variables that the optimizer does not train.
-            constrained: ids of the variables that the optimizer trains.
+            trained: which variables the optimizer trains.
         """
-        own = self.now(left_out)
+        own = self.now(trained)
         samples, total, squares = weighed(measured, own)
         if self.sends_differences:
             means = self._mean_moves(own, tf.math.divide_no_nan(samples, total))
             for place, new in self._outer_step(means, own.touched).items():
-                self._variables[place].value.assign(new)
+                self._set(place, trained, new)
             average(self._averages, samples, total, self._bucket_bytes)
         else:
-            weights = [self._variables[place] for place in self._mine(left_out)]
-            average([*weights, *self._averages], samples, total, self._bucket_bytes)
-            means = self.now(left_out).moves
+            mine, averages = self._mine(trained), self._averages
+            weights = [tf.convert_to_tensor(self._variables[place].value) for place in mine]
+            found = mean_of([*weights, *own.averages], samples, total, self._bucket_bytes)
+            for place, mean in zip(mine, found):
+                self._set(place, trained, mean)
+            for variable, mean in zip(averages, found[len(mine) :]):
+                variable.value.assign(mean)
+            means = self.now(trained).moves
         self._note_drift(own, means, samples, total, squares)
-        for place in self.places:
-            self._constrain(self._variables[place], constrained)
+        for place in self._mine(trained):
+            self._constrain(place, trained)
 
     @property
     def sends_differences(self) -> bool:
@@ -243,11 +264,11 @@ class Meeting:
             new[place] = self._state.anchor[place] - local.outer_rate * step
         return new
 
-    @staticmethod
-    def _constrain(variable: keras.Variable, constrained: set[int]) -> None:
-        if variable.constraint is not None and id(variable) in constrained:
+    def _constrain(self, place: int, trained: Trained) -> None:
+        variable = self._variables[place]
+        if variable.constraint is not None:
             weights = tf.convert_to_tensor(variable.value)
-            variable.value.assign(variable.constraint(weights))
+            self._set(place, trained, variable.constraint(weights))
 
 
 def _squared_norm(tensors: Sequence[tf.Tensor | None]) -> tf.Tensor:

@@ -8,6 +8,7 @@ from tfdist.step.averaging import residuals_of
 from tfdist.step.local_means import average, mean_of
 from tfdist.step.local_meeting import Meeting, Moved, weighed
 from tfdist.step.local_sent import Sent
+from tfdist.step.local_traced import Trained
 from tfdist.step.vectors import with_value
 
 
@@ -30,21 +31,21 @@ class Overlapped(Meeting):
     def _repeated(self) -> list[tf.Variable]:
         return self._sent.repeated[self.number]
 
-    def send(self, left_out: set[int]) -> None:
+    def send(self, trained: Trained) -> None:
         """Notes what this replica has moved by now, to be exchanged while it goes on."""
-        own, sent = self.now(left_out), self._sent
-        for place in self._mine(left_out):
+        own, sent = self.now(trained), self._sent
+        for place in self._mine(trained):
             sent.moves[place].assign(own.moves[place])
         for place, value in zip(self._of_averages(), own.averages):
             sent.averages[place].assign(value)
         for kept, value in ((sent.samples, own.samples), (sent.present, own.present)):
             kept.assign(with_value(kept.read_value(), [self.number], value))
 
-    def sent(self, left_out: set[int]) -> Moved:
+    def sent(self, trained: Trained) -> Moved:
         """What this replica had moved when it sent that."""
         sent = self._sent
         moves: list[tf.Tensor | None] = [None] * len(self._variables)
-        for place in self._mine(left_out):
+        for place in self._mine(trained):
             moves[place] = tf.convert_to_tensor(sent.moves[place])
         return Moved(
             moves,
@@ -55,18 +56,18 @@ class Overlapped(Meeting):
             tf.convert_to_tensor(self._state.rounds)[self.number] - 1,
         )
 
-    def exchange(self, measured: tf.Tensor, left_out: set[int]) -> None:
+    def exchange(self, measured: tf.Tensor, trained: Trained) -> None:
         """Puts the means over the replicas in the place of what they have sent.
 
         Args:
             measured: the result of `measure` for what was sent.
-            left_out: see `now`.
+            trained: see `now`.
         """
-        own, sent = self.sent(left_out), self._sent
+        own, sent = self.sent(trained), self._sent
         samples, total, squares = weighed(measured, own)
         before = [residual.read_value() for residual in self._residuals]
         means = self._mean_moves(own, tf.math.divide_no_nan(samples, total))
-        for place in self._mine(left_out):
+        for place in self._mine(trained):
             sent.moves[place].assign(means[place])
         averages = mean_of(own.averages, samples, total, self._bucket_bytes)
         for place, mean in zip(self._of_averages(), averages):
@@ -75,7 +76,7 @@ class Overlapped(Meeting):
             repeated.assign(residual.read_value() - old)
         self._note_drift(own, means, samples, total, squares)
 
-    def merge(self, mixing: float | tf.Tensor, left_out: set[int], constrained: set[int]) -> None:
+    def merge(self, mixing: float | tf.Tensor, trained: Trained) -> None:
         """Takes α w + (1 − α) v, where w are the weights by now, and v those of the outer step.
 
         w has all that the replica had moved, v only what the replicas have sent of it. So of what
@@ -85,20 +86,19 @@ class Overlapped(Meeting):
 
         Args:
             mixing: α; 0 to take v.
-            left_out: see `now`.
-            constrained: ids of the variables that the optimizer trains.
+            trained: see `now`.
         """
-        found = self.sent(left_out)
+        found = self.sent(trained)
         weights = self._outer_step(found.moves, found.touched)
         self.begin()  # for what is left out
         for place, new in weights.items():
             variable, anchor = self._variables[place], self._state.anchor[place]
             own = tf.convert_to_tensor(variable.value)
-            variable.value.assign(new)
-            self._constrain(variable, constrained)
+            self._set(place, trained, new)
+            self._constrain(place, trained)
             anchor.assign(tf.convert_to_tensor(variable.value))
-            variable.value.assign(_mixed(own, tf.convert_to_tensor(anchor), mixing))
-            self._constrain(variable, constrained)
+            self._set(place, trained, _mixed(own, tf.convert_to_tensor(anchor), mixing))
+            self._constrain(place, trained)
         for variable, mean in zip(self._averages, found.averages):
             own = tf.convert_to_tensor(variable.value)
             variable.value.assign(_mixed(own, mean, mixing))
@@ -107,10 +107,10 @@ class Overlapped(Meeting):
             residual.assign(residual.read_value() - again)
             repeated.assign(again)
 
-    def go_back(self, left_out: set[int]) -> None:
+    def go_back(self, trained: Trained) -> None:
         """Takes the fragment's anchor, where no replica has gone on since what was merged last."""
-        for place in self._mine(left_out):
-            self._variables[place].value.assign(tf.convert_to_tensor(self._state.anchor[place]))
+        for place in self._mine(trained):
+            self._set(place, trained, tf.convert_to_tensor(self._state.anchor[place]))
         for residual, repeated in zip(self._residuals, self._repeated):
             residual.assign(residual.read_value() + repeated.read_value())
             repeated.assign(tf.zeros_like(repeated))

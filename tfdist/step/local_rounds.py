@@ -22,13 +22,13 @@ from tfdist.step.local_means import equalize
 from tfdist.step.local_meetings import turns_of
 from tfdist.step.local_pace import Pace
 from tfdist.step.local_state import LocalState
-from tfdist.step.local_turns import Trained
+from tfdist.step.local_traced import TracedSteps, Trained
 from tfdist.step.model_optimizers import learning_rates
 from tfdist.step.update import Update
 from tfdist.structures import Structure
 
 
-class LocalRounds:
+class LocalRounds(TracedSteps):
     """Counts the updates of a round, and brings the replicas together at its end.
 
     Made in the strategy's scope, when the optimizer is built.
@@ -46,11 +46,6 @@ class LocalRounds:
 
     Attributes:
         state: what replicas have for themselves, and the momentum of the outer optimizer.
-        variables: the trainable variables.
-        trained: ids of those that have had a gradient in a step; noted at tracing.
-        is_applied: whether a step applies the optimizer; noted at tracing.
-        changed: what steps set besides these; noted at tracing, None before.
-        most_updates: how many updates a step makes at most; noted at tracing.
         sends_differences: whether differences travel at the end of a round, not weights.
     """
 
@@ -67,20 +62,13 @@ class LocalRounds:
         pace: Pace | None,
     ):
         check_copies(variables)
+        super().__init__(variables)
         self._strategy = tf.distribute.get_strategy()
         self._optimizer = optimizer
         self._update = update
         self._averaging = averaging
         self._accumulator = accumulator
         self._bucket_bytes = bucket_bytes
-        self.variables = list(variables)
-        self.trained: set[int] = set()
-        self.is_applied = False
-        self.most_updates = 1
-        self._updates_of_step = 0  # of the step that is traced
-        self.changed: list[keras.Variable] | None = None
-        self._least = tf.float32
-        self._touches = [0] * len(self.variables)  # of the step that is traced
         rates = {id(rate) for rate in learning_rates(optimizer)}
         own = [v for v in optimizer.variables if id(v) not in rates]
         self.state = LocalState(own, variables, local)
@@ -88,34 +76,6 @@ class LocalRounds:
             local, update, variables, averaging, self.state, bucket_bytes, places, pace
         )
         self._functions: dict[tuple, Callable[[], None]] = {}
-
-    # --- at tracing ---------------------------------------------------------------------------
-
-    def note_trained(self, gradients: Sequence[object], variables: list[keras.Variable]) -> None:
-        """Notes which variables have a gradient."""
-        now = {id(v) for v, g in zip(variables, gradients) if g is not None}
-        self.trained |= now
-        self._touches = [int(id(v) in now) for v in self.variables]
-
-    def note_changed(self, variables: list[keras.Variable]) -> None:
-        """Notes what a step sets besides the weights that it trains.
-
-        Raises:
-            ValueError: if another step of this optimizer sets something else.
-        """
-        if tf.executing_eagerly():
-            # Without a graph there may be variables among these that no step sets. In float64 the
-            # mean of equal numbers is this number, to the bit.
-            self._least = tf.float64
-        before = variables if self.changed is None else self.changed
-        if {id(variable) for variable in before} != {id(variable) for variable in variables}:
-            raise ValueError(
-                "With `local`, all steps of an optimizer must set the same variables besides the "
-                "weights, as a round may end with each of them. Let all steps set these variables, "
-                "or use an optimizer for each kind of step. Received: steps that set "
-                f"{[v.path for v in before]} and {[v.path for v in variables]}"
-            )
-        self.changed = list(variables)
 
     def handled(self) -> list[tf.Variable]:
         """All variables that meet, or that each replica has for itself."""
@@ -126,11 +86,6 @@ class LocalRounds:
     def averaged(self) -> list[keras.Variable]:
         """What replicas move apart and average: the weights, and their moving averages."""
         return [*self.variables, *compat.moving_averages(self._update.optimizer)]
-
-    @property
-    def _trained(self) -> Trained:
-        every = {id(variable) for variable in self.variables}
-        return Trained(every - self.trained, set(self.trained))
 
     # --- in steps -----------------------------------------------------------------------------
 
@@ -184,14 +139,28 @@ class LocalRounds:
         self._updates_of_step = 0
         for counter in (self.state.steps, self.state.unsettled):
             counter.assign(tf.convert_to_tensor(counter) + 1)
+        trained = tf.convert_to_tensor(self.state.trained)
+        self.state.trained.assign(tf.maximum(trained, self._places_of(self.trained)))
 
     def end_step(self, strategy: tf.distribute.Strategy) -> tf.Tensor:
         """Lets the replicas meet, if it is time; in cross-replica context.
 
+        Steps that were traced later may train weights of which this one does not know. Once one has
+        run, all weights that the optimizer was built for travel, and those meet that it trains.
+
         Returns:
             Whether `settle` is to follow: a bool scalar.
         """
-        return self._turns.end_step(strategy, self._trained)
+        known = self._trained
+        is_left_out = tf.constant(self._places_of(known.left_out), tf.int64)
+
+        def end(trained: Trained) -> tf.Tensor:
+            return self._turns.end_step(strategy, trained)
+
+        if not known.left_out:
+            return end(known)
+        trains_more = tf.reduce_any(tf.convert_to_tensor(self.state.trained) * is_left_out > 0)
+        return tf.cond(trains_more, lambda: end(Trained(set(), known.trained)), lambda: end(known))
 
     def meet(self, strategy: tf.distribute.Strategy) -> None:
         """Gives all replicas the same weights, after any number of updates; as `end_step`."""
@@ -261,10 +230,10 @@ class LocalRounds:
         return self._cached(("exchange", number), make)
 
     def _cached(self, of: tuple, make: Callable[[], Callable]) -> Callable:
-        """A function, made anew once something is measured, or more weights are trained."""
+        """A function, made anew once something is measured, or other things meet."""
         compressed = self._averaging.compressed
         monitor = id(compressed.monitor if compressed is not None else None)
-        key = *of, monitor, len(self.trained)
+        key = *of, monitor, len(self.trained), *map(id, self.changed or ())
         if key not in self._functions:
             self._functions[key] = make()
         return self._functions[key]

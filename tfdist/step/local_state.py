@@ -35,6 +35,8 @@ class LocalState(ReplicaState):
         rounds: how many rounds have ended, by fragment; the same on all replicas.
         updates: the number of updates since the weights were whole; the same on all replicas.
         steps: the number of steps since then, with or without an update; the same on all replicas.
+        trained: 1 for each of the variables that the optimizer trains, as far as steps have run;
+            the same on all replicas.
         touched: 1 for each of the variables that an update of its round trains; the same on all
             replicas.
         round_begun: after how many of these updates the round of each fragment began; the same on
@@ -68,6 +70,7 @@ class LocalState(ReplicaState):
         self.rounds = counter("rounds", [fragments])
         self.updates = counter("updates")
         self.steps = counter("steps")
+        self.trained = counter("trained", [len(variables)])
         self.touched = counter("touched", [len(variables)])
         self.round_begun = counter("round_begun", [fragments])
         self.begun = counter("begun")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,20 +12,8 @@ from tfdist.local.choices import LocalSteps
 from tfdist.step.local_meeting import Meeting
 from tfdist.step.local_pace import Pace
 from tfdist.step.local_state import LocalState
+from tfdist.step.local_traced import Trained
 from tfdist.step.vectors import with_value
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """Which of the trainable variables an optimizer trains; ids.
-
-    Attributes:
-        left_out: no gradient has moved these: others train them, or nobody.
-        trained: the others.
-    """
-
-    left_out: set[int]
-    trained: set[int]
 
 
 class Turns(Protocol):
@@ -184,11 +171,11 @@ def meet_if_moved(
         otherwise: called if no replica has moved.
     """
     run = strategy.extended.call_for_each_replica
-    measured = run(lambda: meeting.measure(meeting.now(trained.left_out)))
+    measured = run(lambda: meeting.measure(meeting.now(trained)))
     first = strategy.experimental_local_results(measured)[0]
 
     def meet(measured: tf.Tensor) -> None:
-        meeting.meet(measured, trained.left_out, trained.trained)
+        meeting.meet(measured, trained)
 
     tf.cond(meeting.has_moved(first), lambda: run(meet, args=(measured,)), otherwise)
 

@@ -75,6 +75,8 @@ class LocalUpdate:
             ready = self._count_samples(step.apart, has_samples, finite)
             meet = tf.distribute.get_replica_context().merge_call
             if self._accumulator is not None:
+                # Noted for each micro-batch: an eager step updates only where an update is due.
+                self._rounds.note_trained(chosen(packing.unpack(packed)), variables)
                 used = _both(has_samples, finite)
                 self._accumulator.add(packed, used)
                 one = tf.ones([], tf.int64)
@@ -85,7 +87,6 @@ class LocalUpdate:
 
                 def use(means: list, has_any: tf.Tensor) -> None:
                     gradients = chosen(packing.unpack(means))
-                    self._rounds.note_trained(gradients, variables)
                     _where(has_any, lambda: self._apply(gradients, variables))
 
                 meet(self._update_if_due, args=(use, ready))

@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfdist.step.loss_tags import PART
+from tfdist.step.loss_tags import LOSS, PART, is_sum
 from tfdist.step.loss_terms import (
     CONSTANT,
     MEAN,
@@ -14,16 +14,23 @@ from tfdist.step.loss_terms import (
     UNKNOWN,
     Term,
     elementwise_beneath,
-    reduces_samples,
-    selects_samples,
+    is_fixed,
+    terms_of,
     terms_of_call,
 )
 from tfdist.step.replica import ReplicaStep
+from tfdist.step.sizes import (
+    OTHER_ORDERS,
+    counts_chosen,
+    is_size,
+    reduces_samples,
+    selects_samples,
+)
 
 SELECTION = "a mean over chosen values"
 RATIO = "a sum or mean over another one"
+BY_SAMPLES = "a global sum over the number of the replica's samples"
 
-_OTHER_ORDERS = ("Transpose", "Einsum")
 _SAME_ELEMENTS = ("Cast", "Identity", "Neg")
 _OTHER_SHAPES = (*_SAME_ELEMENTS, "ExpandDims", "Reshape", "Squeeze", "Transpose")
 _QUOTIENTS = ("RealDiv", "DivNoNan")
@@ -34,7 +41,8 @@ def kind_of(step: ReplicaStep, term: Term) -> str:
 
     Returns:
         SUM for a sum over the samples; SELECTION for a mean over values whose number depends on
-        the data; RATIO for a quotient of scalars; UNKNOWN where tfdist cannot tell; else the term's
+        the data; RATIO for a quotient of scalars; BY_SAMPLES for a Keras loss with the reduction
+        "sum", divided by the number of samples; UNKNOWN where tfdist cannot tell; else the term's
         own kind.
     """
     if term.kind == PART or _adds_samples(step, term):
@@ -43,10 +51,28 @@ def kind_of(step: ReplicaStep, term: Term) -> str:
     if operation.type == "Mean" and selects_samples(operation.inputs[0]):
         return SELECTION
     if term.kind == UNKNOWN and operation.type in _QUOTIENTS:
-        return MEAN if _is_size(operation.inputs[1]) else RATIO
+        return _kind_of_quotient(*operation.inputs)
+    if term.kind == UNKNOWN and is_size(term.tensor):
+        return CONSTANT if is_fixed(term.tensor) else SUM
     if operation.type in ("Sum", "Mean") and _decisive(step, operation).type == "Mean":
-        return MEAN
+        return UNKNOWN if selects_samples(_decisive(step, operation).inputs[0]) else MEAN
+    if term.kind == LOSS and is_sum(term.tensor) and divides_by_samples(step, term):
+        return BY_SAMPLES
     return UNKNOWN if term.kind == SUM else term.kind
+
+
+def _kind_of_quotient(numerator: tf.Tensor, denominator: tf.Tensor) -> str:
+    if not is_size(denominator) or counts_chosen(denominator):
+        return RATIO
+    sums = {term.kind == LOSS and is_sum(term.tensor) for term in terms_of(numerator)}
+    if sums == {True}:
+        return BY_SAMPLES
+    return UNKNOWN if True in sums else MEAN
+
+
+def divides_by_samples(step: ReplicaStep, term: Term) -> bool:
+    """Whether a number by which a term is divided may be that of the replica's samples."""
+    return bool(step.samples) and term.has_factor(1.0 / (step.samples or 1))
 
 
 def _adds_samples(step: ReplicaStep, term: Term) -> bool:
@@ -98,14 +124,8 @@ def _mixes_dimensions(operation: tf.Operation) -> bool:
     """
     if operation.type == "MatMul":
         is_transposed = operation.get_attr("transpose_a")
-        return is_transposed or operation.inputs[0].op.type in _OTHER_ORDERS
-    return operation.type in _OTHER_ORDERS
-
-
-def _is_size(tensor: tf.Tensor) -> bool:
-    """Whether a scalar is a dimension of a tensor, or the number of its elements."""
-    types = (*_SAME_ELEMENTS, "StridedSlice", "Prod", "Maximum")
-    return _beneath(tensor, types).op.type in ("Shape", "Size")
+        return is_transposed or operation.inputs[0].op.type in OTHER_ORDERS
+    return operation.type in OTHER_ORDERS
 
 
 def parts_of_quotient(term: Term) -> tuple[Term, tf.Tensor]:

@@ -16,7 +16,13 @@ import tensorflow as tf
 
 from tfdist.engines.current import current
 from tfdist.step import loss_tags, weighting
-from tfdist.step.loss_reductions import RATIO, SELECTION, kind_of, parts_of_quotient
+from tfdist.step.loss_reductions import (
+    BY_SAMPLES,
+    RATIO,
+    SELECTION,
+    kind_of,
+    parts_of_quotient,
+)
 from tfdist.step.loss_terms import SUM, UNKNOWN, Term, depends_on, terms_of
 from tfdist.step.replica import ReplicaStep
 
@@ -81,7 +87,10 @@ def _pieces(
     for term in terms_of(loss, sources):
         kind = kind_of(step, term)
         pieces = _exact(step, term, kind, sources)
-        if pieces is None and kind in (UNKNOWN, RATIO) and warns and _may_be_of_samples(step, term):
+        is_unclear = pieces is None and kind in (UNKNOWN, RATIO)
+        # A number may be that of the samples by chance.
+        is_unclear = is_unclear or (kind == BY_SAMPLES and term.kind == loss_tags.LOSS)
+        if is_unclear and warns and _may_be_of_samples(step, term):
             _warn(term)
         found.append((term, pieces))
     if all(pieces is None for _, pieces in found):
@@ -109,6 +118,8 @@ def _exact(
 ) -> list[_Piece] | None:
     if kind == SUM:
         return [_piece(term, step.share.fraction)]
+    if kind == BY_SAMPLES:
+        return [_piece(term, tf.math.reciprocal(tf.cast(step.share.fraction, tf.float32)))]
     if step.replicas > 1 and kind == SELECTION:
         values = term.tensor.op.inputs[0]
         counted = _over_replicas(step, tf.cast(tf.size(values), tf.float32))
@@ -146,7 +157,7 @@ def _known(step: ReplicaStep, scalar: tf.Tensor, sources: Collection[int]) -> li
     found = []
     for term in terms_of(scalar, sources):
         kind = kind_of(step, term)
-        if kind in (UNKNOWN, RATIO, SELECTION):
+        if kind in (UNKNOWN, RATIO, SELECTION, BY_SAMPLES):
             return None
         found.append(_piece(term, step.share.fraction if kind == SUM else 1.0))
     return found
@@ -156,7 +167,7 @@ def _piece(term: Term, divisor: float | tf.Tensor = 1.0) -> _Piece:
     factor = tf.math.divide_no_nan(
         tf.cast(term.coefficient(), tf.float32), tf.cast(divisor, tf.float32)
     )
-    return _Piece(term.tensor, factor, term.has_gradient)
+    return _Piece(term.tensor, factor, term.has_gradient and term.tensor.dtype.is_floating)
 
 
 def _over_replicas(step: ReplicaStep, value: tf.Tensor) -> tf.Tensor:

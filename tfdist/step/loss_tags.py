@@ -20,6 +20,7 @@ SCALED = "a regularization loss over the number of replicas"
 UNWEIGHTED = "a gradient without the share"
 
 _ATTRIBUTE = "_tfdist_tag"
+_IS_SUM = "_tfdist_is_sum"
 
 
 def tag(value: Structure, kind: str) -> Any:
@@ -32,6 +33,17 @@ def tag(value: Structure, kind: str) -> Any:
         setattr(value, _ATTRIBUTE, kind)
         step.notes.seen.add(kind)
     return value
+
+
+def mark_sum(value: Structure) -> Any:
+    """Notes that a Keras loss is a sum over all replicas' samples, and returns `value`."""
+    setattr(value, _IS_SUM, True)
+    return value
+
+
+def is_sum(value: Structure) -> bool:
+    """Whether a Keras loss is a sum over the samples, by its reduction."""
+    return hasattr(value, _IS_SUM)
 
 
 def mark_unweighted(gradient: Gradient) -> Any:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.step.loss_tags import tag_of
+from tfdist.step.sizes import is_length, reduces_samples, selects_samples
 
 MEAN = "a mean over samples"
 SUM = "a sum over samples"
@@ -153,9 +154,9 @@ def _product(operation: tf.Operation) -> tuple | None:
         number = _number_in(factor)
         if number:
             return value, number**power
-    if _is_fixed(second):
+    if is_fixed(second):
         return first, (second, power)
-    if power == 1 and _is_fixed(first):
+    if power == 1 and is_fixed(first):
         return second, (first, power)
     return None
 
@@ -174,10 +175,13 @@ def _number_in(tensor: tf.Tensor) -> float | None:
     return None if number is None else float(number)
 
 
-def _is_fixed(factor: tf.Tensor) -> bool:
-    while factor.op.type in _SAME:
+def is_fixed(factor: tf.Tensor) -> bool:
+    """Whether a factor is the same on all replicas, or stands for a number to the user."""
+    while factor.op.type in (*_SAME, "Prod"):
         factor = factor.op.inputs[0]
-    return factor.op.type == "StopGradient" or is_constant(factor)
+    if factor.op.type in ("Maximum", "Minimum", "Mul"):
+        return all(map(is_fixed, factor.op.inputs))
+    return factor.op.type == "StopGradient" or is_length(factor) or is_constant(factor)
 
 
 def is_constant(tensor: tf.Tensor) -> bool:
@@ -237,23 +241,11 @@ def _kind_of_reduction(term: Term) -> str:
     for beneath in elementwise_beneath(reduced):
         if beneath.type in _PRODUCTS:
             scalars = [value for value in beneath.inputs if value.shape.rank == 0]
-            if not all(_is_fixed(value) for value in scalars):
+            if not all(is_fixed(value) for value in scalars):
                 return UNKNOWN
         if _REDUCTIONS.get(beneath.type, kind) != kind and reduces_samples(beneath):
             return UNKNOWN
     return kind
-
-
-def selects_samples(reduced: tf.Tensor) -> bool:
-    """Whether the number of values depends on the data, as with `tf.boolean_mask`."""
-    for beneath in elementwise_beneath(reduced):
-        if beneath.type in ("Gather", "GatherV2", "GatherNd"):
-            indices = beneath.inputs[1].op
-            while indices.type in ("Squeeze", "Reshape", "Cast", "Identity"):
-                indices = indices.inputs[0].op
-            if indices.type == "Where":
-                return True
-    return False
 
 
 def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
@@ -266,14 +258,6 @@ def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
             yield operation
             if operation.type in _ELEMENTWISE:
                 todo.extend(value.op for value in operation.inputs)
-
-
-def reduces_samples(operation: tf.Operation) -> bool:
-    """Whether a reduction removes the first dimension, which belongs to the samples."""
-    if operation.get_attr("keep_dims"):
-        return False
-    axes, rank = tf.get_static_value(operation.inputs[1]), operation.inputs[0].shape.rank
-    return axes is None or rank is None or 0 in {int(a) % rank for a in axes.reshape(-1)}
 
 
 def terms_of_call(tensor: tf.Tensor) -> list[Term]:

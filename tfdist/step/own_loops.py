@@ -15,7 +15,8 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step.loss_tags import ADDED, LOSS, PART, SCALED, tag_of
+from tfdist.step.loss_reductions import divides_by_samples
+from tfdist.step.loss_tags import ADDED, LOSS, PART, SCALED, is_sum, tag_of
 from tfdist.step.loss_terms import CONSTANT, MEAN, SUM, UNKNOWN, Term, terms_of
 from tfdist.step.replica import ReplicaStep
 from tfdist.structures import Gradient, Structure
@@ -101,6 +102,13 @@ def _weights(step: ReplicaStep, terms: list[Term], loss: tf.Tensor) -> list:
             "It cannot be told whether this loss is a mean over the replica's samples, of which "
             "the gradient is weighted by the replica's share of the batch, or its part of a sum "
             f"over all samples. {_CHOICES} Received: {_named(terms, loss)}"
+        )
+    sums = [term for term in terms if term.kind == LOSS and is_sum(term.tensor)]
+    if any(divides_by_samples(step, term) for term in sums):
+        raise ValueError(
+            'A Keras loss with the reduction "sum" is divided by the number of the replica\'s '
+            "samples, but it stands for the sum over all replicas' samples. Take the reduction "
+            f'"sum_over_batch_size" and do not divide it. {_CHOICES} Received: {loss.name}'
         )
     if means and all(term.has_factor(1.0 / step.replicas) for term in means):
         raise ValueError(

@@ -82,7 +82,8 @@ class StepPath:
                 len(variables),
                 lambda: int(update.number().numpy()),
                 options.compression is not None,
-                local is not None,
+                None if local is None else self._have_begun,
+                local is None or local.after > 0,
             )
         self.rounds: LocalRounds | None = None
         self._apart: LocalUpdate | None = None
@@ -111,6 +112,10 @@ class StepPath:
             "local_state": None if self.rounds is None else self.rounds.state,
             "parts_of_state": self._update.state,
         }
+
+    def _have_begun(self) -> bool:
+        """Whether replicas have trained apart."""
+        return self.rounds is not None and self.rounds.state.has_rows()
 
     @property
     def updates_at_each_step(self) -> bool:

@@ -30,6 +30,7 @@ class Notes:
         empty_counts: whether the gradients of a replica without samples count as they are.
         weighted_losses: the losses whose gradient was weighted in an eager step, by id.
         scaled_losses: ids of the optimizers whose `scale_loss` has applied the share already.
+        shares: the tensors by which `scale_loss` has multiplied losses.
         weighted_gradients: whether an optimizer applied the share to gradients, because their loss
             never went through `scale_loss`.
         applied: ids of the accumulating optimizers that were applied already.
@@ -54,6 +55,7 @@ class Notes:
     empty_counts: bool = False
     weighted_losses: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
     scaled_losses: set[int] = dataclasses.field(default_factory=set)
+    shares: list[tf.Tensor] = dataclasses.field(default_factory=list)
     weighted_gradients: bool = False
     applied: set[int] = dataclasses.field(default_factory=set)
     advances: list[Callable[[], Any]] = dataclasses.field(default_factory=list)

@@ -18,6 +18,7 @@ from tfdist.engines.processes import Processes
 from tfdist.options import Options
 from tfdist.processes import meeting
 from tfdist.processes.between_steps import BetweenSteps
+from tfdist.processes.orbax import refuse_orbax
 from tfdist.step import logs as step_logs
 from tfdist.step import replica, weighting
 from tfdist.step.all_rounds import AllRounds
@@ -95,11 +96,15 @@ class ApartStrategy(TimedStrategy):
             }
             meeting.meet(self.processes, "ends a round of local steps", facts, advice=_APART)
             self.all_rounds.finish()
+        else:
+            self.all_rounds.release()
 
     def callbacks_around_others(
         self, others: list[keras.callbacks.Callback]
     ) -> tuple[list[keras.callbacks.Callback], list[keras.callbacks.Callback]]:
         """Those that end a round before others look at the model, and check what these have set."""
+        sharding = self.options.sharded(self.num_replicas_in_sync)
+        refuse_orbax(others, self.is_multi_process, sharding, self.local)
         if self.local is None:
             return [], []
         runs = self.local.overlap > 0 and self.engine.runs_beside_steps

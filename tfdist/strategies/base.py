@@ -16,7 +16,7 @@ from tfdist.balance import whole_batches
 from tfdist.balance.callback import Balance
 from tfdist.callbacks.drift import Drift
 from tfdist.compat.tuning import without_tuning
-from tfdist.data import batches, shards
+from tfdist.data import absent, batches, shards
 from tfdist.engines.contract import Engine
 from tfdist.engines.current import alone
 from tfdist.engines.processes import Processes
@@ -100,16 +100,15 @@ class SynchronousStrategy(ApartStrategy):
                 "the function that calls `run`; in `fit`, `model.compile(..., jit_compile=True)` "
                 "compiles what each replica computes. Received: a call of run in such a function"
             )
-        marked = local_step.marked(fn)
-        if marked is not None:
+        if (marked := local_step.marked(fn)) is not None:
             return self._run_marked(marked, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
-        keras_step = compat.keras_step(fn)
-        if keras_step is None:
+        if (keras_step := compat.keras_step(fn)) is None:
             self._look_out()
             return self._run_with_shares(fn, args, kwargs, options)
         model, name = keras_step
+        args = absent.as_none(args)
         if name == "train_step":
             self._prepare(model)
             if self._notes_local(model):
@@ -170,8 +169,7 @@ class SynchronousStrategy(ApartStrategy):
             if global_size is not None:
                 args = batches.split(args, global_size, self)
         apart = self._trains_apart
-        about_step = self._apart if apart else self._shares
-        of_local_replica = about_step(args, global_size, keras_step)
+        of_local_replica = (self._apart if apart else self._shares)(args, global_size, keras_step)
         has_empty_part = self._knows_of_an_empty_part(args, global_size)
         state_of_thread = compat.StateOfThread(self)
 
@@ -268,6 +266,7 @@ class SynchronousStrategy(ApartStrategy):
             ValueError: when `dataset` is known to be empty.
         """
         check_not_empty(dataset)
+        dataset = absent.marked(dataset)
         replicas = self.num_replicas_in_sync
         distribute = super().distribute_datasets_from_function
         if self._reads_whole_batches:
@@ -277,8 +276,9 @@ class SynchronousStrategy(ApartStrategy):
             parts = shards.of_global_batches(dataset, 0, replicas, replicas)
             distributed = distribute(lambda _: parts, options)
         else:
-            distributed = super().experimental_distribute_dataset(without_tuning(dataset), options)
-        self._batch_specs[distributed] = dataset.element_spec
+            data = shards.each_by_itself(without_tuning(dataset), replicas)
+            distributed = super().experimental_distribute_dataset(data, options)
+        self._batch_specs[distributed] = absent.as_none(dataset.element_spec)
         return distributed
 
     def distribute_datasets_from_function(

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.balance.whole_batches import on_host
-from tfdist.data import batches, seeds, shards
+from tfdist.data import absent, batches, seeds, shards
 from tfdist.engines.contract import Engine
 from tfdist.engines.processes import Processes
 from tfdist.options import Options
@@ -147,8 +147,9 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
         check_not_empty(dataset)
         shards.check_auto_shard(dataset)
         length = self._agreed_length(dataset)
+        dataset = absent.marked(dataset)
         replicas, local = self.num_replicas_in_sync, len(self.extended.worker_devices)
-        dataset_spec = dataset.element_spec
+        dataset_spec = absent.as_none(dataset.element_spec)
 
         def watched(data: tf.data.Dataset, function: Callable) -> tf.data.Dataset:
             return self.data.watch(data, length != _UNKNOWN, function)
@@ -231,19 +232,14 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
     # Steps
 
     def _known_to_be_even(self, sizes: list, keras_step: str | None) -> bool:
-        if not self.is_multi_process:
-            return super()._known_to_be_even(sizes, keras_step)
         # All processes must give the same answer. In Keras' loops a size is static only if every
         # batch divides evenly. A user's own step may be traced for one batch of any data.
-        if keras_step is None or tf.executing_eagerly():
+        if self.is_multi_process and (keras_step is None or tf.executing_eagerly()):
             return False
         return super()._known_to_be_even(sizes, keras_step)
 
     def _uneven_shares(self, sizes: list[tf.Tensor]) -> Callable[[int], weighting.Share]:
-        def share(index: int) -> weighting.Share:
-            return weighting.share_of(sizes[index], exchange.all_reduce([sizes[index]])[0])
-
-        return share
+        return lambda n: weighting.share_of(sizes[n], exchange.all_reduce([sizes[n]])[0])
 
     def _run_keras_step(
         self,
@@ -257,12 +253,16 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
         if not self.is_multi_process:
             return super()._run_keras_step(fn, args, kwargs, options, model, name)
         whole_batch = not batches.is_distributed(args)
+        is_own = getattr(type(model), name) is not getattr(keras.Model, name)
         own_logs = False
 
         def finish_logs(logs: Structure, running: replica.ReplicaStep) -> Any:
             nonlocal own_logs
             own_logs = not isinstance(logs, dict) or set(logs) != set(model.get_metrics_result())
-            return step_logs.averaged(logs, running) if own_logs else logs
+            if own_logs or not is_own or "loss" not in logs:
+                return step_logs.averaged(logs, running) if own_logs else logs
+            # It may be the loss of the batch, which no metric tracks.
+            return {**logs, "loss": step_logs.averaged(logs["loss"], running)}
 
         step = keras_steps.complete(fn, model, name, finish_logs)
         logs = self._run_with_shares(step, args, kwargs, options, name)

@@ -46,6 +46,7 @@ VARIATIONS = {
     "batch of 13 samples",
     "last batch of 2 samples",
     "synchronized BatchNormalization, last batch of 1",
+    "synchronized BatchNormalization behind a mask, last batch of 3",
     "predict and evaluate, batches of 3",
     "tf.data, static batches",
     "loss reduction 'mean_with_sample_weight', last batch of 3",

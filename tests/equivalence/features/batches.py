@@ -18,6 +18,30 @@ def _synchronized() -> list:
     ]
 
 
+class _BatchMean(keras.metrics.Metric):
+    """The mean of what each batch gives; a batch without samples gives NaN."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.total = self.add_variable((), "zeros", name="total")
+        self.count = self.add_variable((), "zeros", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Counts the batch as one."""
+        self.total.assign_add(keras.ops.mean(keras.ops.square(y_pred)))
+        self.count.assign_add(1.0)
+
+    def result(self):
+        """The mean over the batches."""
+        return self.total / self.count
+
+
+def _with_batch_mean() -> keras.Model:
+    model = classifier()()
+    model.compile(optimizers.SGD(0.1), model.loss, metrics=[_BatchMean(name="batch_mean")])
+    return model
+
+
 def _fit_and_predict(model: keras.Model, samples: int, batch_size: int) -> Outcome:
     """Checks order and number of what `predict` and `evaluate` give too."""
     outcome = default_fit(model, samples, batch_size=batch_size)
@@ -43,6 +67,11 @@ FEATURES = [
     Feature("last batch of 2 samples", _ADAM, _fit(66)),
     Feature("last batch of 3 samples", _ADAM, _fit(67)),
     Feature("batches of 1 sample", classifier(), _fit(5, 1)),
+    Feature(
+        "metric that adds the mean of a batch, batches of 1 sample",
+        _with_batch_mean,
+        _fit(5, 1, validate=True),
+    ),
     Feature(
         "last batch of 1, L2 and clipping",
         classifier(

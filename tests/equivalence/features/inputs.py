@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pathlib
+import tempfile
 
 import keras
 import numpy as np
@@ -42,6 +44,25 @@ def _fit(model: keras.Model, data, **options) -> Outcome:
 
 def _dataset(**batch_options) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(default_data(_SAMPLES)).batch(_BATCH, **batch_options)
+
+
+@functools.cache
+def _lines() -> tuple[tempfile.TemporaryDirectory, str]:
+    """A folder and the file in it, with a sample in each line."""
+    folder = tempfile.TemporaryDirectory()
+    path = pathlib.Path(folder.name) / "samples.csv"
+    path.write_text(
+        "".join(f"{','.join(map(str, row))},{y}\n" for row, y in zip(*default_data(_SAMPLES)))
+    )
+    return folder, str(path)
+
+
+def _endless_lines() -> tf.data.Dataset:
+    def parsed(line: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        numbers = tf.ensure_shape(tf.strings.to_number(tf.strings.split(line, ",")), [9])
+        return numbers[:8], tf.cast(numbers[8], tf.int64)
+
+    return tf.data.TextLineDataset([_lines()[1]]).map(parsed).batch(_BATCH).repeat()
 
 
 def _shuffled() -> tf.data.Dataset:
@@ -176,6 +197,11 @@ FEATURES = [
         "tf.data, steps_per_execution=4",
         classifier(lambda: optimizers.Adam(0.01), steps_per_execution=4),
         functools.partial(_fit, data=_dataset),
+    ),
+    Feature(
+        "tf.data from a file, short batches not at the end",
+        _ADAM,
+        functools.partial(_fit, data=_endless_lines, steps_per_epoch=_STEPS + 1),
     ),
     Feature("tf.data, shuffled anew each epoch", _ADAM, functools.partial(_fit, data=_shuffled)),
     Feature("tf.data of unknown length", _ADAM, functools.partial(_fit, data=_filtered)),

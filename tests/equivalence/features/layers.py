@@ -101,6 +101,23 @@ def _fit_tokens(model: keras.Model, samples: int = 67, batch_size: int = 16) -> 
     return Outcome.of(model, history.history)
 
 
+def _masked_and_normalized() -> keras.Model:
+    """The statistics leave out the tokens that are zero."""
+    model = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(12, 8, mask_zero=True),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(3),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    return model
+
+
 def _frozen() -> list:
     return [
         keras.layers.Dense(16, activation="relu", trainable=False),
@@ -168,6 +185,16 @@ FEATURES = [
         reference_build=_dense_embedding(_ADAM),
         reference_fit=functools.partial(_fit_tokens, samples=64, batch_size=32),
         note="accumulated gradients are dense: against a dense large batch",
+    ),
+    Feature(
+        "synchronized BatchNormalization behind a mask, last batch of 1",
+        _masked_and_normalized,
+        functools.partial(_fit_tokens, samples=65),
+    ),
+    Feature(
+        "synchronized BatchNormalization behind a mask, last batch of 3",
+        _masked_and_normalized,
+        _fit_tokens,
     ),
     Feature("frozen layer", classifier(_ADAM, hidden=_frozen)),
     Feature("gradients that are None", _unused_branch, _fit_used),

@@ -30,10 +30,11 @@ def _compiled(make, metrics=("accuracy",)) -> keras.Model:
     return model
 
 
-def _functional() -> keras.Model:
+def _functional(last: str | None = None) -> keras.Model:
     inputs = keras.Input((8,))
     x = keras.layers.Dense(8, activation="tanh")(inputs)
-    return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Add()([x, inputs])))
+    outputs = keras.layers.Dense(3, name=last)(keras.layers.Add()([x, inputs]))
+    return keras.Model(inputs, outputs)
 
 
 class OwnStep(Subclassed):
@@ -241,9 +242,9 @@ def _attention() -> keras.Model:
 
 
 def _excluded_from_weight_decay() -> keras.Model:
-    model = _compiled(_functional)
+    model = _compiled(functools.partial(_functional, "last"))
     model.compile(optimizers.AdamW(0.01, weight_decay=0.5), model.loss)
-    model.optimizer.exclude_from_weight_decay(var_names=["bias"])
+    model.optimizer.exclude_from_weight_decay(var_names=["bias", "last"])
     return model
 
 

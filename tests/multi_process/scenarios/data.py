@@ -9,7 +9,7 @@ import tensorflow as tf
 import tfdist
 from tests import tuned_data
 from tests.log_messages import log_messages
-from tests.multi_process.reference import BATCH, BATCHES, ROWS, X, Y
+from tests.multi_process.reference import BATCH, BATCHES, MOMENTUM, RATE, ROWS, X, Y
 from tests.multi_process.scenarios.common import error_of, fit, floats, linear, restart, state
 from tests.multi_process.shards import FIRST, SHARDS
 from tfdist.control_groups import free_memory
@@ -108,6 +108,37 @@ def untuned(here):
     with tuned_data.recorded() as found["own shards"]:
         here.model().fit(_distributed(here, SHARDS["known lengths"]), verbose=0)
     return found
+
+
+def _with_none():
+    for x, y in _generator():
+        yield x, (y, None)
+
+
+WITH_NONE = {
+    "arrays": lambda: dict(x=X, y=(Y, None), batch_size=BATCH),
+    "generator": lambda: dict(x=_with_none()),
+    "data set": lambda: dict(x=_dataset().batch(BATCH).map(lambda x, y: (x, (y, None)))),
+}
+
+
+def targets_that_are_none(here):
+    """An epoch of batches without targets for the second output, which has no loss."""
+    with here.strategy.scope():
+        inputs = keras.Input((4,))
+        output = keras.layers.Dense(1)(inputs)
+        model = keras.Model(inputs, [output, keras.layers.Activation("relu")(output)])
+        optimizer = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
+        model.compile(optimizer, loss=["mse", None])
+        model.optimizer.build(model.trainable_variables)
+    found = {}
+    for name, make in WITH_NONE.items():
+        restart(model)
+        history = floats(model.fit(**make(), shuffle=False, verbose=0).history)
+        found[name] = {"loss": history["loss"], "state": state(model)}
+    distribute = here.strategy.distribute_datasets_from_function
+    data = WITH_NONE["data set"]()["x"]
+    return {**found, "own": error_of(distribute, lambda context: data)}
 
 
 def steps_across_epochs(here):

@@ -31,9 +31,12 @@ def _model(strategy, kind=keras.optimizers.Adam, **options):
     return model
 
 
+def _data():
+    return tf.data.Dataset.from_tensor_slices(((_WORDS, _X), _Y)).batch(8)
+
+
 def _fit(model, epochs=1, first=0, callbacks=()):
-    data = tf.data.Dataset.from_tensor_slices(((_WORDS, _X), _Y)).batch(8)
-    model.fit(data, epochs=epochs, initial_epoch=first, verbose=0, callbacks=list(callbacks))
+    model.fit(_data(), epochs=epochs, initial_epoch=first, verbose=0, callbacks=list(callbacks))
 
 
 def _weights(model):
@@ -251,6 +254,87 @@ def reference_of_first_values():
     """Those of rank 0 on one device."""
     one = tfdist.MirroredStrategy(["CPU:0"])
     return {name: value for name, value, _ in _first_values(0, one)}
+
+
+class _Averages(keras.callbacks.Callback):
+    """Sets the weights to the means of what files have, and notes the loss with the first one."""
+
+    def __init__(self, paths):
+        super().__init__()
+        self._paths = paths
+        self.loss = 0.0
+
+    def on_train_end(self, logs=None):
+        found = []
+        for path in self._paths:
+            self.model.load_weights(path)
+            found.append(self.model.get_weights())
+        self.model.load_weights(self._paths[0])
+        self.loss = self.model.evaluate(_data(), verbose=0)
+        self.model.set_weights([np.mean(arrays, axis=0) for arrays in zip(*found)])
+
+
+def _averaged_files(strategy, folder):
+    """The weights after averaging and after one more epoch, and a loss."""
+    model = _model(strategy)
+    paths = [str(folder / f"{epoch}.weights.h5") for epoch in (1, 2)]
+    saves = keras.callbacks.ModelCheckpoint(
+        str(folder / "{epoch}.weights.h5"), save_weights_only=True
+    )
+    averages = _Averages(paths)
+    _fit(model, 2, callbacks=[saves, averages])
+    found = {"averaged": _weights(model), "loss": averages.loss}
+    _fit(model)
+    return {**found, "trained": _weights(model)}
+
+
+def reference_of_files(folder):
+    """The same on one device."""
+    return _averaged_files(tfdist.MirroredStrategy(["CPU:0"]), folder)
+
+
+class _SetsAfterLoading(keras.callbacks.Callback):
+    """Loads weights in all ranks, and then sets one of them, or none if there is no value."""
+
+    def __init__(self, path, value):
+        super().__init__()
+        self._path, self._value = path, value
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.load_weights(self._path)
+        if self._value is not None:
+            self.model.layers[-1].kernel.assign(self._value)
+
+
+def loaded_in_callbacks(here):
+    """Weights that callbacks load, read, run, set, and set in one rank only."""
+    strategy = here.make(sharding="parameters")
+    found = _averaged_files(strategy, here.folder)
+    model = _model(strategy)
+    first = model.layers[-1].kernel.numpy()
+    model.layers[-1].kernel.assign(first)  # so the ranks cannot tell by the value
+    path = str(here.folder / "1.weights.h5")
+    sets = _SetsAfterLoading(path, first if strategy.is_chief else None)
+    found["one"] = _error(lambda: _fit(model, callbacks=[sets]))
+    return found
+
+
+def restored_after_loading(here):
+    """The weights after four epochs, the first two from a backup, of a model that was loaded."""
+    found = {}
+    for sharding in ("optimizer", "parameters"):
+        strategy, folder = here.make(sharding=sharding), here.folder / sharding
+        backup = keras.callbacks.BackupAndRestore(folder / "backup", delete_checkpoint=False)
+        _fit(_model(strategy), 2, callbacks=[backup])
+        model = _model(strategy)
+        _fit(model)
+        model.save(folder / "other.keras")
+        here.meet()
+        with strategy.scope():
+            model = keras.models.load_model(folder / "other.keras")
+        _fit(model, 4, callbacks=[backup])
+        found[sharding] = _weights(model)
+    return found
 
 
 class _Sets(keras.callbacks.Callback):

@@ -2,7 +2,8 @@
 
 A file has whole weights, in Keras' layout. Before the first process writes, the others send it
 their parts, one weight after the other, and it keeps them in a temporary file. After the first
-process has read a file, it sends the whole weights, and each process keeps its parts.
+process has read a file, it sends the whole weights, and each process keeps its parts. In a callback
+it reads alone, and sends a weight when all read the weight, or after the callbacks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tfdist import compat
 from tfdist.step.model_optimizers import optimizers_of
 from tfdist.step.replica_rows import Entry
 from tfdist.step.replica_state import ReplicaState
+from tfdist.step.sharding.read_together import share
 from tfdist.step.spool import Spool
 
 _states: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -40,8 +42,7 @@ class PartsOfWeights(ReplicaState):
         super().__init__("weights")
         self._model = weakref.ref(model)
         self.variables_in_parts = tuple(variables)
-        self._read_arrays: Spool | None = None
-        self._places: dict[int, int] = {}  # of the weights in it
+        self._has_read = False
 
     def entries(self) -> list[Entry]:
         """The parts."""
@@ -90,45 +91,43 @@ class PartsOfWeights(ReplicaState):
         if not self.several_processes:
             yield
             return
-        self._read_arrays, self._places = Spool(), {}
-        for number, variable in enumerate(self.variables_in_parts):
-            variable.takes = functools.partial(self._take, number)
+        self._has_read, arrays = True, Spool()
+        for variable in self.variables_in_parts:
+            variable.takes = functools.partial(_take, arrays, variable)
         try:
             yield
         finally:
             for variable in self.variables_in_parts:
                 variable.takes = None
 
-    def _take(self, number: int, array: np.ndarray) -> None:
-        assert self._read_arrays is not None
-        self._places[number] = len(self._read_arrays)
-        self._read_arrays.append(array)
-
     @property
     def is_new(self) -> bool:
-        """Whether this process has read weights that the others have not."""
-        return bool(self._places)
+        """Whether this process has read a file that the others have not."""
+        return self._has_read or any(self._read_alone())
 
-    def share(self) -> None:
-        """Gives all processes their parts of what the first one has read; called by all."""
+    def _read_alone(self) -> list[bool]:
+        """Which weights this process alone has."""
+        return [variable.read_alone is not None for variable in self.variables_in_parts]
+
+    def share_weights(self) -> None:
+        """Gives all processes their parts of what only the first one has read; called by all."""
         if not self.several_processes:
             return
-        own = [self._places.get(number, -1) for number in range(len(self.variables_in_parts))]
-        places = self._processes.all_gather(own)[0].tolist()
-        for variable, place in zip(self.variables_in_parts, places):
-            if place < 0:
-                continue
-            dtype = variable.parts.dtype.as_numpy_dtype
-            array = np.broadcast_to(np.zeros((), dtype), variable.parts.shape)
-            if self._processes.is_chief and self._read_arrays is not None:
-                array = self._read_arrays[place]
-            (array,) = self._processes.broadcast([array], 0)
-            variable.assign(array)
+        chosen = self._processes.all_gather([*map(int, self._read_alone())])[0]
+        for variable, is_read in zip(self.variables_in_parts, chosen):
+            if is_read:
+                share(self._strategy, variable)
+
+    def share(self) -> None:
+        """As `share_weights`; then all processes have the same."""
+        self.share_weights()
         self.settle()
 
     def settle(self) -> None:
         """Notes that all processes have read the same; called by all."""
-        self._read_arrays, self._places = None, {}
+        self._has_read = False
+        for variable in self.variables_in_parts:
+            variable.read_alone = None
         super().settle()
 
     def save_own_variables(self, store: dict) -> None:
@@ -136,6 +135,11 @@ class PartsOfWeights(ReplicaState):
 
     def load_own_variables(self, store: dict) -> None:
         """Reads nothing: the layers read whole weights."""
+
+
+def _take(arrays: Spool, variable: compat.ShardedVariable, array: np.ndarray) -> None:
+    variable.read_alone = functools.partial(arrays.__getitem__, len(arrays))
+    arrays.append(array)
 
 
 def weights_in_parts(model: keras.Model) -> PartsOfWeights | None:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 
 import keras
@@ -32,7 +30,7 @@ from tfdist.step import replica
 from tfdist.step.exchange import timed_rows
 from tfdist.step.gradient_weight import weight_before_sum
 from tfdist.step.gradients import may_be_asked_for
-from tfdist.step.sharding import first_values, gathered_again
+from tfdist.step.sharding import first_values, gathered_again, read_together
 from tfdist.step.sharding.exchange import all_gather, reduce_scatter
 from tfdist.step.sharding.parts import Parts
 from tfdist.step.sharding.totals import check_tables
@@ -151,11 +149,13 @@ class ShardedWeights:
             gathered_again.note_set([variable])
             return
         _keep(self._strategy, kept, functools.partial(parts.kept_part, value))
-        variable.times_set += 1
         if tf.executing_eagerly() and not self._strategy.processes.is_alone:
             variable.set_to = int(checksum(value))
         if variable.takes is not None:
             variable.takes(value.numpy())
+        else:
+            variable.times_set += 1
+            variable.read_alone = None  # this value counts
 
     def _in_replica(self) -> bool:
         context = tf.distribute.get_replica_context()
@@ -171,39 +171,10 @@ class ShardedWeights:
         if len(copies) == parts.replicas:
             return parts.joined(tf.concat([tf.reshape(c, [-1]) for c in copies], axis=0))
         if tf.executing_eagerly():
-            return tf.constant(_read_together(self._strategy, variable, self._number))
+            return tf.constant(read_together.read(self._strategy, variable, self._number))
         with self._strategy.scope():
             gathered = self._strategy.extended.call_for_each_replica(_gathered, args=(variable, ()))
         return self._strategy.experimental_local_results(gathered)[0]
-
-
-def _read_together(
-    strategy: tf.distribute.Strategy, variable: compat.ShardedVariable, order: int
-) -> np.ndarray:
-    """The whole weight, the `order`-th that was made; called by all processes, not in functions.
-
-    Raises:
-        ValueError: if the processes read different weights.
-    """
-    processes, parts = strategy.processes, variable.parts
-    place, doing = processes.meeting_place, f"reads {variable.path}"
-    # As `tfdist.processes.meeting` does, whom another process may meet here.
-    asked = place.all_gather([zlib.crc32(f"{order} {variable.shape}".encode()), 0])
-    if len(set(asked[:, 0].tolist())) > 1:
-        texts = place.all_gather_texts(json.dumps([doing, "", {}]))
-        raise ValueError(
-            'With `sharding="parameters"` each process has parts of the weights. So all of them '
-            "must read the same weights, in the same order, and not one of them alone. Received "
-            f"by rank: {[json.loads(text)[0] for text in texts]}"
-        )
-    copies = strategy.experimental_local_results(compat.stored(variable))
-    nothing = np.broadcast_to(np.zeros((), parts.dtype.as_numpy_dtype), parts.part_shape)
-    found = []
-    for number in range(parts.replicas):
-        root, place = divmod(number, len(copies))
-        own = copies[place].numpy() if root == processes.rank else nothing
-        found += processes.broadcast([own], root)
-    return parts.array_of_parts(found)
 
 
 def _own_part(variable: compat.ShardedVariable) -> tf.Tensor:

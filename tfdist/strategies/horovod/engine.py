@@ -210,7 +210,8 @@ class HorovodEngine(Engine):
         rows = tf.reshape(vector, [self.replicas, -1])
         if self.replicas == 2:
             rank = self.processes.rank
-            return rows[rank] + self._swapped(rows[1 - rank])
+            # In this order: the sum of a slice would be written into the whole vector, and keep it.
+            return self._swapped(rows[1 - rank]) + rows[rank]
         return sum_of_rows(self.all_to_all(rows))
 
     def all_gather_parts(self, part: tf.Tensor, in_turn: bool = False) -> tf.Tensor:

@@ -119,7 +119,9 @@ class NumberedEngine(Engine):
 
         Half precision is summed in float32, if there are more than two ranks.
         """
-        return with_sums_of_halves(self, values, self._sums)
+        others = [value for value in values if not _is_empty(value)]
+        sums = iter(with_sums_of_halves(self, others, self._sums))
+        return [tf.identity(value) if _is_empty(value) else next(sums) for value in values]
 
     def _sums(self, values: Sequence[Value]) -> list[Value]:
         return [
@@ -170,7 +172,7 @@ class NumberedEngine(Engine):
 
     def all_to_all(self, rows: tf.Tensor) -> tf.Tensor:
         """The rows for this rank."""
-        if self.replicas == 1:
+        if self.replicas == 1 or _is_empty(rows):
             return rows
         with tf.device("CPU:0"):
             received = tf.raw_ops.CollectiveAllToAllV2(input=rows, **self._numbers.next(rows))
@@ -184,3 +186,8 @@ class NumberedEngine(Engine):
         if self.replicas == 1:
             return vector
         return sum_of_rows(self.all_to_all(tf.reshape(vector, [self.replicas, -1])))
+
+
+def _is_empty(value: Value) -> bool:
+    """Whether a dense tensor has no elements: TensorFlow's all-to-all would crash the process."""
+    return not isinstance(value, tf.IndexedSlices) and value.shape.num_elements() == 0
