@@ -12,9 +12,9 @@ from tfdist.plan.machine import CPU_COSTS
 PAGE = (sources.DOCS / "planning.md").read_text()
 
 
-def test_results_are_those_of_one_machine_and_of_tfdist():
+def test_results_are_those_of_tfdist():
     rows = plan_accuracy.measured()
-    assert len(rows) > 130
+    assert len(rows) > 250
     assert {row.strategy for row in rows} == {"horovod", "multi_worker"}
     assert {row.hosts for row in rows} == {2, 3, 4}
     for cell in plan_accuracy.FITTED:
@@ -22,9 +22,13 @@ def test_results_are_those_of_one_machine_and_of_tfdist():
 
 
 def test_a_device_is_known_from_a_batch_and_from_half_of_it():
-    rows = [row for row in plan_accuracy.measured() if row.plan == "scaling"]
-    steps = {row.batch: row.device.step for row in rows}
-    assert steps[64] - steps[32] == pytest.approx(2 * (steps[32] - steps[16]))
+    devices = {r.batch: r.device for r in plan_accuracy.measured() if r.work == "mlp"}
+    assert devices[64].step > devices[32].step > devices[64].step / 2
+
+
+def test_more_hosts_than_cores_make_each_other_slower():
+    slowdowns = {row.hosts: row.slowdown for row in plan_accuracy.measured() if row.work == "cnn"}
+    assert 1 <= slowdowns[2] < 1.5 < slowdowns[3] < 3
 
 
 def test_where_the_link_decides_the_prediction_is_close():
@@ -34,7 +38,7 @@ def test_where_the_link_decides_the_prediction_is_close():
         for row in plan_accuracy.measured()
         if row.rate == "100mbit" and row.work == "mlp" and row.compression is None
     ]
-    assert len(rows) > 10
+    assert len(rows) >= 8
     errors = [abs(plan_accuracy.predicted(row, constants) / row.seconds - 1) for row in rows]
     assert statistics.mean(errors) < 0.06 and max(errors) < 0.12
 
@@ -45,7 +49,6 @@ def test_the_page_has_what_the_code_predicts():
     assert plan_accuracy.summary(constants, found) in PAGE
     assert f"{plan_accuracy.every_row(found)}\n" == plan_accuracy.ROWS.read_text()
     assert statistics.mean(one.error for one in found) < 0.15
-    for name in ("horovod", "tensorflow", "residual", "early"):
+    for name in ("horovod", "tensorflow", "halves", "residual", "early", "rows", "variable"):
         known = getattr(CPU_COSTS, name)
         assert dataclasses.asdict(constants)[name] == pytest.approx(known, rel=0.02), name
-    assert CPU_COSTS.halves == plan_accuracy.HALVES

@@ -6,7 +6,8 @@ from tfdist.local.choices import DiLoCo, LocalSGD
 from tfdist.plan import codecs, collectives, step_time
 from tfdist.plan.alpha_beta import Link
 from tfdist.plan.machine import Costs, Machines
-from tfdist.plan.workload import Message
+from tfdist.plan.prediction import Candidate, Planner
+from tfdist.plan.workload import Device, Message, TracedVariable, Workload
 
 PARTS = (1.0, 2.0, 0.5)  # forward, backward, update
 MACHINES = Machines(Link(0.0, 1e-6), costs=Costs())
@@ -166,7 +167,34 @@ def test_with_reducers_each_link_carries_a_message_once_or_its_share_of_all(
     way = step_time.by_reducers(message(10, 1.0), 4, machines, reducers)
     longer = collectives.factor("multi_worker", "sum by reducers", 4, 8)
     assert longer > 1
-    assert way.busy == pytest.approx(10 * longer * times)
+    assert way.busy == pytest.approx(10 * longer * times + way.cores)
     assert way.latency == pytest.approx(3 * 0.5)
     assert way.sent == pytest.approx(1e7)
     assert way.cores == pytest.approx(1.0)
+
+
+def test_the_cores_add_up_the_rows_of_all_ranks():
+    machines = Machines(Link(0.0, 1e-6), costs=Costs(rows=1e-6))
+    rows = Message(10, 20, 1.0, "gather", compressor="fp16", is_rows=True)
+    (way,), (free,) = (carried([rows], 4, m) for m in (machines, MACHINES))
+    assert way.decoding - free.decoding == pytest.approx(4 * 20 * 1e-6)
+
+
+def test_halves_cost_two_ranks_more_and_take_more_ranks_longer_on_the_link():
+    machines = Machines(Link(0.0, 1e-6), costs=Costs(halves=1e-6))
+    halves = message(10, 1.0, compressor="fp16")
+    (two,), (three,) = (carried([halves], ranks, machines) for ranks in (2, 3))
+    assert (two.cores, three.cores) == (pytest.approx(10), 0)
+    assert two.busy == pytest.approx(10 + two.cores)
+    longer = collectives.factor("horovod", "sum of a part", 3, 3)
+    assert three.busy == pytest.approx(1e-6 * three.sent * (longer + 1) / 2)
+
+
+def test_each_variable_costs_a_step_of_several_ranks():
+    variables = tuple(TracedVariable(name, (), "float32", 4, 1.0) for name in "abc")
+    for slowdown in (1.0, 2.0):
+        machines = Machines(Link(0.0, 1e-9), costs=Costs(variable=0.5), slowdown=slowdown)
+        model = Workload(64, variables, 1 / 3, 0)
+        planner = Planner(model, lambda *_: [], Device(1.0, 64), machines)
+        assert planner.predict(Candidate("horovod"), 2).step == pytest.approx(slowdown * 2.5)
+        assert planner.alone().step == pytest.approx(slowdown)

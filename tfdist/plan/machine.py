@@ -26,12 +26,14 @@ class Costs:
     Attributes:
         horovod: seconds for each byte that Horovod exchanges.
         tensorflow: seconds for each byte that TensorFlow's collectives exchange.
-        halves: further seconds for each byte that is summed in half precision.
+        halves: further seconds for each byte that two ranks sum in half precision.
         residual: seconds of error feedback for each byte of gradients.
         codec: by how much encoding and decoding take longer than in the table of `codecs.py`.
         early: the part of the backward pass by which gradients are as early as in the trace; 0 if
             all leave at its end.
         update: seconds of the optimizer for each byte of trained weights.
+        rows: seconds to add up each byte of the rows of sparse gradients that a rank gets.
+        variable: further seconds of a step with several ranks for each trained variable.
     """
 
     horovod: float = 0.0
@@ -41,6 +43,8 @@ class Costs:
     codec: float = 1.0
     early: float = 1.0
     update: float = 0.0
+    rows: float = 0.0
+    variable: float = 0.0
 
     def per_byte(self, strategy: str) -> float:
         """Seconds of the cores for each byte that the strategy exchanges."""
@@ -50,11 +54,19 @@ class Costs:
 # Assumed, as there was no GPU to measure with: a memory of 1 TB/s, which is 20 times what the cores
 # of the table of codecs have; an update moves five bytes for each byte of weights.
 GPU_COSTS = Costs(codec=0.05, update=5e-12)
-# Fitted by `make bench-plan` to two small configurations of docs/performance.md, where a host is
-# one core; `halves` is from the table of links in docs/compression.md. The table of codecs is from
-# two cores, as it is. The update is what the steps on one device there do not gain from smaller
-# batches: an MLP of 40 MB, SGD with momentum.
-CPU_COSTS = Costs(1.46e-9, 2.63e-9, 1.6e-9, 7.60e-10, codec=1.0, early=0.99, update=6e-10)
+# Fitted by `make bench-plan` to three small configurations, where a host is one core. The table of
+# codecs is from two cores, as it is here. The update is what the steps on one device there do not
+# gain from smaller batches: an MLP of 40 MB, SGD with momentum.
+CPU_COSTS = Costs(
+    horovod=1.09e-9,
+    tensorflow=1.49e-9,
+    halves=1.44e-9,
+    residual=3.69e-10,
+    early=0.99,
+    update=6e-10,
+    rows=1.25e-9,
+    variable=6.28e-5,
+)
 COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 
 

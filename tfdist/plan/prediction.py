@@ -167,7 +167,11 @@ class Planner:
         # Parts of a batch are whole samples, and all wait for the largest one.
         slowest = -(-self.device.batch // workers) if self.strong else batch
         slowdown = self.machines.slowdown_of(workers)
-        parts = self.device.parts(self.workload, slowest, self.machines.costs.update, slowdown)
+        costs = self.machines.costs
+        parts = self.device.parts(self.workload, slowest, costs.update, slowdown)
+        if workers > 1:
+            further = slowdown * costs.variable * len(self.workload.variables)
+            parts = (parts[0] + further, *parts[1:])
         step, sent = self._exchanged(candidate, workers, parts)
         alone = self.device.batch / self.device.seconds(self.device.batch)
         return Prediction(

@@ -90,7 +90,7 @@ def _sent(carried: Sequence[Carriage]) -> float:
 
 def _half(way: Carriage, longer: float) -> Carriage:
     """Half of an all-reduce whose bytes take so many times as long."""
-    further = max(longer * way.summed, way.cores) - max(way.summed, way.cores)
+    further = (longer - 1) * way.summed
     return dataclasses.replace(
         way,
         busy=(way.busy + further) / 2,

@@ -74,23 +74,35 @@ def carriage(
     if is_gathered:
         rounds //= 2
     costs, slowdown = machines.costs, machines.slowdown_of(ranks)
-    sums_halves = message.compressor == "fp16" and not message.is_rows
-    halves = costs.halves if sums_halves else 0.0
+    are_halves = message.compressor == "fp16" and not message.is_rows
+    # More ranks than two sum parts in float32, as with `sharding`: see `engines/halves.py`.
+    halves = costs.halves if are_halves and ranks == 2 else 0.0
     cores = slowdown * sent * (costs.per_byte(strategy) + halves)
-    busy = max(sent * link.beta, cores) + inner
+    # What the cores do for a piece of a message, and its way over the link, follow each other.
+    longer = _longer(strategy, ranks, machines.hosts(ranks)) if are_halves else 1.0
+    busy = longer * sent * link.beta + cores + inner
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec
     residual = slowdown * costs.residual * message.dense if message.has_residual else 0.0
+    adding = slowdown * costs.rows * message.dense * gathered if message.is_rows else 0.0
     return Carriage(
         busy,
         rounds * link.alpha,
         factor * encoding + residual,
-        factor * decoding,
+        factor * decoding + adding,
         sent,
         cores,
         0.0 if is_gathered else sent * link.beta,
     )
+
+
+def _longer(strategy: str, ranks: int, hosts: int) -> float:
+    """How many times as long the link is busy with sums of parts that are gathered again."""
+    if ranks == 2:
+        return 1.0
+    operations = ("sum of a part", "gather")
+    return sum(collectives.factor(strategy, one, ranks, hosts) for one in operations) / 2
 
 
 def by_reducers(message: Message, ranks: int, machines: Machines, reducers: int) -> Carriage:
@@ -113,7 +125,7 @@ def by_reducers(message: Message, ranks: int, machines: Machines, reducers: int)
     cores = direct.cores * message.payload / direct.sent
     return dataclasses.replace(
         direct,
-        busy=max(on_link, cores),
+        busy=on_link + cores,
         latency=ROUNDS_OF_REDUCERS * message.exchanges * machines.link.alpha,
         sent=message.payload,
         cores=cores,

@@ -29,8 +29,8 @@ def refuse_orbax(
         ValueError: for an `OrbaxCheckpoint` that would save something else, or twice.
     """
     kind = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # not in older versions
-    for callback in callbacks if kind is not None else ():
-        if not isinstance(callback, kind):
+    for callback in callbacks:
+        if kind is None or not isinstance(callback, kind):
             continue
         if several_processes:
             raise ValueError(
