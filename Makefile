@@ -218,7 +218,7 @@ bench-full: peers ## the same with all models, systems and numbers of hosts; hou
 	  $(BIN)/python -m benchmarks.side_by_side $$plan --peers $(PEERS) $(BENCH_OPTIONS) || exit; \
 	done
 
-bench-plan: $(INSTALLED) ## predict the results of bench and bench-full, and compare
+bench-plan: $(INSTALLED) ## predict what "side_by_side predicted" has measured, and compare
 	$(BIN)/python -m benchmarks.plan_accuracy --update
 
 scaling-chart: $(INSTALLED) ## predict how far training scales: table and chart of docs/scaling.md

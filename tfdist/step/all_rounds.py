@@ -78,28 +78,36 @@ class AllRounds:
         Raises:
             ValueError: for weights that two optimizers train.
         """
-        for own in rounds:
-            for other in self._existing():
-                if other is own or not (own.sends_differences or other.sends_differences):
-                    continue
-                shared = [v.path for v in own.variables if id(v) in own.trained & other.trained]
-                if shared and any(other is one for one in rounds):
-                    raise ValueError(
-                        "Two optimizers of one step train the same weights, so it is not clear "
-                        "which of them has moved the weights in a round. Give each weight to one "
-                        "optimizer, or use `LocalSGD` without compression. "
-                        f"Received: {shared}"
-                    )
-                if shared and ((in_loop and other.in_loops) or _is_under_way(other)):
-                    raise ValueError(
-                        "Two optimizers train the same weights in different steps, so a round of "
-                        "one of them may begin in the middle of a round of the other. Give each "
-                        "weight to one optimizer, use one optimizer in all steps, or `LocalSGD` "
-                        "without compression. If you need one of them no longer, delete it and the "
-                        f"functions of its steps. Received: {shared}"
-                    )
+        for number, own in enumerate(rounds):
+            shared = [path for other in rounds[:number] for path in _shared(own, other)]
+            if shared:
+                raise ValueError(
+                    "Two optimizers of one step train the same weights, so it is not clear which "
+                    "of them has moved the weights in a round. Give each weight to one optimizer, "
+                    f"or use `LocalSGD` without compression. Received: {shared}"
+                )
+        shared = self._shared_with_others(rounds, in_loop)
+        if shared:
+            raise ValueError(
+                "Two optimizers train the same weights in different steps, so a round of one of "
+                "them may begin in the middle of a round of the other. Give each weight to one "
+                "optimizer, use one optimizer in all steps, or `LocalSGD` without compression. If "
+                "you need one of them no longer, call `optimizer.finish_round()`, delete it and "
+                f"the functions of its steps, and call `gc.collect()`. Received: {shared}"
+            )
         for own in rounds:
             own.in_loops |= in_loop
+
+    def _shared_with_others(self, rounds: Sequence[LocalRounds], in_loop: bool) -> list[str]:
+        """The weights of which rounds of other steps may be under way."""
+        found = []
+        for other in self._existing():
+            if any(other is own for own in rounds):
+                continue
+            shared = [path for own in rounds for path in _shared(own, other)]
+            if shared and ((in_loop and other.in_loops) or _is_under_way(other)):
+                found += shared
+        return found
 
     def under_way(self) -> list[LocalRounds]:
         """The rounds of which replicas have different values."""
@@ -118,6 +126,13 @@ class AllRounds:
 
     def _existing(self) -> list[LocalRounds]:
         return [rounds for made in self._made if (rounds := made()) is not None]
+
+
+def _shared(one: LocalRounds, other: LocalRounds) -> list[str]:
+    """The weights that both train, if one of them makes outer steps."""
+    if not (one.sends_differences or other.sends_differences):
+        return []
+    return [v.path for v in one.variables if id(v) in one.trained & other.trained]
 
 
 def _is_under_way(rounds: LocalRounds) -> bool:

@@ -100,11 +100,13 @@ class SynchronousStrategy(ApartStrategy):
                 "the function that calls `run`; in `fit`, `model.compile(..., jit_compile=True)` "
                 "compiles what each replica computes. Received: a call of run in such a function"
             )
-        if (marked := local_step.marked(fn)) is not None:
+        marked = local_step.marked(fn)
+        if marked is not None:
             return self._run_marked(marked, args, kwargs, options)
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             return self._run_function(fn, args, kwargs, options)
-        if (keras_step := compat.keras_step(fn)) is None:
+        keras_step = compat.keras_step(fn)
+        if keras_step is None:
             self._look_out()
             return self._run_with_shares(fn, args, kwargs, options)
         model, name = keras_step
@@ -218,17 +220,16 @@ class SynchronousStrategy(ApartStrategy):
             global_size: the number of samples in the global batch, None where it is not known.
             keras_step: the name of Keras' step, None for a step of the user's own.
         """
+        even = weighting.even_share(self.num_replicas_in_sync)
         if keras_step == "predict_step":  # has no loss to weight
-            share = weighting.even_share(self.num_replicas_in_sync)
-            return lambda index: share
+            return lambda index: even
         sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
         if global_size is None:
             is_even = None in sizes or self._known_to_be_even(sizes, keras_step)
         else:
             is_even = isinstance(global_size, int) and global_size % self.num_replicas_in_sync == 0
         if is_even:
-            share = weighting.even_share(self.num_replicas_in_sync)
-            return lambda index: share
+            return lambda index: even
         counts = [tf.cast(size, tf.int64) for size in sizes]
         if global_size is None:
             return self._uneven_shares(counts)
@@ -267,8 +268,7 @@ class SynchronousStrategy(ApartStrategy):
         """
         check_not_empty(dataset)
         dataset = absent.marked(dataset)
-        replicas = self.num_replicas_in_sync
-        distribute = super().distribute_datasets_from_function
+        replicas, distribute = self.num_replicas_in_sync, super().distribute_datasets_from_function
         if self._reads_whole_batches:
             whole = self._whole_batches(dataset, shards.mapped)
             distributed = distribute(lambda _: whole, options or whole_batches.on_host())
