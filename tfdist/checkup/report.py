@@ -130,7 +130,7 @@ class Report:
         return slowest_of(self.links)
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` writes: `tfdist plan --cluster` reads the first three."""
+        """What `--json` writes: `tfdist plan --cluster` reads the first three and `machines`."""
         slowest = dataclasses.asdict(self.slowest)
         found = dataclasses.asdict(self)
         return {

@@ -11,6 +11,7 @@ from tfdist.processes.agreement import replica_states
 from tfdist.processes.callback_kinds import acts_in_test_batches
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.shared import Shared
+from tfdist.step.logs import has_own
 
 
 def coordinate(strategy: Coordinated, callback_list: keras.callbacks.CallbackList) -> None:
@@ -130,8 +131,7 @@ class First(keras.callbacks.Callback):
         """Puts the metrics of all processes in place of those in the logs of a batch."""
         results = self.model.get_metrics_result()
         found = {name: np.asarray(results[name]) for name in logs or () if name in results}
-        is_own = getattr(type(self.model), step) is not getattr(keras.Model, step)
-        if is_own and "loss" in found and not found["loss"].any():
+        if has_own(self.model, step) and "loss" in found and not found["loss"].any():
             del found["loss"]  # no metric tracks it, so the loss of the batch stays
         if logs is not None:
             logs.update({n: float(v.item()) if v.size == 1 else v for n, v in found.items()})

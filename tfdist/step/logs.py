@@ -78,6 +78,11 @@ def total(parts: list) -> Structure:
     )
 
 
+def has_own(model: keras.Model, name: str) -> bool:
+    """Whether a method, such as "train_step", is the model's own, not Keras'."""
+    return getattr(type(model), name) is not getattr(keras.Model, name)
+
+
 def with_global_metrics(logs: Structure, model: keras.Model, name: str) -> Structure:
     """Puts the metrics' results over all replicas in place of the local ones.
 
@@ -92,7 +97,7 @@ def with_global_metrics(logs: Structure, model: keras.Model, name: str) -> Struc
 def with_results(logs: dict, results: dict, model: keras.Model, name: str) -> dict:
     """Puts `results` of metrics in place of the values in `logs`; see `with_global_metrics`."""
     results = dict(results)
-    if getattr(type(model), name) is not getattr(keras.Model, name):
+    if has_own(model, name):
         results.pop("loss", None)
     return _replaced(logs, results)
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.data import batches
 from tfdist.step import collection, end_of_data, replica
+from tfdist.step.logs import has_own
 from tfdist.step.weighting import Share
 from tfdist.strategies import wrapping
 from tfdist.structures import Structure
@@ -96,7 +97,7 @@ def _step_that_builds(model: keras.Model, spec: Structure) -> Callable | None:
     ragged = any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(spec))
     for name in names:
         methods = (name,) if name == "predict_step" else (name, "compute_loss")
-        if ragged or any(getattr(type(model), m) is not getattr(keras.Model, m) for m in methods):
+        if ragged or any(has_own(model, method) for method in methods):
             return getattr(model, name)
     return None
 

@@ -253,7 +253,7 @@ class MultiProcessStrategy(RunEvents, SynchronousStrategy):
         if not self.is_multi_process:
             return super()._run_keras_step(fn, args, kwargs, options, model, name)
         whole_batch = not batches.is_distributed(args)
-        is_own = getattr(type(model), name) is not getattr(keras.Model, name)
+        is_own = step_logs.has_own(model, name)
         own_logs = False
 
         def finish_logs(logs: Structure, running: replica.ReplicaStep) -> Any:
