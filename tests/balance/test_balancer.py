@@ -1,5 +1,6 @@
 """The shares of a strategy: from options, over what is measured, to what is cut."""
 
+import time
 import typing
 
 import keras
@@ -184,3 +185,23 @@ def test_steps_are_measured_while_keras_trains_and_not_while_it_evaluates():
     assert not strategy.balancer.speeds_of_last_steps().any()
     model.fit(X, Y, batch_size=8, verbose=0)
     assert (strategy.balancer.speeds_of_last_steps() > 0).all()
+
+
+class Slow(keras.layers.Layer):
+    """The second replica sleeps."""
+
+    def call(self, inputs):
+        replica = tf.distribute.get_replica_context()
+        if replica is not None and replica.replica_id_in_sync_group == 1:
+            time.sleep(0.2)
+        return inputs
+
+
+def test_eager_steps_measure_who_is_slow_and_not_who_waits():
+    strategy = _strategy(balance=True)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), Slow(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    fast, slow = strategy.balancer.speeds_of_last_steps()
+    assert fast > 2 * slow > 0

@@ -47,20 +47,18 @@ class Balancer:
         with tf.device("CPU:0"):
             return tf.ensure_shape(self._ends.read_value(), [len(self.shares) + 1])
 
-    def speeds(self, step: ReplicaStep, sizes: tf.Tensor, begun: tf.Tensor) -> tf.Tensor:
+    def speeds(self, step: ReplicaStep, sizes: tf.Tensor, seconds: tf.Tensor) -> tf.Tensor:
         """The samples per second of all replicas, the same on all; in replica context.
 
-        A replica's time ends when its gradients are computed: it has not waited for others then.
         The replicas also exchange how many samples they had. If they have not all cut alike, the
         step fails.
 
         Args:
             step: the step that this replica runs.
             sizes: the numbers of samples of all parts, as this replica has cut them.
-            begun: the time at which it began.
+            seconds: for how long this replica has computed, float64.
         """
-        with tf.control_dependencies(step.notes.computed):
-            seconds = tf.maximum(tf.timestamp() - begun, _SHORTEST)
+        seconds = tf.maximum(seconds, _SHORTEST)
         expected = tf.cast(sizes, tf.float32)
         samples = expected[step.replica_id]
         own = tf.stack([samples / tf.cast(seconds, tf.float32), samples])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.step.replica import ReplicaStep
@@ -28,11 +31,34 @@ class StepClock:
 
     def start(self, step: ReplicaStep) -> None:
         """Measures the step that a replica begins; in replica context."""
-        begun = tf.timestamp()
+        when_computed(step, tf.timestamp(), self.seconds.assign_add)
 
-        def stop() -> None:
-            with tf.control_dependencies(step.notes.computed):
-                seconds = tf.timestamp() - begun
-            self.seconds.assign_add(seconds)
 
-        step.notes.when_computed.append(stop)
+def when_computed(step: ReplicaStep, begun: tf.Tensor, use: Callable[[tf.Tensor], Any]) -> None:
+    """Calls `use` with the seconds that the replica computes, as soon as it has its gradients.
+
+    Args:
+        step: the step of the replica.
+        begun: the time at which the replica begins, float64.
+        use: gets a float64 scalar.
+    """
+
+    def computed() -> None:
+        with tf.control_dependencies(step.notes.computed):
+            ended = tf.timestamp()
+        use(ended - tf.add_n([begun, *step.notes.waited]))
+
+    step.notes.when_computed.append(computed)
+
+
+def waiting(step: ReplicaStep, exchange: Callable[[], list[tf.Tensor]]) -> list[tf.Tensor]:
+    """What `exchange` returns, which a replica's gradients need.
+
+    An eager step notes for how long the replica waits. In a graph the replica computes meanwhile.
+    """
+    if not tf.executing_eagerly():
+        return exchange()
+    begun = tf.timestamp()
+    results = exchange()
+    step.notes.waited.append(tf.timestamp() - begun)
+    return results

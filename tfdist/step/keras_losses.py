@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.engines.current import current
+from tfdist.step import clock, loss_sums, loss_tags, own_loops, replica, weighting
 from tfdist.step.sizes import selects_samples
 from tfdist.structures import Structure
 from tfdist.validation import check_normalizer
@@ -52,9 +53,13 @@ def reduced(
     normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
     if normalizer is None and reduction != "sum" and _are_chosen(step, values):
         normalizer = tf.cast(tf.size(values), tf.float32)
+    normalizers = None
     if normalizer is not None:
         check_normalizer(reduction, mask is not None, step)
-    loss = weighting.with_global_normalizer(step.share, loss, reduction, normalizer)
+        own = tf.stop_gradient(normalizer)
+        (total,) = clock.waiting(step, lambda: current().all_reduce([own]))
+        normalizers = own, total
+    loss = weighting.with_global_normalizer(step.share, loss, reduction, normalizers)
     if reduction == "sum":
         loss_tags.mark_sum(loss)
     return loss_tags.tag(loss, loss_tags.LOSS)

@@ -39,6 +39,7 @@ class Notes:
         drawn: for each random number that was drawn, the state of its generator.
         computed: the gradients of the first update of this step, before they are exchanged.
         when_computed: functions that are called as soon as there are these gradients.
+        waited: in an eager step, for how many seconds the replica waited before it had gradients.
         rounds: the rounds of the optimizers that a replica that trains apart has applied.
         begun: the rounds that have noted what weights the step began with.
         at_update: for other rounds, what weights their first update began with, by id.
@@ -62,6 +63,7 @@ class Notes:
     drawn: list[tf.Variable] = dataclasses.field(default_factory=list)
     computed: list[tf.Tensor] = dataclasses.field(default_factory=list)
     when_computed: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    waited: list[tf.Tensor] = dataclasses.field(default_factory=list)
     rounds: list[LocalRounds] = dataclasses.field(default_factory=list)
     begun: list[LocalRounds] = dataclasses.field(default_factory=list)
     at_update: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)

@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.engines.current import current
 from tfdist.structures import Structure
 
 
@@ -68,7 +67,7 @@ def with_global_normalizer(
     share: Share,
     loss: tf.Tensor,
     reduction: str | None,
-    local_normalizer: tf.Tensor | None,
+    normalizers: tuple[tf.Tensor, tf.Tensor] | None,
 ) -> tf.Tensor:
     """Turns a loss normalised over the local batch into one normalised over the global batch.
 
@@ -79,8 +78,8 @@ def with_global_normalizer(
         share: this replica's share.
         loss: what the Keras loss returned, a scalar, or a vector with reduction "none".
         reduction: the reduction of the Keras loss.
-        local_normalizer: a float32 scalar, the divisor of the local mean; None for the local number
-            of samples.
+        normalizers: float32 scalars, the divisor of the local mean and the sum of these divisors
+            over the replicas; None where the divisor is the local number of samples.
 
     Returns:
         A tensor of the shape and dtype of `loss`.
@@ -88,10 +87,9 @@ def with_global_normalizer(
     fraction = tf.cast(share.fraction, loss.dtype)
     if reduction == "sum":
         return tf.math.divide_no_nan(loss, fraction)
-    if local_normalizer is None:
+    if normalizers is None:
         return loss
-    local = tf.stop_gradient(local_normalizer)
-    (total,) = current().all_reduce([local])
+    local, total = normalizers
     factor = tf.math.divide_no_nan(local, total * share.fraction)
     return loss * tf.cast(factor, loss.dtype)
 

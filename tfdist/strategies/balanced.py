@@ -19,7 +19,7 @@ from tfdist.engines.current import alone
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step import end_of_data, own_loops, replica, weighting
-from tfdist.step.clock import StepClock
+from tfdist.step.clock import StepClock, when_computed
 from tfdist.step.parts import StepParts
 from tfdist.step.spans import Spans
 from tfdist.strategies.keras_strategy import KerasStrategy
@@ -148,6 +148,8 @@ class BalancedStrategy(KerasStrategy):
             if apart:
                 known = replica.Apart(part.share, part.samples_of(static_id()), begun)
             step = self._step_of_replica(known, (batch, *rest), keras_step)
+            seconds: list[tf.Tensor] = []
+            when_computed(step, begun, seconds.append)
             with (
                 alone(apart),
                 state_of_thread.adopted(),
@@ -156,9 +158,9 @@ class BalancedStrategy(KerasStrategy):
                 self._measured(step, batch, keras_step),
             ):
                 result = own_loops.weigh_returned(step, fn(batch, *rest, **kwargs))
-            if balancer is None or part.sizes is None or not step.notes.computed:
+            if balancer is None or part.sizes is None or not seconds:
                 return result, None
-            return result, balancer.speeds(step, part.sizes, begun)
+            return result, balancer.speeds(step, part.sizes, seconds[0])
 
         return step_of_replica
 
