@@ -243,3 +243,13 @@ def test_a_callback_that_saves_in_another_rank_than_the_first_is_refused(found):
     for rank in found:
         assert "ModelCheckpoint callbacks by rank: [0, 1]" in rank["checkpoint"]
         assert "BackupAndRestore callbacks by rank: [0, 1]" in rank["backup"]
+
+
+@scenario(files.running_what_a_callback_has_loaded)
+def test_what_a_callback_has_loaded_is_run_everywhere(found):
+    outputs = [X @ (scale * files.ONES[0]) + scale for scale in (0.5, 1)]
+    half, ones = (np.square(output - Y).mean() for output in outputs)
+    for rank in found:
+        np.testing.assert_allclose(rank["losses"], [half, ones] * 2, rtol=1e-5)
+        for output in rank["outputs"]:
+            np.testing.assert_allclose(output, outputs[0], atol=1e-6)

@@ -143,3 +143,35 @@ def test_no_warning_where_accumulation_starts_fresh(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         other.load_weights(path)
+
+
+def test_steps_that_train_different_variables_are_warned_of_and_equal_keras(caplog):
+    """An update of one step clears what another one has gathered, on one device as well."""
+
+    def train(strategy, optimizer):
+        with strategy.scope():
+            weights = [keras.Variable(np.ones(2, "float32")) for _ in range(2)]
+            optimizer = optimizer()
+            optimizer.build(weights)
+
+        @tf.function
+        def step(index, factor):
+            def of_replica():
+                gradient = tf.ones(2) * factor / strategy.num_replicas_in_sync
+                optimizer.apply([gradient], [weights[index]])
+
+            strategy.run(of_replica)
+
+        for number, index in enumerate([0, 1, 0, 0, 1, 1]):
+            step(index, tf.constant(number + 1.0))
+        return [weight.numpy() for weight in weights]
+
+    def sgd(**options):
+        return keras.optimizers.SGD(0.1, **options)
+
+    alone = train(tf.distribute.get_strategy(), lambda: sgd(gradient_accumulation_steps=2))
+    assert "counted together" not in caplog.text
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=2)
+    together = train(strategy, lambda: tfdist.DistributedOptimizer(sgd()))
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    assert caplog.text.count("counted together") == 1

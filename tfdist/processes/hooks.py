@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from tfdist.processes.agreement import (
     check_equal,
     combined_checksum,
     replica_states,
+    share_variables,
 )
 from tfdist.processes.callback_kinds import refuse_swaps
 from tfdist.processes.callbacks import coordinate
@@ -29,6 +31,7 @@ from tfdist.processes.whole_files import whole_file
 from tfdist.step.sharding import saved_weights
 
 _TRAINING = ("fit", "train_on_batch")
+_read_alone: weakref.WeakSet = weakref.WeakSet()  # models that a callback of this process has read
 _H5 = (".h5", ".hdf5")
 _NO_H5 = (
     "With `sharding` a whole model in .h5 would have one replica's parts of the optimizer's state. "
@@ -188,14 +191,15 @@ def _save(strategy: Coordinated, model: keras.Model, write: Callable[[], Any]) -
 def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -> None:
     """Reads in the chief, whose file counts, and sends the result to the other processes.
 
-    While callbacks run, nothing is sent: the processes agree on all changes after the callbacks.
-    Weights in parts are sent before that when all processes read them, or run the model.
+    While callbacks run, nothing is sent: the processes agree on all changes after the callbacks, or
+    when all run the model. Weights in parts are sent also when all processes read them.
 
     Raises:
         RuntimeError: in the other processes, when the chief could not read.
     """
     if strategy.callbacks_run:
         if strategy.processes.is_chief:
+            _read_alone.add(model)
             with saved_weights.reading(model):
                 read()
         return
@@ -205,26 +209,26 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
 
 
 def _share_loaded(strategy: Coordinated, model: keras.Model, name: str) -> None:
-    """In a callback, before all run `model`: gives them the weights in parts that rank 0 has read.
+    """In a callback, before all run `model`: gives them the weights that rank 0 has read.
 
     Args:
         strategy: the strategy.
         model: the model that is about to run.
         name: of the method that runs it.
     """
-    weights = saved_weights.weights_in_parts(model)
-    if weights is None:
-        return
     states = replica_states(model)
-    is_new = any(state.is_new for state in states)
+    is_new = model in _read_alone or any(state.is_new for state in states)
     doing = f"begins `{name}` in a callback"
-    if any(meeting.meet(strategy.processes, doing, {}, number=int(is_new))):
-        broadcast_variables(strategy, all_variables(model), root=0)
-        if name not in _TRAINING:
-            weights.share_weights()
-            return
+    if not any(meeting.meet(strategy.processes, doing, {}, number=int(is_new))):
+        return
+    _read_alone.discard(model)
+    share_variables(model, strategy, root=0)
+    weights = saved_weights.weights_in_parts(model)
+    if name in _TRAINING:
         for state in states:
             state.share()
+    elif weights is not None:
+        weights.share_weights()
 
 
 def _loaded(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -> bool:

@@ -7,7 +7,7 @@ steps of an epoch are no multiple of k, the next epoch's first batches complete 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -76,6 +76,25 @@ class GradientAccumulator(ReplicaState):
             )
             for index, bucket in enumerate(buckets)
         ]
+        self._groups: set[frozenset[int]] = set()
+
+    def note_trained(self, places: Sequence[int]) -> None:
+        """Warns if steps train different variables: an update clears what all of them gathered.
+
+        Args:
+            places: the index of each variable that this step trains.
+        """
+        group = frozenset(places)
+        if group not in self._groups and len(self._groups) == 1:
+            tf.get_logger().warning(
+                "tfdist: with accumulation_steps=%d, steps train different variables with one "
+                "optimizer. As in Keras on one device, they are counted together: each %d. step "
+                "updates the variables that it trains, and clears what the others have gathered "
+                "for theirs. Use an optimizer for each group of variables.",
+                self.steps,
+                self.steps,
+            )
+        self._groups.add(group)
 
     def add(self, packed: list[tf.Tensor], finite: tf.Tensor | None) -> None:
         """Adds one micro-batch's packed gradients, unless they overflowed; in replica context.

@@ -163,6 +163,8 @@ class StepPath:
         """
         if self.rounds is not None:
             self.rounds.is_applied = True
+        if self.accumulator is not None:
+            self.accumulator.note_trained(places)
         running = replica.current()
         apart = running is not None and running.apart is not None
         packing, packed = self._pack(gradients, weight, apart)

@@ -242,3 +242,29 @@ def progress(here):
             model.predict(X, verbose=2)
         found[name] = out.getvalue()
     return found
+
+
+class _LoadsAndRuns(keras.callbacks.Callback):
+    """Evaluates and predicts with the weights of a file, after each epoch."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._path, self.losses, self.outputs = path, [], []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.load_weights(self._path)
+        self.losses.append(self.model.evaluate(X, Y, batch_size=BATCH, verbose=0)[0])
+        self.outputs.append(self.model.predict(X, batch_size=BATCH, verbose=0))
+        self.model.set_weights(ONES)
+        self.losses.append(self.model.evaluate(X, Y, batch_size=BATCH, verbose=0)[0])
+
+
+def running_what_a_callback_has_loaded(here):
+    """Losses and outputs of weights that a callback reads from a file of rank 0."""
+    model = here.model()
+    path = here.own / "half.weights.h5"
+    model.set_weights([0.5 * ones for ones in ONES])
+    model.save_weights(path)
+    runs = _LoadsAndRuns(path)
+    fit(model, runs, epochs=2)
+    return {"losses": runs.losses, "outputs": runs.outputs}
