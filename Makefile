@@ -41,6 +41,14 @@ PIP_NEXT := .venv-next/bin/python -m pip --disable-pip-version-check
 NEXT_KERAS ?= keras
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# $(call BESIDE,FOLDER,PACKAGES): the environment FOLDER, which has PACKAGES and sees those of VENV.
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+define BESIDE
+@$(PYTHON) -m venv $(1)
+@$(BIN)/python $(PURELIB) > $$($(1)/bin/python $(PURELIB))/base.pth
+@$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+endef
+
 # Hides TensorFlow's notes on start-up, not its errors.
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -51,7 +59,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: benchmark-compiled benchmark-algorithms benchmark-local-steps benchmark-hierarchy
 .PHONY: benchmark-reduction-servers benchmark-small-sums benchmark-sharding benchmark-memory decisions bench-plan scaling-chart
 .PHONY: benchmark-largest-model benchmark-model-parallel benchmark-collectives benchmark-payloads
-.PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations
+.PHONY: benchmark-elastic fault-table soak selfcheck wheel integrations browser
 .PHONY: benchmark-backup-workers bench bench-full docs docs-versions
 .PHONY: benchmark-parameter-server benchmark-parameter-server-scaling benchmark-embeddings
 .PHONY: benchmark-pulled-weights benchmark-revisions test-oldest clean
@@ -126,7 +134,7 @@ benchmark-hierarchy: horovod ## exchanges between hosts with several replicas ea
 	$(BIN)/python -m benchmarks.hierarchy --update
 
 benchmark-sharding: peers ## memory, bytes and time of sharded training; needs root
-	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update
+	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update --plot
 	$(BIN)/python -m benchmarks.sharding --ranks 2 --accumulation-steps 1 --peers $(PEERS) \
 	  --rate 1gbit --update
 	$(BIN)/python -m benchmarks.sharding --model words --accumulation-steps 1 --peers $(PEERS) --update
@@ -232,17 +240,22 @@ selfcheck: $(INSTALLED) ## train eight small models on two devices and on one, a
 
 # The environment of the tests, and packages beside it that tfdist does not need.
 integrations: horovod ## train with KerasHub, KerasTuner, MLflow, W&B, Ray and Slurm; 15 minutes
-	@$(PYTHON) -m venv .venv-integrations
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
-	  $$(.venv-integrations/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
-	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check \
-	  keras-hub keras-tuner mlflow wandb 'ray[train]'
+	$(call BESIDE,.venv-integrations,keras-hub keras-tuner mlflow wandb 'ray[train]')
 	$(PYTEST) -v -rs tests/integrations $(ALL)
 
-wheel: $(INSTALLED) ## build the wheel, and check what it installs; in dist
-	$(PIP_INSTALL) build
-	$(BIN)/python -m build --wheel --outdir dist
-	$(PYTEST) -q tests/test_release.py $(ALL)
+# An environment of its own, as above. GitHub's machines have a Chrome.
+browser: $(INSTALLED) ## read a run's report in Chromium, which apt installs where it is missing
+	@command -v chromium || command -v google-chrome || command -v chrome || \
+	  { apt-get update && apt-get install --yes chromium; } || \
+	  { echo "There is no Chromium: install it (Debian: apt install chromium)" >&2; exit 1; }
+	$(call BESIDE,.venv-browser,playwright)
+	.venv-browser/bin/python -m pytest -v -rs tests/watch/test_browser.py
+
+# The wheel is made from the source archive, so that nothing of an older build gets into it.
+wheel: $(INSTALLED) ## build the source archive and the wheel, and check what they install; in dist
+	$(PIP_INSTALL) build check-jsonschema
+	$(BIN)/python -m build --outdir dist
+	TFDIST_TEST_DIST=dist $(PYTEST) -q -rs tests/test_release.py tests/test_workflow.py $(ALL)
 
 docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
@@ -279,7 +292,7 @@ test-on-python310:
 	.venv-3.10/bin/python -m pytest -q -n 2 --dist loadgroup $(FAST)
 
 clean: ## remove the environments, caches and all output
-	rm -rf .venv .venv-oldest .venv-next .venv-3.10 .venv-peers-tf .venv-peers-torch .venv-integrations out build *.egg-info docs/_build
+	rm -rf .venv .venv-oldest .venv-next .venv-3.10 .venv-peers-tf .venv-peers-torch .venv-integrations .venv-browser out build dist *.egg-info docs/_build
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -53,6 +53,10 @@ setup(
         "click>=8.2",
         "rich",
         "typing_extensions",
+        # In the releases that TensorFlow and Keras ask for.
+        "h5py",
+        "ml_dtypes",
+        "protobuf",
     ],
     entry_points={"console_scripts": ["tfdist = tfdist.cli.main:main"]},
     # No extra for Horovod: pip alone compiles it for minutes against a header that TensorFlow has

@@ -20,8 +20,8 @@ import tensorflow as tf
 import tfdist
 from tfdist.engines.processes import Processes
 from tfdist.processes import callbacks, hooks, single_batches
-from tfdist.processes.agreement import all_variables, broadcast_variables, replica_states
 from tfdist.processes.saving import write_together
+from tfdist.processes.shared_variables import all_variables, broadcast_variables, replica_states
 
 EPOCH = 100
 STEPS, EPOCHS = 3, 3

@@ -6,21 +6,24 @@ rank's resident memory while it trains, above what the process needs before it h
 with the most counts. Bytes are what a rank sends in a step over the loopback device, or over its
 link if each rank is a host of its own, headers too. Networks of their own need root.
 
-    python -m benchmarks.sharding                     # an hour
+    python -m benchmarks.sharding --plot              # an hour
     python -m benchmarks.sharding --model words --accumulation-steps 1
     python -m benchmarks.sharding --rate 1gbit --ranks 2 --accumulation-steps 1
     python -m benchmarks.sharding --strategies horovod --ranks 2 --layers 4 --width 512 --rounds 1
+    python -m benchmarks.sharding --measured FILE --plot   # from what `--json FILE` has written
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import sys
+from pathlib import Path
 from typing import Any
 
-from benchmarks import pages
+from benchmarks import pages, sharding_chart
 from benchmarks.common import machine, options, runner, tables
 from benchmarks.sharding_ranks import BATCH, CHAIN, MODELS, WORDS_BATCH
 from benchmarks.side_by_side.rig import LINKS
@@ -39,8 +42,10 @@ OF_PYTORCH = {
 }
 # Seconds of a launch on hosts.
 DEADLINE = 600
+PICTURE = pages.ROOT / "docs" / "images" / "sharding.png"
 # What is measured of each job, by its strategy, number of ranks, micro-batches and mode.
 Job = tuple[str, int, int, str]
+Found = dict[Job, list[dict[str, float]]]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -62,6 +67,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peers", default=".venv-peers", help="where `make peers` has installed PyTorch"
     )
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE", help="measure nothing: FILE is of `--json`"
+    )
+    options.add_plot(parser, PICTURE, "the memory of a rank by the number of ranks")
     pages.add_output_options(parser, pages.SHARDING_PAGE)
     return parser.parse_args()
 
@@ -87,7 +96,26 @@ def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
     return runner.written("sharding_ranks", *given, start=start)
 
 
-def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespace) -> str:
+def names_of(strategy: str, mode: str) -> tuple[str, str]:
+    """What a strategy and a mode of `sharding` are called in the table."""
+    if strategy == PYTORCH:
+        return "PyTorch, Gloo", OF_PYTORCH[mode]
+    return f"`{strategy}`", "None" if mode == "none" else f'"{mode}"'
+
+
+def lines(found: Found) -> dict[str, dict[str, dict[int, float]]]:
+    """What is drawn: the memory with the fewest micro-batches."""
+    fewest = min(steps for _, _, steps, _ in found)
+    drawn: dict[str, dict[str, dict[int, float]]] = {}
+    for (strategy, ranks, steps, mode), measured in found.items():
+        if steps == fewest:
+            system, called = names_of(strategy, mode)
+            of_mode = drawn.setdefault(system.strip("`"), {}).setdefault(called, {})
+            of_mode[ranks] = statistics.median(m["peak"] / m["parameters"] for m in measured)
+    return drawn
+
+
+def table(found: Found, arguments: argparse.Namespace) -> str:
     """The Markdown text between the page's markers."""
     first = next(iter(found.values()))[0]
     head = ["strategy", "ranks", "micro-batches", "`sharding`", "made", "bytes per weight"]
@@ -119,9 +147,7 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
             return f"{statistics.median(m[name] / p[name] for m, p in zip(measured, plain)):.2f}"
 
         middle = {name: statistics.median(m[name] for m in measured) for name in first}
-        name, called = f"`{strategy}`", "None" if mode == "none" else f'"{mode}"'
-        if strategy == PYTORCH:
-            name, called = "PyTorch, Gloo", OF_PYTORCH[mode]
+        name, called = names_of(strategy, mode)
         row = [name, str(ranks), str(steps), called]
         row += [f"{middle[what] / first['parameters']:.1f}" for what in ("making", "peak")]
         row += [ratio("peak")]
@@ -130,22 +156,35 @@ def table(found: dict[Job, list[dict[str, float]]], arguments: argparse.Namespac
     return "\n".join([text, "", *tables.table(head, rows, "tnntn")])
 
 
-def main() -> None:
-    """Measures, prints the table, and writes the files that were asked for."""
-    arguments = parse_arguments()
+def measure_all(arguments: argparse.Namespace) -> Found:
+    """Measures all jobs in turn; what was found by job, in the order of the table."""
     every = itertools.product(arguments.strategies, arguments.ranks, arguments.accumulation_steps)
     kinds = [kind for kind in every if kind[0] != PYTORCH or kind[2] == 1]
-    found: dict[Job, list[dict[str, float]]] = {}
+    found: Found = {}
     for kind in kinds:
         for _, mode in runner.in_turn(MODES, arguments.rounds):
             job = (*kind, mode)
             found.setdefault(job, []).append(measure(job, arguments))
             print(*job, found[job][-1], file=sys.stderr)
-    ordered = {job: found[job] for job in sorted(found, key=lambda j: (*j[:3], MODES.index(j[3])))}
-    measured = [[*job, rounds] for job, rounds in ordered.items()]
+    return {job: found[job] for job in sorted(found, key=lambda j: (*j[:3], MODES.index(j[3])))}
+
+
+def main() -> None:
+    """Measures, prints the table, and writes the files that were asked for."""
+    arguments = parse_arguments()
+    if arguments.measured is None:
+        found = measure_all(arguments)
+    else:
+        kept = json.loads(arguments.measured.read_text())
+        found = {(name, ranks, steps, mode): made for name, ranks, steps, mode, made in kept}
+    measured = [[*job, rounds] for job, rounds in found.items()]
     name = "sharding_on_a_link" if arguments.rate else "sharding"
     name += "" if arguments.model == CHAIN else f"_{arguments.model}"
-    pages.publish(arguments, name, table(ordered, arguments), measured)
+    text = table(found, arguments)
+    if arguments.plot:
+        sharding_chart.draw(lines(found), arguments.plot)
+        text += f"\n\n![{sharding_chart.TITLE}](images/{arguments.plot.name})"
+    pages.publish(arguments, name, text, measured)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,21 @@ def check_model_scope(
         )
 
 
+def check_metrics(
+    metrics: list[keras.metrics.Metric],
+    strategy: tf.distribute.Strategy,
+    stored: Callable[[keras.Variable], tf.Variable],
+) -> None:
+    """Raises ValueError unless all metrics were made in the scope; `stored` is as above."""
+    for variable in [variable for metric in metrics for variable in metric.variables]:
+        if not strategy.extended.variable_created_in_scope(stored(variable)):
+            raise ValueError(
+                f"A metric was not made in the scope of this {type(strategy).__name__}, so each "
+                "process would count for itself. Make the metric inside `with strategy.scope():`. "
+                f"Received: the variable {variable.path} of a metric"
+            )
+
+
 def check_trainable(variables: list[keras.Variable]) -> None:
     """Raises ValueError for variables that are overwritten by their gradients (float8 scales)."""
     overwritten = [v.path for v in variables if getattr(v, "overwrite_with_gradient", False)]
@@ -207,23 +222,6 @@ def check_exchangeable(dtype: object, name: str | None) -> None:
             "Processes cannot exchange variables and gradients in bfloat16. Use the dtype policy "
             "`mixed_bfloat16`, which keeps the variables and their gradients in float32. "
             f"Received: a bfloat16 variable {name!r}"
-        )
-
-
-def check_normalizer(reduction: str, masked: bool, step: Any) -> None:
-    """Raises ValueError for a loss that needs sums over the replicas, if they cannot exchange.
-
-    Args:
-        reduction: the reduction of the Keras loss.
-        masked: whether the loss has a mask.
-        step: the `ReplicaStep` that runs.
-    """
-    if step.replicas > 1 and not step.exchanges:
-        raise ValueError(
-            "The workers of a parameter server cannot sum what this loss is divided by, the "
-            "unmasked values or the sample weights of all parts of the batch. Use the reduction "
-            "'sum', another policy than Synchronous, or another strategy. Received: a loss with "
-            f"reduction={reduction!r}{' and a mask' if masked else ''} on {step.replicas} workers"
         )
 
 

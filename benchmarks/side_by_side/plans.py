@@ -154,7 +154,7 @@ PLANS = {
         {UNLIMITED: 15, "10gbit": 15, "1gbit": 8, "100mbit": 3},
         2,
     ),
-    # For `tfdist plan`: all models on 2 to 4 hosts. To the first two its constants can be fitted.
+    # For `tfdist plan`: all models on 2 to 4 hosts. To three small ones its costs are fitted.
     "predicted": Plan(
         (
             Cell("mlp", 2, 32, PREDICTED),
@@ -165,6 +165,18 @@ PLANS = {
         ),
         {UNLIMITED: 20, "10gbit": 20, "1gbit": 10, "100mbit": 4},
         3,
+    ),
+    # Other batches, and a model of many variables: nothing of `tfdist plan` was chosen by these.
+    "unseen": Plan(
+        (
+            Cell("cnn", 2, 32, PREDICTED),
+            Cell("transformer", 3, 16, PREDICTED),
+            Cell("embedding", 2, 512, PREDICTED),
+            Cell("mlp", 3, 32, PREDICTED),
+            Cell("variables-1000", 2, 32, PREDICTED),
+        ),
+        {UNLIMITED: 20, "10gbit": 20, "1gbit": 10, "100mbit": 4},
+        1,
     ),
     # The number of steps to a loss does not depend on the link. It is counted on the first link,
     # which is the fastest.

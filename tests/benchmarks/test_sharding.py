@@ -1,6 +1,7 @@
 """The table of sharded training, with the rows of PyTorch."""
 
 import argparse
+import json
 
 from benchmarks import sharding
 
@@ -25,3 +26,28 @@ def test_each_system_is_compared_with_itself_without_sharding():
     # The median of the ratios: 0.5 and 0.25.
     assert [row[-1].strip(" |") for row in rows] == ["1.00", "0.38", "1.00", "3.00"]
     assert rows[0][4:6] == ["5.0", "16.0"]
+
+
+def test_the_chart_is_drawn_from_what_is_kept(tmp_path, monkeypatch, capsys):
+    measured = [
+        ["horovod", 2, 1, "none", [_measured(0.4), {**_measured(0.4), "peak": 180}]],
+        ["horovod", 4, 1, "none", [_measured(0.4)]],
+        ["horovod", 4, 4, "none", [{**_measured(0.4), "peak": 500}]],
+        ["pytorch", 2, 1, "none", [_measured(0.4)]],
+        ["pytorch", 2, 1, "parameters", [{**_measured(0.4), "peak": 90}]],
+    ]
+    kept, picture = tmp_path / "kept.json", tmp_path / "sharding.png"
+    kept.write_text(json.dumps(measured))
+    found = {tuple(job): rounds for *job, rounds in measured}
+    assert sharding.lines(found) == {
+        "horovod": {"None": {2: 17.0, 4: 16.0}},
+        "PyTorch, Gloo": {"DDP": {2: 16.0}, "FSDP2": {2: 9.0}},
+    }
+    monkeypatch.setattr(
+        "sys.argv", ["sharding", "--measured", str(kept), "--plot", str(picture), "--rounds", "1"]
+    )
+    sharding.main()
+    assert picture.stat().st_size > 1000
+    assert "![Memory of a rank by the number of ranks](images/sharding.png)" in (
+        capsys.readouterr().out
+    )

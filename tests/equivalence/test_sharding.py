@@ -12,7 +12,11 @@ _USUAL = {
         "ModelCheckpoint",
         "two optimizers (GAN)",
     ),
-    "mirrored-2-parameters": ("add_loss", "two optimizers (GAN)"),
+    "mirrored-2-parameters": (
+        "add_loss",
+        "tied weights (Embedding)",
+        "two optimizers (GAN)",
+    ),
     "mirrored-3-parameters": ("accumulation_steps=3, steps_per_execution=4, remainders",),
     "mirrored-3-sharded": (
         "accumulation_steps=3, steps_per_execution=4, remainders",

@@ -6,7 +6,7 @@ import shlex
 import click
 import pytest
 
-from tests.examples import manifests
+from tests.examples import image, manifests
 from tfdist.cli.run import run
 from tfdist.cluster.addresses import split_address
 
@@ -176,11 +176,13 @@ def test_rules_name_the_container_that_there_is(file):
 
 
 def test_the_image_has_what_is_installed_for_the_tests():
-    root = manifests.FOLDER.parents[1]
-    text = (manifests.FOLDER / "Dockerfile").read_text()
-    (pins,) = re.findall(r"^PINS \?= (.*)$", (root / "Makefile").read_text(), re.M)
-    (installed,) = re.findall(r"^RUN pip install (.*)$", text, re.M)
-    assert installed == f'--no-cache-dir ".${{EXTRA}}" {pins}'
-    copied = [word for line in re.findall(r"^COPY (.*) \S+$", text, re.M) for word in line.split()]
-    assert "tfdist" in copied and len(copied) > 4
-    assert [name for name in copied if not (root / name).exists()] == []
+    steps = image.instructions()
+    (installed,) = [rest for instruction, rest in steps if instruction == "RUN"]
+    assert installed == f'pip install --no-cache-dir ".${{EXTRA}}" {image.PINS_OF_MAKE}'
+
+
+def test_the_image_is_made_of_files_that_exist(tmp_path):
+    places = []
+    folder, _, _ = image.make(tmp_path, lambda step, place: places.append(place))
+    assert [(place / "tfdist" / "__init__.py").exists() for place in places] == [True]
+    assert (folder / "train.py").exists()

@@ -114,6 +114,12 @@ def decaying() -> keras.optimizers.Optimizer:
     return keras.optimizers.Adam(rate, epsilon=1e-3)
 
 
+def several() -> keras.optimizers.Optimizer:
+    kernels = {".*/kernel": keras.optimizers.Adam(0.01, epsilon=1e-3)}
+    others = keras.optimizers.SGD(0.1, momentum=0.9)
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(others, kernels))
+
+
 def _local(steps: int, **more: Any) -> tuple[str, dict]:
     return "DiLoCo" if more else "LocalSGD", {"steps": steps, **more}
 
@@ -137,6 +143,8 @@ _OPTIMIZERS = {
     "adafactor": of("Adafactor", epsilon_1=1e-3),
     "muon": of("Muon", exclude_layers=["logits"]),
 }
+if hasattr(keras.optimizers, "MultiOptimizer"):  # not in every Keras
+    _OPTIMIZERS["several"] = several
 CASES = {
     **{name: Case(make, dense, _local(3)) for name, make in _OPTIMIZERS.items()},
     "schedule": Case(decaying, dense, _local(3), **_EMPTY),

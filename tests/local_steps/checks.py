@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.local_steps import by_hand, own_steps, streamed
 from tests.local_steps.by_hand import CASES
+from tests.multi_process.scenarios.local_steps import DRIFTING
 
 
 def by_hands(found):
@@ -34,6 +35,8 @@ def by_hands(found):
         # Nothing travels but in the condition in which a round ends.
         for rank in found:
             assert rank[name]["outside"] == [], name
+            # Where the length is unknown, each step asks whether any process has data left.
+            assert bool(rank[name]["in fit"]) == case.unknown, name
 
 
 def equal_copies(of_ranks, name):
@@ -113,6 +116,26 @@ def compressed(found):
         assert len({bits for rank in found for bits in rank[name][0]}) == 1, name
         losses = found[0][name][1]
         assert losses[-1] < 0.9 * losses[0]
+
+
+def drift(found):
+    """The logs have the replicas' distances to their mean, for the way of this mean."""
+    replicas = by_hand.Replicas(DRIFTING, found[0]["replicas"])
+    anchor = np.concatenate([weights.ravel() for weights in replicas.anchor])
+    x, y = DRIFTING.data()
+    for start in range(0, len(x), DRIFTING.batch):
+        replicas.step(x[start : start + DRIFTING.batch], y[start : start + DRIFTING.batch])
+    share = replicas.samples / replicas.samples.sum()
+    own = [
+        np.concatenate([v.numpy().ravel() for v in model.trainable_variables])
+        for model in replicas.models
+    ]
+    mean = sum(part * weights for part, weights in zip(share, own))
+    squares = sum(part * np.sum((weights - mean) ** 2) for part, weights in zip(share, own))
+    expected = np.sqrt(squares) / np.linalg.norm(mean - anchor)
+    assert expected > 0.05
+    for rank in found:
+        np.testing.assert_allclose(rank["drift"], [expected], rtol=1e-3)
 
 
 def all_that_steps_set(found):

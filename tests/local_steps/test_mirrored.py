@@ -31,6 +31,7 @@ class Here:
     [
         "resumed",
         "loop",
+        "drift",
         *(pytest.param(n, marks=pytest.mark.full) for n in ("looked_at", "after", "compressed")),
     ],
 )

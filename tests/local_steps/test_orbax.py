@@ -6,6 +6,7 @@ import pytest
 
 import tests.devices  # noqa: F401
 import tfdist
+from tests.log_messages import log_messages
 from tfdist.processes.orbax import refuse_orbax
 
 _Kind = getattr(keras.callbacks, "OrbaxCheckpoint", None)
@@ -60,7 +61,10 @@ def test_in_several_processes():
 
 
 @pytest.mark.parametrize(("save_freq", "options"), [("epoch", {"local": LOCAL}), (10, {})])
-def test_where_the_first_replica_has_all(save_freq, options):
+def test_where_the_first_replica_has_all_weights(save_freq, options):
     callback = Orbax(save_freq)
-    _fit(callback, **options)
+    with log_messages() as messages:
+        _fit(callback, **options)
     assert callback.epochs == 1
+    lacks = "OrbaxCheckpoint saves that of the first replica only"
+    assert sum(lacks in message for message in messages) == ("local" in options)

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tests.devices  # noqa: F401
 import tfdist
 from tests.local_steps import by_hand
+from tests.log_messages import log_messages
 from tfdist.options import Options
 from tfdist.processes.agreement import check_equal
 from tfdist.strategies.horovod.elastic import ElasticHorovodStrategy
@@ -15,6 +16,7 @@ from tfdist.strategies.multi_worker.elastic import ElasticMultiWorkerStrategy
 from tfdist.strategies.parameter_server import checks
 
 LOCAL = tfdist.LocalSGD(steps=4)
+_ScheduleFree = getattr(keras.optimizers, "ScheduleFreeAdamW", None)
 
 
 def strategy(**options):
@@ -39,6 +41,19 @@ def test_options_that_do_not_go_together(options, message):
 def test_sparsifiers_without_outer_momentum_are_allowed():
     Options(local=LOCAL, compression="topk")
     Options(local=tfdist.DiLoCo(4, outer_momentum=0.0), compression="topk")
+
+
+def test_low_rank_with_outer_momentum_is_warned_of_once():
+    local = tfdist.DiLoCo(4321)  # of which nobody else has been told
+    with log_messages() as messages:
+        for _ in range(2):
+            Options(local=local, compression={"*kernel": "powersgd", "*": "fp16"})
+        Options(local=local, compression="qsgd")
+        Options(local=tfdist.DiLoCo(4321, outer_momentum=0.0), compression="powersgd")
+        Options(local=tfdist.LocalSGD(4321), compression="powersgd")
+    (message,) = [message for message in messages if "PowerSGD" in message]
+    assert "PowerSGD trained badly where it was measured" in message
+    assert "compression=PowerSGD(" in message and "local=DiLoCo(steps=4321" in message
 
 
 @pytest.mark.parametrize(
@@ -121,6 +136,35 @@ def test_train_on_batch():
     with pytest.raises(ValueError, match="in the middle of a round"):
         model.train_on_batch(np.ones((4, by_hand.FEATURES)), np.ones((4, 1)))
     assert int(model.optimizer.iterations.numpy()) == 0
+
+
+@pytest.mark.skipif(_ScheduleFree is None, reason="this Keras has no ScheduleFreeAdamW")
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda optimizer: optimizer,
+        keras.optimizers.LossScaleOptimizer,
+        lambda optimizer: keras.optimizers.MultiOptimizer(lambda variable: optimizer),
+    ],
+)
+def test_an_optimizer_whose_slots_are_weights(around):
+    with strategy().scope():
+        model = keras.Sequential([keras.Input((by_hand.FEATURES,)), keras.layers.Dense(1)])
+        model.compile(around(_ScheduleFree(0.01)), "mse")
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="never meet there.* optimizer=ScheduleFreeAdamW, local="):
+        _fit(model)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.skipif(_ScheduleFree is None, reason="this Keras has no ScheduleFreeAdamW")
+def test_such_an_optimizer_trains_where_all_updates_are_synchronous():
+    with strategy(local=tfdist.LocalSGD(1)).scope():
+        model = keras.Sequential([keras.Input((by_hand.FEATURES,)), keras.layers.Dense(1)])
+        model.compile(_ScheduleFree(0.01), "mse")
+    _fit(model)
+    assert int(model.optimizer.iterations.numpy()) == 2
 
 
 class _Joint(keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""From synchronous training to local steps and back, to other numbers of replicas, and drift."""
+"""From synchronous training to local steps and back, and to other numbers of replicas."""
 
 import dataclasses
 
@@ -117,27 +117,6 @@ def test_without_tfdist_a_file_has_the_first_replicas_state(tmp_path):
     assert type(plain.optimizer) is keras.optimizers.Adam
     for old, new in zip(model.optimizer.variables, plain.optimizer.variables, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
-
-
-def test_drift_is_that_of_the_replicas_weights():
-    case = dataclasses.replace(CASES["sgd"], epochs=1, local=("LocalSGD", {"steps": 100}))
-    strategy = mirrored(2, tfdist.LocalSGD(100), steps=1)
-    _, history = by_hand.fit(case, strategy, callbacks=strategy.callbacks())
-    expected = by_hand.Replicas(case, 2)
-    x, y = case.data()
-    for start in range(0, len(x), case.batch):
-        expected.step(x[start : start + case.batch], y[start : start + case.batch])
-    share = expected.samples / expected.samples.sum()
-    own = [
-        np.concatenate([v.numpy().ravel() for v in model.trainable_variables])
-        for model in expected.models
-    ]
-    mean = sum(part * weights for part, weights in zip(share, own))
-    anchor = np.concatenate([w.ravel() for w in expected.anchor])
-    squares = sum(p * np.sum((w - mean) ** 2) for p, w in zip(share, own))
-    drift = np.sqrt(squares) / np.linalg.norm(mean - anchor)
-    assert drift > 0.05
-    np.testing.assert_allclose(history.history["drift"], [drift], rtol=1e-3)
 
 
 def test_after_counts_the_updates_of_optimizers_that_steps_apply():

@@ -1,6 +1,7 @@
 """What `fit` says of memory and of Keras' distributions, before it begins."""
 
 import random
+import types
 import warnings
 
 import keras
@@ -161,6 +162,48 @@ def test_what_a_launcher_says_is_not_asked_of_one_process():
     assert (found.replicas, found.on_host) == (2, 2)
 
 
+def gpus_with(limits, monkeypatch):
+    """A strategy of two GPUs, each of which has 3 MiB in use, and a limit, in MiB."""
+
+    def configuration(number):
+        return [tf.config.LogicalDeviceConfiguration(limits[number])] if limits[number] else None
+
+    used = {"current": 3 * 2**20, "peak": 5 * 2**20}
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [0, 1])
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", configuration)
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", lambda device: used)
+    names = [f"/job:localhost/replica:0/task:0/device:GPU:{number}" for number in (0, 1)]
+    return types.SimpleNamespace(
+        extended=types.SimpleNamespace(worker_devices=names),
+        processes=types.SimpleNamespace(may_change=False),
+        num_replicas_in_sync=2,
+        is_multi_process=False,
+        options=Options(),
+    )
+
+
+def test_the_free_memory_of_gpus_is_known_where_the_user_has_set_limits(monkeypatch):
+    found = at_start.place_of(gpus_with([9, 7], monkeypatch))
+    assert (found.replicas, found.on_host, found.free) == (2, 1, 4 * 2**20)
+    assert found.on_gpu
+    assert at_start.place_of(gpus_with([9, None], monkeypatch)) is None
+
+
+def test_what_does_not_fit_a_gpu_is_said():
+    model = model_in(tf.distribute.get_strategy())
+
+    def text(free, **options):
+        return at_start.what_does_not_fit(
+            model, at_start.Place(Options(**options), 2, 1, free, on_gpu=True)
+        )
+
+    assert text(4.1 * WEIGHTS) is None
+    assert "do not fit the memory of a GPU: 1 replica needs 4.2 MB more" in text(3.9 * WEIGHTS)
+    offloading = {"sharding": "optimizer", "offload": "optimizer"}  # slots are on the host
+    assert text(1.6 * WEIGHTS, **offloading) is None
+    assert "do not fit the memory of a GPU" in text(1.4 * WEIGHTS, **offloading)
+
+
 def of_batch(samples, free, model=None, **options):
     model = model or model_in(tf.distribute.get_strategy())
     return at_start.what_does_not_fit(model, place(free, **options), samples)
@@ -187,10 +230,25 @@ def test_sharding_may_make_room_for_activations():
     assert 'Try a smaller batch or `sharding="optimizer"`, with which they fit' in text
 
 
+IN_PARTS = {"sharding": "parameters", "replicas": 2, "on_host": 2}
+
+
+def test_activations_count_beside_weights_in_parts():
+    assert of_batch(WIDTH, 20 * WEIGHTS, **IN_PARTS) is None
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding="parameters")
+    texts = [
+        of_batch(100 * WIDTH, 20 * WEIGHTS, model_in(where), **IN_PARTS)
+        for where in (strategy, tf.distribute.get_strategy())
+    ]
+    assert "the activations of a batch do not fit the memory of this host: 2 replicas" in texts[0]
+    assert "exchange" in texts[0] and "activations are an estimate" in texts[0]
+    assert texts[0].partition("Received")[0] == texts[1].partition("Received")[0]
+
+
 def test_activations_that_are_small_are_not_traced(monkeypatch):
     monkeypatch.setattr(at_start, "trace", lambda *_: pytest.fail("traced the model"))
     assert of_batch(8, 20 * WEIGHTS) is None
-    assert of_batch(100 * WIDTH, 20 * WEIGHTS, sharding="parameters", replicas=2) is None
+    assert of_batch(8, 20 * WEIGHTS, sharding="parameters", replicas=2) is None
     model = keras.Sequential([keras.layers.Dense(WIDTH)])
     model.compile("adam", "mse")
     model(np.ones((1, WIDTH)))
@@ -271,11 +329,12 @@ def test_fit_warns_and_trains(monkeypatch):
     assert not [t for t in warnings_of_fit(strategy, None, monkeypatch) if text in t]
 
 
-def test_fit_warns_of_activations(monkeypatch):
-    strategy = tfdist.MirroredStrategy(DEVICES[:2])
+@pytest.mark.parametrize("sharding", [None, "parameters"])
+def test_fit_warns_of_activations(sharding, monkeypatch):
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding=sharding)
     (text,) = [
         text
-        for text in warnings_of_fit(strategy, 20 * WEIGHTS, monkeypatch, samples=8 * WIDTH)
+        for text in warnings_of_fit(strategy, 20 * WEIGHTS, monkeypatch, samples=16 * WIDTH)
         if "the activations of a batch" in text
     ]
     assert "2 replicas need" in text

@@ -83,6 +83,7 @@ _LONG = {
     "local_steps.looked_at",
     "local_steps.resumed",
     "sharding.looked_at",
+    "sharding.not_a_number",
     "sharding.owned",
     "sharding.resumed",
     "streaming.by_hands",

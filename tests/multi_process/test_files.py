@@ -253,3 +253,10 @@ def test_what_a_callback_has_loaded_is_run_everywhere(found):
         np.testing.assert_allclose(rank["losses"], [half, ones] * 2, rtol=1e-5)
         for output in rank["outputs"]:
             np.testing.assert_allclose(output, outputs[0], atol=1e-6)
+
+
+@scenario(files.another_model_that_a_callback_loads)
+def test_another_model_that_a_callback_loads_is_the_same_everywhere(found):
+    for rank in found:
+        for ours, one in zip(rank["weights"], files.ONES, strict=True):
+            np.testing.assert_array_equal(ours, 0.5 * one)

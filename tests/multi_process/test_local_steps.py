@@ -38,6 +38,11 @@ def test_differences_are_coded(found):
     checks.compressed(found)
 
 
+@scenario(local_steps.drift, ALL)
+def test_drift_is_that_of_the_replicas_weights(found):
+    checks.drift(found)
+
+
 @scenario(local_steps.all_that_steps_set)
 def test_all_that_steps_set_equals_the_same_by_hand(found):
     checks.all_that_steps_set(found)

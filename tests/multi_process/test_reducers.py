@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import tfdist
+from tests.devices import DEVICES
 from tests.multi_process.jobs import REDUCED, scenario
 from tests.multi_process.scenarios import reducers
 from tfdist.cluster import Cluster
@@ -53,6 +55,23 @@ def test_fit_trains_what_one_device_trains(found):
             assert all(map(np.array_equal, own, first))
             for ours, theirs in zip(own, model.get_weights(), strict=True):
                 np.testing.assert_allclose(ours, theirs, atol=allowed)
+
+
+@pytest.mark.full
+@scenario(reducers.low_rank, REDUCED)
+def test_low_rank_and_error_feedback_are_those_without_reducers(found):
+    devices = DEVICES[: len(found)]
+    expected, _ = reducers.trained_at_low_rank(
+        tfdist.MirroredStrategy(devices, compression=reducers.LOW_RANK)
+    )
+    exact, _ = reducers.trained_at_low_rank(tfdist.MirroredStrategy(devices))
+    for rank in found:
+        assert rank["told"] >= 2, "both thin matrices go through reducers"
+        assert len(rank["kept"]) == 2 and all(np.abs(kept).max() > 0 for kept in rank["kept"])
+        assert all(map(np.array_equal, rank["weights"], found[0]["weights"]))
+        for ours, theirs in zip(rank["weights"], expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    assert max(np.abs(a - b).max() for a, b in zip(expected, exact)) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,17 @@ def test_whole_variables_belong_to_one_replica(found):
     _assert_equal(found[0]["one"], sharding.reference_of_one())
 
 
+@scenario(sharding.not_a_number, ALL)
+def test_all_ranks_stop_at_a_gradient_that_is_not_a_number(found):
+    replicas = found[0]["replicas"]
+    expected = {"epochs": 1, "iterations": 2, "finite": False}
+    for rank in found:
+        for kind in sharding.KINDS:
+            of_kind = rank[kind]
+            assert of_kind["tfdist"] == {**expected, "replicas": [replicas - 1]}
+            assert of_kind["keras"] == {**expected, "replicas": []}
+
+
 @scenario(sharding.averaged, ALL)
 def test_averages_of_parts_become_the_weights(found):
     for kind in ("optimizer", "parameters"):

@@ -9,12 +9,12 @@ from tests.devices import DEVICES
 from tfdist import pipeline
 from tfdist.pipeline import cutting
 
+_NAMES = ("one", "two", "three", "four")
 X, Y = np.ones((8, 6), "float32"), np.ones((8, 2), "float32")
 
 
 def _model():
-    names = ["one", "two", "three", "four"]
-    layers = [keras.layers.Dense(6, "tanh", name=name) for name in names[:-1]]
+    layers = [keras.layers.Dense(6, "tanh", name=name) for name in _NAMES[:-1]]
     return keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(2, name="four")])
 
 
@@ -50,7 +50,7 @@ def test_both_passes_of_a_stage_are_on_its_device():
     found = {}
     for operation in graph.graph.get_operations():
         if operation.type == "MatMul":
-            name = next(n for n in ("one", "two", "three", "four") if n in operation.name)
+            name = next(name for name in _NAMES if name in operation.name)
             found.setdefault((name, _device(operation.device)), []).append(operation)
     # Of each layer and micro-batch: the output, the gradient of the kernel, and of the input.
     assert {place: len(of) for place, of in found.items()} == {
@@ -59,6 +59,44 @@ def test_both_passes_of_a_stage_are_on_its_device():
         ("three", "CPU:1"): 9,
         ("four", "CPU:1"): 9,
     }
+
+
+def _products(graph, is_one):
+    """The products of a graph that are of a kind, by their layers and micro-batches."""
+    found, counts = {}, dict.fromkeys(_NAMES, 0)
+    for operation in graph.get_operations():
+        if operation.type == "MatMul" and is_one(operation):
+            name = next(name for name in _NAMES if name in operation.name)
+            found[operation.name] = name, counts[name]
+            counts[name] += 1
+    return found
+
+
+def _waits_for(operation, products):
+    """Those of `products` that an operation needs."""
+    todo, seen = [operation], set()
+    while todo:
+        one = todo.pop()
+        before = {tensor.op for tensor in one.inputs} | set(one.control_inputs)
+        todo += before - seen
+        seen |= before
+    return {products[one.name] for one in seen if one.name in products}
+
+
+def test_a_stage_waits_for_no_other_micro_batch():
+    model = _piped(_model(), cuts=["three"], micro_batches=3)
+    model.optimizer.build(model.trainable_variables)
+    step = tf.function(model.train_step).get_concrete_function((tf.constant(X), tf.constant(Y)))
+    forward = _products(
+        step.graph, lambda o: not (o.get_attr("transpose_a") or o.get_attr("transpose_b"))
+    )
+    backward = _products(step.graph, lambda o: o.get_attr("transpose_b"))
+    for products, order in ((forward, _NAMES), (backward, _NAMES[::-1])):
+        assert len(products) >= 3 * 3
+        for name, (layer, micro_batch) in products.items():
+            before = order[: order.index(layer)]
+            found = _waits_for(step.graph.get_operation_by_name(name), products)
+            assert found == {(other, micro_batch) for other in before}
 
 
 def test_files_are_those_of_the_plain_model(tmp_path):

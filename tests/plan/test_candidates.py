@@ -7,6 +7,7 @@ import pytest
 
 import tfdist
 from tests.compression.replicas import own_names
+from tfdist.compression.choice import Choice
 from tfdist.local.choices import DiLoCo, LocalSGD
 from tfdist.options import Options
 from tfdist.plan import candidates, models
@@ -14,6 +15,8 @@ from tfdist.plan.alpha_beta import Link
 from tfdist.plan.machine import Costs, Machines, link_of
 from tfdist.plan.prediction import ONE_DEVICE, Candidate, Planner
 from tfdist.plan.workload import Device, Message, TracedVariable, Workload
+from tfdist.staleness import Policies
+from tfdist.strategies.parameter_server import checks
 from tfdist.strategies.registry import BACKENDS
 
 SIZE = 40_000_000
@@ -127,7 +130,8 @@ def test_without_several_workers_there_is_nothing_to_recommend():
 
 
 def test_lines_of_code_make_strategies():
-    every = [c for n in (4, 8) for c in candidates.candidates(n, planner(1e8, per_host=4).machines)]
+    machines = planner(1e8, per_host=4).machines
+    every = [c for n in (4, 8) for c in candidates.candidates(n, machines, on_gpus=True)]
     assert len(every) > 100
     for candidate in every:
         (call,) = ast.parse(candidate.code).body
@@ -135,20 +139,33 @@ def test_lines_of_code_make_strategies():
         assert name.value == candidate.strategy and candidate.strategy in BACKENDS
         options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.value.keywords}
         given = {name: eval(text, {"tfdist": tfdist}) for name, text in options.items()}
+        policies = Policies.of(given.pop("staleness", None))
+        assert policies.synchronous == candidate.synchronous
+        pulled = checks.pull(given.pop("pull_compression", None), policies, None)
+        assert (pulled and pulled.name) == candidate.pull_compression
         made = Options(**given)
         assert (made.local, made.sharding) == (candidate.local, candidate.sharding)
         assert made.exchange in ("auto", candidate.exchange)
+        assert made.compression == Choice.of(candidate.compression)
 
 
 def test_all_compressors_are_compared_but_those_that_are_no_choice():
     assert {*candidates.COMPRESSION} == own_names() - {"none", "noop", "dgc"}
 
 
-def test_local_steps_are_written_without_defaults():
-    written = [Candidate("horovod", local=local).code for local in candidates.LOCAL]
-    assert written[0] == 'tfdist.Strategy("horovod", local=tfdist.LocalSGD(steps=8))'
-    assert "fragments=3, overlap=5" in written[2]
-    assert [type(local) for local in candidates.LOCAL] == [LocalSGD, DiLoCo, DiLoCo]
+def test_options_are_written_without_defaults():
+    code = tfdist.compression.QSGD(7, norm="max", error_feedback=True)
+    written = Candidate("horovod", code, DiLoCo(32, fragments=4, overlap=6)).code
+    assert written == (
+        'tfdist.Strategy("horovod", compression=tfdist.compression.QSGD(error_feedback=True, '
+        "levels=7, norm='max'), local=tfdist.DiLoCo(steps=32, fragments=4, overlap=6))"
+    )
+    servers = Candidate("parameter_server", pull_compression="bf16", synchronous=True)
+    assert servers.code == (
+        'tfdist.Strategy("parameter_server", pull_compression="bf16", '
+        "staleness=tfdist.staleness.Synchronous())"
+    )
+    assert servers.kinds[:3] == ("parameter_server", "pull_compression", "staleness")
 
 
 def test_a_batch_that_is_divided_takes_longer_by_the_fixed_part():
@@ -168,7 +185,7 @@ def test_devices_of_one_host_do_not_use_the_link():
     made = dataclasses.replace(
         planner(1e5, per_host=8), machines=Machines(Link(1.0, 1.0), per_host=8, costs=Costs())
     )
-    assert advice(made).code == 'tfdist.Strategy("mirrored")'
+    assert advice(made).code == 'tfdist.Strategy("multi_worker")'
 
 
 def test_parameter_servers_of_one_host_do_not_use_the_link():

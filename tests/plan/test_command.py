@@ -67,7 +67,7 @@ def test_a_script_is_planned_up_to_its_first_fit(script, tmp_path):
     assert alone["epoch_cost"] == pytest.approx(2.5 * alone["epoch_seconds"] / 3600)
     assert any("Some steps ran on this machine" in note for note in found["assumptions"])
     strategies = {p["strategy"] for p in found["predictions"] if p["workers"] == 2}
-    assert strategies == {"mirrored", "multi_worker", "horovod", "parameter_server"}
+    assert strategies == {"multi_worker", "horovod", "parameter_server"}
 
 
 def test_a_saved_model_is_planned(saved):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks import simulation
 from tfdist.plan.simulation.compute_times import ComputeTimes
 from tfdist.plan.simulation.events import Events
 from tfdist.plan.simulation.simulate import simulate
@@ -15,7 +16,10 @@ def drawn(seed=0):
 
 @pytest.mark.parametrize(
     "policy",
-    [InverseLR(), SSP(0), SSP(3), Policies.of([SSP(2), InverseLR()]), Policies()],
+    [
+        *(InverseLR(), SSP(0), SSP(3), Policies.of([SSP(2), InverseLR()]), Policies()),
+        *(Bounded(2), Bounded(4), Policies.of([SSP(2), Bounded(3)])),
+    ],
     ids=repr,
 )
 def test_policies_that_ask_for_the_lead_are_simulated_at_once_and_alike(policy, monkeypatch):
@@ -49,8 +53,21 @@ def test_synchronous_policies():
     second = np.sort(times, axis=1)[:, -2].sum()
     assert simulate(times, Synchronous(drop=1)).times[-1] == pytest.approx(second)
     for policy in (Synchronous(backup=True), Synchronous(parts_per_worker=2)):
-        with pytest.raises(ValueError, match="not simulated. Received: policy=Synchronous"):
-            simulate(times, policy)
+        for given in (policy, Policies.of(policy)):
+            with pytest.raises(ValueError, match="not simulated. Received: policy=.*Synchronous"):
+                simulate(times, given)
+
+
+NAMED = [*simulation.POLICIES.values(), Policies.of([Bounded(20), InverseLR()])]
+
+
+@pytest.mark.parametrize("policy", NAMED, ids=repr)
+def test_ten_thousand_workers_with_each_policy_that_the_docs_name(policy):
+    times = ComputeTimes(10_000, spread=0.2, stall_share=0.01, stall_factor=5.0).draw(
+        np.random.default_rng(0), 20
+    )
+    run = simulate(times, policy)
+    assert len(run.times) + run.dropped > 10_000
 
 
 def test_exchanges_and_updates_take_time():

@@ -31,7 +31,7 @@ def test_workers_without_a_sample_are_left_out_with_a_note(saved):
     assert "Left out: 8, 16 workers, as --strong divides one batch among them" in found
     _, found = notes(saved, batch_size=4, strong=True, workers=range(2, 30))
     assert "Left out: 5, 6, 7, 8, ..., 29 workers" in found
-    assert "Left out" not in notes(saved, batch_size=16, strong=True, workers=[2, 16])[1]
+    assert "--strong divides" not in notes(saved, batch_size=16, strong=True, workers=[2, 16])[1]
 
 
 def test_workers_with_few_updates_are_shown_with_a_note(saved):

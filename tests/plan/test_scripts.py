@@ -99,7 +99,7 @@ def read(tmp_path, text):
     [
         (
             "model.compile(keras.optimizers.Lamb())",
-            'Left out: sharding="parameters", as Lamb',
+            'Left out: sharding="parameters", as `fit` refuses Lamb',
             {'sharding="parameters"'},
         ),
         (
@@ -110,7 +110,7 @@ def read(tmp_path, text):
         (
             "model.add(keras.layers.BatchNormalization(synchronized=True))",
             "Left out: local, as BatchNormalization is synchronized",
-            {"local"},
+            {"local", "staleness"},
         ),
         (
             "model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2))",

@@ -191,16 +191,30 @@ def _fit(build, strategy=None):
     return model.get_weights(), history.history["loss"]
 
 
-def _layers_before(operation):
-    """The numbers of the layers whose products an operation waits for, in the forward pass."""
+_FORWARD, _BY_INPUT, _BY_WEIGHT = "product", "gradient by the input", "gradient by the weight"
+
+
+def _product(operation):
+    """The number of the layer that an operation is a product of, and which one; else None."""
+    if operation.type != "MatMul":
+        return None
+    kind = _FORWARD
+    if "gradient_tape" in operation.name:
+        kind = _BY_INPUT if operation.get_attr("transpose_b") else _BY_WEIGHT
+    return int(re.search(r"layer_(\d)", operation.name).group(1)), kind
+
+
+def _layers_before(operation, *kinds):
+    """The numbers of the layers of whose products of these kinds an operation waits for one."""
     todo, seen, found = [operation], set(), set()
     while todo:
         one = todo.pop()
         if one.name in seen:
             continue
         seen.add(one.name)
-        if one.type == "MatMul" and "gradient_tape" not in one.name:
-            found.add(int(re.search(r"layer_(\d)", one.name).group(1)))
+        product = _product(one)
+        if product is not None and product[1] in kinds:
+            found.add(product[0])
         todo += [tensor.op for tensor in one.inputs] + list(one.control_inputs)
     return found
 
@@ -274,10 +288,14 @@ def test_a_weight_is_gathered_for_each_pass_that_needs_it(build, spec, times):
     assert sizes.count(weight.parts.length * 2) == 2 * times
 
 
-def test_weights_travel_while_the_layer_before_computes():
+_LAYERS = 6
+
+
+def _step_of_a_chain():
+    """A traced step that updates a chain of layers."""
     strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding="parameters")
     with strategy.scope():
-        layers = [keras.layers.Dense(6, use_bias=False, name=f"layer_{n}") for n in range(5)]
+        layers = [keras.layers.Dense(6, use_bias=False, name=f"layer_{n}") for n in range(_LAYERS)]
         model = keras.Sequential([keras.Input((6,)), *layers])
         optimizer = tfdist.DistributedOptimizer(keras.optimizers.SGD())
         optimizer.build(model.trainable_variables)
@@ -291,12 +309,33 @@ def test_weights_travel_while_the_layer_before_computes():
 
         strategy.run(step, args=(x,))
 
-    graph = train.get_concrete_function(tf.TensorSpec([4, 6])).graph
-    forward = 0
-    for operation in graph.get_operations():
-        if operation.type == "MatMul" and "gradient_tape" not in operation.name:
-            number = int(re.search(r"layer_(\d)", operation.name).group(1))
-            weight = _layers_before(operation.inputs[1].op)
-            assert weight == set(range(number - 1))
-            forward += 1
-    assert forward == 2 * len(layers)
+    return train.get_concrete_function(tf.TensorSpec([4, 6]))
+
+
+def _products(step, kind):
+    """The products of this kind, and the numbers of their layers."""
+    found = [(operation, _product(operation)) for operation in step.graph.get_operations()]
+    return [(one, product[0]) for one, product in found if product and product[1] == kind]
+
+
+def test_weights_travel_while_the_layer_before_computes():
+    step = _step_of_a_chain()
+    products = _products(step, _FORWARD)
+    assert len(products) == 2 * _LAYERS
+    for operation, number in products:
+        weight = _layers_before(operation.inputs[1].op, _FORWARD)
+        assert weight == set(range(number - 1))
+
+
+def test_weights_travel_again_while_the_layer_behind_computes_its_gradients():
+    step = _step_of_a_chain()
+    products = _products(step, _BY_INPUT)
+    assert len(products) == 2 * (_LAYERS - 1)  # nobody asks for the gradient by the data
+    for operation, number in products:
+        weight = operation.inputs[1].op
+        # Not for the layer behind: the weight travels meanwhile. But for those behind that one, so
+        # that there are whole weights of two layers at a time, and gradients of three.
+        done = _layers_before(weight, _BY_INPUT, _BY_WEIGHT)
+        assert done == set(range(number + 2, _LAYERS))
+        if number + 3 < _LAYERS:
+            assert number + 3 in _layers_before(weight, _BY_WEIGHT)

@@ -71,6 +71,20 @@ def test_training_equals_one_device(make, replicas, sharding, steps, tmp_path):
         np.testing.assert_allclose(one, expected.numpy(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("sharding", ["optimizer", "parameters"])
+def test_pieces_are_on_the_host(sharding):
+    model = _model(_offloading(2, sharding), _adam)
+    strategy = model.distribute_strategy
+    with strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    pieces = [own for own in model.optimizer._update._own if type(own) is compat.PartVariable]
+    # Weights in parts are kept where the replicas compute; biases are whole there.
+    assert len(pieces) == {"optimizer": 4, "parameters": 2}[sharding]
+    copies = [c for piece in pieces for c in strategy.experimental_local_results(piece.value)]
+    assert len(copies) == 2 * len(pieces)
+    assert {copy.device[-5:] for copy in copies} == {"CPU:0"}
+
+
 def test_the_update_runs_on_the_host():
     strategy = _offloading(2, "optimizer")
     model = _model(strategy, _adam)

@@ -1,11 +1,14 @@
 """Files of sharded training have Keras' layout, and are read by every kind of training."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
 
 import tfdist
 from tests.devices import DEVICES
+from tests.sharding import rank
 
 _X = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
 _Y = np.random.default_rng(1).normal(size=(24, 3)).astype("float32")
@@ -247,3 +250,41 @@ def test_a_file_without_optimizer_state_is_read_with_a_warning(tmp_path):
     _fit(model)
     with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
         model.load_weights(tmp_path / "saved.weights.h5")
+
+
+@pytest.mark.parametrize("sharding", ["optimizer", "parameters"])
+def test_few_whole_variables_are_in_memory_while_a_model_is_saved(sharding, tmp_path):
+    peak, largest = rank.peak_of_saving(_strategy(2, sharding), tmp_path / "a.weights.h5")
+    assert largest < peak < 4 * largest  # of 8 weights, and 16 slots
+
+
+@pytest.mark.parametrize("sharding", ["optimizer", "parameters"])
+def test_tensorboard_sees_whole_weights(sharding, tmp_path):
+    model, alone = (
+        _model(_strategy(*kind), keras.optimizers.SGD) for kind in ((2, sharding), (1, None))
+    )
+    board = keras.callbacks.TensorBoard(tmp_path, histogram_freq=1)
+    write, seen = board.summary.histogram, {}
+
+    def note(name, values, **options):
+        seen[name] = np.asarray(values)
+        return write(name, values, **options)
+
+    with mock.patch.object(board.summary, "histogram", note):
+        model.fit(_X, _Y, batch_size=6, shuffle=False, verbose=0, callbacks=[board])
+    _fit(alone)
+    found = [seen[f"{variable.path}/histogram"] for variable in model.trainable_variables]
+    _assert_equal(found, [variable.numpy() for variable in alone.trainable_variables])
+    assert list(tmp_path.rglob("events.out.tfevents*"))
+
+
+def test_a_summary_has_whole_weights():
+    texts = []
+    for kind in ((1, None), (2, "parameters")):
+        keras.backend.clear_session()  # so that layers have the same names
+        model = _model(_strategy(*kind))
+        model = keras.Model(model.inputs, model.outputs)  # without the optimizer, which has parts
+        model.summary(print_fn=lambda text, **options: texts.append(text))
+    assert len(texts) == 2
+    assert "Total params" in texts[0]
+    assert texts[1] == texts[0]

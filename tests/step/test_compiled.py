@@ -1,5 +1,7 @@
 """What XLA compiles of a step with `jit_compile=True`, and what it must not change."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from keras import layers
 
 import tfdist
 from tests.devices import DEVICES
+from tests.log_messages import log_messages
 
 _MUST, _WHERE_POSSIBLE = "_XlaMustCompile", "_XlaCompile"
 _RANDOM = np.random.default_rng(3)
@@ -86,6 +89,12 @@ class Meeting(Stepping):
         return super().call(x) * (context.all_reduce("sum", tf.ones(())) / 2.0)
 
 
+def _synchronized():
+    inputs = keras.Input((4,))
+    hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(8)(inputs))
+    return keras.Model(inputs, layers.Dense(2)(hidden))
+
+
 def _compiled(make=Stepping, jit_compile=True):
     keras.utils.set_random_seed(5)
     model = make()
@@ -128,7 +137,9 @@ def test_each_replica_calls_one_function_that_xla_must_compile(strategy):
     with strategy.scope():
         model = _compiled()
     assert model.jit_compile
-    model.fit(X[:16], Y[:16], verbose=0)
+    with log_messages() as messages:
+        model.fit(X[:16], Y[:16], verbose=0)
+    assert not any("in parts" in message for message in messages)
     replicas = strategy.num_replicas_in_sync
     assert _marks(strategy, model) == {_MUST: replicas, _WHERE_POSSIBLE: 0}
 
@@ -149,6 +160,25 @@ def test_a_step_that_needs_the_others_before_its_end_is_compiled_in_parts(two_re
     marks = _marks(two_replicas, model)
     assert marks[_MUST] == 0
     assert marks[_WHERE_POSSIBLE] > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Clipping, r"\(the step uses \S+kernel after its update\)"),
+        (Counting, r"\(the step uses \S+iteration after its update\)"),
+        (Meeting, r"\(the replicas meet in it\)"),
+        (_synchronized, r"\(it has synchronized layers\)"),
+    ],
+)
+def test_that_a_step_is_compiled_in_parts_is_said_once_with_the_reason(two_replicas, make, reason):
+    with two_replicas.scope():
+        model = _compiled(make)
+    with log_messages() as messages:
+        model.fit(X[:16], Y[:16], verbose=0)
+        model.fit(X[:8], Y[:8], batch_size=8, verbose=0)  # traces again
+    (message,) = [message for message in messages if "in parts" in message]
+    assert re.search(f"XLA compiles `train_step` .* in parts.*{reason}", message)
 
 
 @pytest.mark.parametrize("make", [Stepping, Clipping, Overwriting, Counting, building])

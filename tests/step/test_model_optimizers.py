@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import tfdist
-from tfdist.processes.agreement import rates
+from tfdist.processes.shared_variables import rates
 from tfdist.step.model_optimizers import learning_rates
 
 optimizers = keras.optimizers

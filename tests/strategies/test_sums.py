@@ -29,6 +29,24 @@ def _mask(y):
     return ops.cast(y > 0.5, "float32")
 
 
+def _rare(y):
+    """So few of the values that some parts of a batch have none."""
+    return ops.cast(y > 1.8, "float32")
+
+
+def _mean_over_two(y, p):
+    """The mean over the samples of two members' errors, members first."""
+    members = tf.stack([p, 2.0 * p])
+    errors = tf.reduce_sum(tf.square(members - y), axis=[0, 2])
+    return tf.reduce_sum(errors) / _number(tf.shape(members)[1])
+
+
+def _mean_over_selections(y, p):
+    """The mean over values of two selections."""
+    selections = [tf.boolean_mask(tf.abs(y - p), y > 0.5), tf.boolean_mask(p, y < -0.7)]
+    return tf.reduce_mean(tf.concat(selections, 0))
+
+
 def _number(value):
     return tf.cast(value, tf.float32)
 
@@ -114,6 +132,31 @@ SUMS = {
         keras.losses.mean_squared_error(_chosen(y, y), _chosen(p, y))
     ),
     "sum over the number of chosen samples": lambda y, p, model: _sum_over_chosen(y, p),
+    "masked mean of one or more": lambda y, p, model: (
+        tf.reduce_sum(ops.square(y - p) * _rare(y)) / tf.maximum(tf.reduce_sum(_rare(y)), 1.0)
+    ),
+    "masked mean by a stopped sum": lambda y, p, model: (
+        tf.reduce_sum(ops.square(y - p) * _mask(y))
+        / tf.maximum(1.0, tf.stop_gradient(tf.reduce_sum(_mask(y))))
+    ),
+    "masked mean by a stopped maximum": lambda y, p, model: (
+        tf.reduce_sum(ops.square(y - p) * _rare(y))
+        / tf.stop_gradient(tf.maximum(tf.reduce_sum(_rare(y)), 1.0))
+    ),
+    "sum over one or more chosen values": lambda y, p, model: (
+        tf.reduce_sum(ops.square(y - p) * _rare(y))
+        / _number(tf.maximum(tf.shape(tf.where(_rare(y) > 0.0))[0], 1))
+    ),
+    "mean over samples of two members": lambda y, p, model: _mean_over_two(y, p),
+    "mean over two selections": lambda y, p, model: _mean_over_selections(y, p),
+    "weights over the number of samples": lambda y, p, model: (
+        tf.reduce_mean(_squares(y, p))
+        + tf.reduce_sum(tf.square(model.kernel)) / _number(tf.shape(y)[0])
+    ),
+    "sum and weights over the number of samples": lambda y, p, model: (
+        (tf.reduce_sum(_squares(y, p)) + tf.reduce_sum(tf.square(model.kernel)))
+        / _number(tf.shape(y)[0])
+    ),
     "weights of the model": lambda y, p, model: (
         ops.mean(_squares(y, p)) + 0.1 * ops.sum(ops.square(model.kernel))
     ),
@@ -195,6 +238,8 @@ USUAL = (
     *("sum", "sum in a function", "sum in a condition", "mean over chosen values"),
     *("sum over lengths", "sum of a Keras loss over samples", "Keras loss of chosen samples"),
     *("mean of the losses of chosen samples", "sum over the number of chosen samples"),
+    *("masked mean of one or more", "mean over samples of two members"),
+    *("masked mean by a stopped sum", "weights over the number of samples"),
 )
 full = pytest.mark.full
 
@@ -261,6 +306,33 @@ def test_a_compiled_loss_function_may_choose_samples(eager):
     )
 
 
+def test_a_loss_of_weights_alone_in_eager_steps_of_which_the_last_has_an_empty_part():
+    def loss(y, p, model):
+        return tf.reduce_mean(_squares(y, p)) + keras.losses.MeanSquaredError()(
+            tf.zeros((6, 4)), model.kernel
+        )
+
+    make = lambda: Regression(loss, True)  # noqa: E731
+    _assert_trains_as_on_one_device(make, 3, batch=33, run_eagerly=True)
+
+
+def test_a_loss_weight_is_no_number_of_samples():
+    def train(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            inputs = keras.Input((6,))
+            model = keras.Model(inputs, [layers.Dense(4)(inputs), layers.Dense(4)(inputs)])
+            losses = [keras.losses.MeanSquaredError("sum"), "mse"]
+            model.compile(keras.optimizers.SGD(1e-3), losses, loss_weights=[0.25, 1.0])
+        data = tf.data.Dataset.from_tensor_slices((X[:32], (Y[:32], Y[:32])))
+        model.fit(data.batch(8, drop_remainder=True), verbose=0)
+        return model.get_weights()
+
+    ours = train(tfdist.MirroredStrategy(DEVICES[:2]))
+    for our, their in zip(ours, train(tf.distribute.get_strategy()), strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6)
+
+
 def test_a_sum_by_a_number_that_may_be_the_samples_is_warned_of(two_replicas):
     def loss(y, p, model):
         return keras.losses.MeanSquaredError("sum")(y, p) / 4.0
@@ -271,6 +343,61 @@ def test_a_sum_by_a_number_that_may_be_the_samples_is_warned_of(two_replicas):
             model = Regression(loss, False)
             model.compile(keras.optimizers.SGD(1e-3))
         model.fit(data.unbatch().batch(8, drop_remainder=True), verbose=0)
+
+
+class Tokens(keras.Model):
+    """Predicts each value of a ragged target from the values of a ragged input."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.dense, self.loss_of = layers.Dense(3), loss
+
+    def call(self, x):
+        return self.dense(x.flat_values[:, None])
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.loss_of(y.flat_values, self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        pytest.param(
+            lambda y, p: tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=p)
+            ),
+            marks=full,
+        ),
+        pytest.param(
+            lambda y, p: tf.reduce_sum(tf.square(_number(y) - p[:, 0])) / _number(tf.size(y)),
+            marks=full,
+        ),
+    ],
+    ids=["Keras", "mean", "sum over the size"],
+)
+def test_a_loss_of_the_values_of_ragged_targets_equals_one_device(loss):
+    lengths = np.arange(35) % 5
+    x = tf.RaggedTensor.from_row_lengths(_RANDOM.normal(size=lengths.sum()), lengths)
+    y = tf.RaggedTensor.from_row_lengths(_RANDOM.integers(0, 3, lengths.sum()), lengths)
+
+    def train(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = Tokens(loss)
+            model.compile(keras.optimizers.SGD(0.1))
+        data = tf.data.Dataset.from_tensor_slices((tf.cast(x, tf.float32), y)).batch(16)
+        history = model.fit(data, epochs=2, verbose=0).history
+        return [*model.get_weights(), *history.values()]
+
+    ours = train(tfdist.MirroredStrategy(DEVICES[:3]))
+    for our, their in zip(ours, train(tf.distribute.get_strategy()), strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def found(mesh, folder, goes_on):
         ("saving", lambda: model.save_weights(folder / "other.weights.h5"), "mesh.save_weights"),
         ("model file", lambda: model.save(folder / "other.keras"), "mesh.save_weights"),
         ("checkpoint", lambda: model.fit(X, Y, callbacks=[checkpoint], verbose=0), "do not save"),
+        ("checkpoint of TensorFlow", lambda: _checkpoint(model, folder), "mesh.save_weights"),
         ("units", lambda: parallel.Dense(7, mesh), "multiple of their number"),
         ("shape", lambda: parallel.Mesh({"data": 2, "model": 5}), "as many ranks as the job"),
         ("axis", lambda: parallel.Mesh({"batch": 2}), "along"),
@@ -174,6 +175,10 @@ def _swapped(mesh):
     text = TEXT.copy()
     text[:, :2] = [3, 9] if mesh.model_rank == 1 else [9, 3]
     return text
+
+
+def _checkpoint(model, folder):
+    return tf.train.Checkpoint(model=model).save(str(folder / "checkpoint"))
 
 
 def _in_scope(mesh):

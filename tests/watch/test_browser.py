@@ -10,10 +10,10 @@ from tests.watch.runs import run
 from tfdist.watch import page
 
 playwright = pytest.importorskip(
-    "playwright.sync_api", reason="needs Playwright: pip install playwright", exc_type=ImportError
+    "playwright.sync_api", reason="needs Playwright: make browser", exc_type=ImportError
 )
 _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium: apt install chromium")
+pytestmark = pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium: make browser")
 
 _LEAST_CONTRAST = {"text": 4.5, "mark": 3.0}  # WCAG 2.2, 1.4.3 and 1.4.11
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from tfdist.processes.agreement import share_variables
+from tfdist.processes.shared_variables import share_variables
 from tfdist.validation import check_integer
 
 

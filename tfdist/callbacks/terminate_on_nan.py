@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.step.gradient_weight import refuse_sums
-from tfdist.structures import Gradient
+from tfdist.step.sharding.watching import is_finite, watch
 
 
 class _GradientMonitor:
     """Remembers, on each replica and per variable, the first step with a non-finite gradient.
 
     Args:
-        variables: the number of variables.
+        variables: those that the optimizer was built for.
     """
 
-    def __init__(self, variables: int):
+    def __init__(self, variables: Sequence[keras.Variable]):
+        self._variables = variables
         self.step = tf.Variable(
             0,
             dtype=tf.int64,
@@ -27,7 +29,7 @@ class _GradientMonitor:
             name="monitored_steps",
         )
         self.first_steps = tf.Variable(
-            tf.zeros([variables], tf.int64),
+            tf.zeros([len(variables)], tf.int64),
             trainable=False,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
@@ -37,17 +39,10 @@ class _GradientMonitor:
     def record(self, gradients: list) -> None:
         """Checks one step's gradients; in replica context. Steps count from 1; 0 means no step."""
         self.step.assign_add(1)
-        finite = tf.stack([_is_finite(gradient) for gradient in gradients])
+        finite = tf.stack([is_finite(v, g) for v, g in zip(self._variables, gradients)])
         first = self.first_steps.read_value()
         found = tf.logical_and(tf.equal(first, 0), tf.logical_not(finite))
         self.first_steps.assign(tf.where(found, self.step.read_value(), first))
-
-
-def _is_finite(gradient: Gradient) -> tf.Tensor:
-    if gradient is None:
-        return tf.constant(True)
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.reduce_all(tf.math.is_finite(values))
 
 
 class TerminateOnNaN(keras.callbacks.Callback):
@@ -96,10 +91,10 @@ class TerminateOnNaN(keras.callbacks.Callback):
         if self._has_workers:
             self.model.distribute_strategy.nonfinite = self.findings
             return
-        refuse_sums(self.model.trainable_variables)
         with self.model.distribute_strategy.scope():
             optimizer.build(self.model.trainable_variables)
-            optimizer.gradient_monitor = _GradientMonitor(len(optimizer.built_for))
+            optimizer.gradient_monitor = _GradientMonitor(optimizer.built_for)
+        watch(optimizer.built_for, True)
         self.model.distribute_strategy.trace_anew(self.model)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
@@ -140,4 +135,5 @@ class TerminateOnNaN(keras.callbacks.Callback):
             self.model.distribute_strategy.nonfinite = None
             return
         self.model.optimizer.gradient_monitor = None
+        watch(self.model.optimizer.built_for, False)
         self.model.train_function = None

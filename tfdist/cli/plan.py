@@ -114,7 +114,7 @@ def plan(
     shown = [found.alone, *found.predictions] if every else found.shown()
     lines = [*found.notes, "", *table.as_text(shown, epoch), ""]
     lines += ["All figures are predicted, not measured.", ""]
-    lines += [f"Recommended: {advice.code or 'one device'}"]
+    lines += [f"Recommended: {advice.code or ('one device' if advice.workers else 'nothing')}"]
     lines += [f"  with {advice.workers} workers"] if advice.code else []
     if advice.reducers:
         lines += [f"  and {advice.reducers} reducers (`tfdist run --reducers`)"]

@@ -27,6 +27,12 @@ _AUTOCAST = touch(_VARIABLE, "_maybe_autocast", READ, "self", "value", **_IN_PAR
 _INITIALIZE = touch(
     *(_VARIABLE, "_initialize_with_initializer", REPLACED, "self", "initializer"), **_IN_PARTS
 )
+_SERIALIZE = touch(
+    *(_VARIABLE, "_serialize_to_tensors", WRITTEN, "self"),
+    why="where a rank has a part of a weight, a `tf.train.Checkpoint` would have this part only",
+    versions=KERAS,
+    instead="a public hook for what a checkpoint has of a variable",
+)
 _CALL = touch(
     *("keras.src.layers.layer:Layer", "__call__", REPLACED, "self"),
     why="a layer's weights are gathered when its input is there, and again when the gradient of "
@@ -74,6 +80,7 @@ class ShardedVariable(keras.Variable):
         at_hand: while one process writes all weights, returns this whole one; None otherwise.
         takes: while one process reads weights, is given this whole one; None otherwise.
         read_alone: returns the whole weight that this process alone has read; None otherwise.
+        is_watched: whether steps note if each replica's own gradient is finite.
     """
 
     keeper: Keeper
@@ -83,6 +90,7 @@ class ShardedVariable(keras.Variable):
     at_hand: Callable[[], np.ndarray] | None = None
     takes: Callable[[np.ndarray], None] | None = None
     read_alone: Callable[[], np.ndarray] | None = None
+    is_watched: bool = False
 
     @property
     def value(self) -> tf.Tensor:
@@ -153,6 +161,15 @@ def shard(variable: keras.Variable, kept: tf.Variable, parts: object, keeper: Ke
 def stored_dtype(variable: keras.Variable) -> tf.DType:
     """The dtype of a variable, whatever Keras casts it to in layers."""
     return tf.as_dtype(_DTYPE.of(variable))
+
+
+def refuse_checkpoints(variable: keras.Variable, message: str) -> None:
+    """Makes a `tf.train.Checkpoint` with `variable` raise ValueError."""
+
+    def refuse() -> Any:
+        raise ValueError(message)
+
+    _SERIALIZE.write(variable, refuse)
 
 
 def hook_weights(make: Callable[[keras.Variable, Callable], bool]) -> None:

@@ -15,7 +15,9 @@ from tfdist.cluster.environments import ranks_of_this_host
 from tfdist.compat import flatten_layers
 from tfdist.control_groups import free_memory
 from tfdist.memory.batches import bytes_of_outputs
-from tfdist.memory.estimate import Estimate, check_divisible, of_sizes, text_of
+from tfdist.memory.checks import check_divisible, check_rows
+from tfdist.memory.estimate import Estimate, of_sizes, text_of
+from tfdist.memory.gpus import free_of_gpus
 from tfdist.memory.inputs import inputs_of
 from tfdist.memory.kept import kept_by
 from tfdist.memory.sizes import Passes, nbytes, weight_of
@@ -43,6 +45,7 @@ class Place:
         on_host: the replicas that share the memory of this one.
         free: the bytes of memory that are free for these.
         is_elastic: whether processes may leave or join the job.
+        on_gpu: whether this memory is that of a GPU, not of the host.
     """
 
     options: Options
@@ -50,6 +53,7 @@ class Place:
     on_host: int
     free: int
     is_elastic: bool = False
+    on_gpu: bool = False
 
 
 def place_of(
@@ -58,15 +62,17 @@ def place_of(
     """Where the replicas of this process run.
 
     Returns:
-        None if free memory is not known, as that of GPUs.
+        None if free memory is not known, as that of most GPUs.
     """
-    devices, free = strategy.extended.worker_devices, free_memory()
-    if free is None or any("GPU" in device for device in devices):
+    devices, replicas = strategy.extended.worker_devices, strategy.num_replicas_in_sync
+    gpus = [device for device in devices if "GPU" in device]
+    free = free_of_gpus(gpus) if gpus else free_memory()
+    if free is None:
         return None
-    replicas = strategy.num_replicas_in_sync
     ranks = ranks_of_this_host(environ) if strategy.is_multi_process else 1
-    on_host = min(replicas, len(devices) * ranks)
-    return Place(Options.of(strategy), replicas, on_host, free, strategy.processes.may_change)
+    sharing = 1 if gpus else min(replicas, len(devices) * ranks)
+    may_change = strategy.processes.may_change
+    return Place(Options.of(strategy), replicas, sharing, free, may_change, bool(gpus))
 
 
 def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = None) -> str | None:
@@ -94,7 +100,9 @@ def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = No
         inputs = None
     if inputs is None and _COPIES_AT_MOST * weights * place.on_host < place.free:
         return None
-    slots = slot_bytes(model) + kept_by(place.options, model.trainable_variables, place.replicas)
+    slots = kept_by(place.options, model.trainable_variables, place.replicas)
+    if not (place.on_gpu and place.options.offload):
+        slots += slot_bytes(model)
     said = _said(_without_activations(model), model, place, slots)
     if said or inputs is None:
         return said
@@ -104,8 +112,8 @@ def what_does_not_fit(model: keras.Model, place: Place, samples: int | None = No
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         return (
-            "Whether the activations of a batch fit the memory of this host is not known, as a "
-            f"trace of the model fails. Received: {type(error).__name__}: {text}"
+            f"Whether the activations of a batch fit the memory of {_owner(place)} is not known, "
+            f"as a trace of the model fails. Received: {type(error).__name__}: {text}"
         )
     return _said(passes, model, place, slots)
 
@@ -114,7 +122,7 @@ def _inputs(
     model: keras.Model, place: Place, weights: int, samples: int | None
 ) -> Structure | None:
     """The inputs of a replica, if their activations may be too much for the memory."""
-    if samples is None or place.options.sharding == "parameters":
+    if samples is None:
         return None
     samples = math.ceil(samples / place.replicas)
     try:
@@ -151,10 +159,14 @@ def _said(passes: Passes, model: keras.Model, place: Place, slots: int) -> str |
         rest = "activations are an estimate, which may be off by a quarter"
         advice.insert(0, "a smaller batch")
     return (
-        f"{what} do not fit the memory of this host: {who} {text_of(more)} more, and "
+        f"{what} do not fit the memory of {_owner(place)}: {who} {text_of(more)} more, and "
         f"{text_of(place.free)} are free. A replica needs {estimate}; {rest}. "
         f"Try {' or '.join(advice)}. Received: model={model.name!r}"
     )
+
+
+def _owner(place: Place) -> str:
+    return "a GPU" if place.on_gpu else "this host"
 
 
 def _possible(model: keras.Model, place: Place) -> list[str]:
@@ -168,6 +180,8 @@ def _goes_with(sharding: str, model: keras.Model, place: Place) -> bool:
     try:
         dataclasses.replace(place.options, sharding=sharding)  # which checks them
         check_divisible(innermost(model.optimizer), sharding)
+        sizes = sizes_of(model, _without_activations(model), 0)
+        check_rows(sizes, sharding, place.replicas, place.options.accumulation_steps)
     except ValueError:
         return False
     return True

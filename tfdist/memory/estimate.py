@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import keras
 
 from tfdist.arguments import check_instance
+from tfdist.memory.checks import check_divisible, check_rows
 from tfdist.memory.inputs import inputs_of
 from tfdist.memory.sizes import Sizes, Weight
 from tfdist.memory.tracing import innermost, sizes_of, slot_bytes, trace
 from tfdist.options import Options
-from tfdist.step.sharding.elementwise import check_elementwise, needs_whole_variables
 from tfdist.step.sharding.owners import largest_share
 from tfdist.structures import Structure
 from tfdist.validation import check_integer
@@ -86,8 +86,8 @@ def estimate(
     Raises:
         TypeError: for what is no model, and for inputs without shapes.
         ValueError: for a model that is not built or not compiled, whose inputs have unknown sizes,
-            or that trains nothing; for other values of the arguments; for an optimizer that does
-            not go with `sharding`.
+            or that trains nothing; for other values of the arguments; for an optimizer, or a table
+            with few rows, that does not go with `sharding`.
 
     Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
     Models" (SC 2020), section 3, for what there is to count, and section 5 for what is divided.
@@ -118,28 +118,20 @@ def estimate(
             f"Received: model={model.name!r}",
             stacklevel=2,
         )
-    slots = slot_bytes(model) if offload is None else 0
-    return of_sizes(sizes_of(model, passes, slots), sharding, replicas, accumulation_steps)
-
-
-def check_divisible(optimizer: keras.optimizers.Optimizer, sharding: str | None) -> None:
-    """Raises ValueError if training with several replicas refuses the optimizer.
-
-    Args:
-        optimizer: as the user gave it, below any loss scaling.
-        sharding: as for `tfdist.Strategy`.
-    """
-    if sharding is None or (sharding != "parameters" and needs_whole_variables(optimizer)):
-        return
-    for one in getattr(optimizer, "optimizers", [optimizer]):  # of a `MultiOptimizer`
-        check_elementwise(one)
+    sizes = sizes_of(model, passes, slot_bytes(model) if offload is None else 0)
+    check_rows(sizes, sharding, replicas, accumulation_steps)
+    return of_sizes(sizes, sharding, replicas, accumulation_steps)
 
 
 def of_sizes(
     sizes: Sizes, sharding: str | None, replicas: int, accumulation_steps: int = 1
 ) -> Estimate:
     """The estimate for what a replica keeps and computes; the rest is as for `estimate`."""
-    accumulated = sizes.gradients if accumulation_steps > 1 else 0
+    accumulated = 0
+    if accumulation_steps > 1:
+        accumulated = sum(weight.nbytes for weight in sizes.weights)
+        # The rows of a part are accumulated as a whole part, after they have travelled as rows.
+        sizes = sizes if sharding == "parameters" and replicas > 1 else sizes.dense()
     slots = sizes.slots
     if sharding in ("optimizer", "gradients") and sizes.updates_whole:
         share = largest_share([weight.nbytes for weight in sizes.weights], replicas)
@@ -167,6 +159,7 @@ def _of_weights_in_parts(sizes: Sizes, slots: int, replicas: int, accumulated: i
     # A replica has as many rows of a table after the exchange as before.
     summed = sum(weight.gradient for weight in divided if not weight.is_sparse)
     others = sizes.gradients - summed
+    tables = sum(weight.nbytes for weight in divided if weight.is_sparse) if accumulated else 0
     if sizes.is_eager:  # then whole weights stay from the forward to the backward pass
         under_way = whole + summed
     else:
@@ -175,7 +168,7 @@ def _of_weights_in_parts(sizes: Sizes, slots: int, replicas: int, accumulated: i
         under_way = _under_way(divided) + 2 * regularized
     return Estimate(
         parameters=sizes.parameters - whole + sum(weight.part(replicas) for weight in divided),
-        gradients=others + _part(summed, replicas) + accumulated,
+        gradients=others + _part(summed + tables, replicas) + accumulated,
         slots=slots,
         exchange=under_way + _part(others, replicas),
         activations=sizes.activations(1.0 / replicas - 1.0, 0.0),
@@ -185,8 +178,8 @@ def _of_weights_in_parts(sizes: Sizes, slots: int, replicas: int, accumulated: i
 def _under_way(weights: Sequence[Weight]) -> int:
     """The most bytes of whole weights, and of their whole gradients, that exist at a time.
 
-    There are whole weights of two layers. A layer begins when the layer two before it has its sum.
-    So there may be the gradients of three layers, and what the sum of one of them receives.
+    There are whole weights of two layers. A layer begins when the layer three before it has its
+    sum. So there may be the gradients of three layers, and what the sum of one of them receives.
     """
     layers: dict[str, list[Weight]] = {}
     for weight in weights:

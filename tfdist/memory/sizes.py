@@ -102,6 +102,14 @@ class Sizes:
         """The bytes of all gradients of a step."""
         return sum(weight.gradient for weight in self.weights)
 
+    def dense(self) -> Sizes:
+        """The same with a whole gradient of each weight, as where gradients are accumulated."""
+        weights = tuple(
+            dataclasses.replace(weight, gradient=weight.nbytes, is_sparse=False)
+            for weight in self.weights
+        )
+        return dataclasses.replace(self, passes=dataclasses.replace(self.passes, weights=weights))
+
     def activations(self, sums: float = 0.0, part: float = 1.0) -> int:
         """The most bytes beside the gradients and their sums.
 

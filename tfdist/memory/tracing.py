@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -109,18 +110,45 @@ def slot_bytes(model: keras.Model) -> int:
     Raises:
         ValueError: when Keras cannot make a copy of the optimizer.
     """
-    optimizer = innermost(model.optimizer)
+    return slots_of(innermost(model.optimizer), model.trainable_variables)
+
+
+def slots_of(optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]) -> int:
+    """What an optimizer keeps for each of some variables, whole, in bytes.
+
+    The sizes are those of a copy, so that nothing of the user's own is changed.
+
+    Args:
+        optimizer: as the user gave it, below any loss scaling.
+        trained: the variables that it updates.
+
+    Raises:
+        ValueError: when Keras cannot make a copy of the optimizer.
+    """
     make = maker_of_copies(optimizer)
 
     def count() -> int:
         with tf.Graph().as_default():  # in which a variable takes no memory
             copy = make()
-            trained = model.trainable_variables
             with _explained(optimizer):
-                copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in trained])
+                copy.build([_InPlaceOf(variable) for variable in trained])
             return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))
 
     return out_of_scopes(count)
+
+
+class _InPlaceOf(keras.Variable):
+    """Zeros with the path of a weight, by which some optimizers choose what they keep for it."""
+
+    def __init__(self, weight: keras.Variable):
+        # The optimizer names its variables after it, and graphs take some characters only.
+        self._given = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", weight.path)
+        super().__init__(tf.zeros(weight.shape, weight.dtype), name="weight")
+
+    @property
+    def path(self) -> str:
+        """The path of the weight."""
+        return self._given
 
 
 def maker_of_copies(

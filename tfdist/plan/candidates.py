@@ -5,26 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from tfdist.local.choices import DiLoCo, LocalSGD, LocalSteps
+from tfdist.plan import trained
+from tfdist.plan.candidate import Candidate
 from tfdist.plan.codecs import SECONDS_PER_BYTE
 from tfdist.plan.machine import Machines
-from tfdist.plan.prediction import Candidate, Prediction
+from tfdist.plan.prediction import Prediction
 from tfdist.plan.table import duration, size
 
 SEVERAL_PROCESSES = ("multi_worker", "horovod")
-LOCAL: tuple[LocalSteps, ...] = (LocalSGD(8), DiLoCo(32), DiLoCo(30, fragments=3, overlap=5))
 # DGC is an optimizer too, so it is never a change of one option.
 COMPRESSION = tuple(name for name in SECONDS_PER_BYTE if name != "dgc")
-# Those that go with local steps and an outer momentum: all elements are sent.
-_WITH_LOCAL = (None, "int8", "qsgd")
+# What codes the gradients for parameter servers, and the weights that workers read.
+_WITH_SERVERS: tuple[tuple[str | None, str | None], ...] = (
+    *((name, None) for name in (None, *COMPRESSION)),
+    *((None, "bf16"), ("fp16", "bf16"), ("powersgd", "bf16"), ("powersgd", "int8")),
+    ("int8", "int8"),
+)
 # What others send is gathered, or so short that it does not go through reducers.
 _WITH_REDUCERS = (None, "fp16")
 # What the short table shows besides the best.
 _SHORT_COMPRESSION = (None, "fp16", "powersgd", "topk")
-
-# With these, models got to their target in each table of docs/compression.md, "What it does to
-# training". The others are shown, but not recommended: signs and random elements diverge there.
-_CONVERGE = (None, "fp16", "bf16", "int8", "qsgd", "terngrad", "powersgd", "topk")
 
 # How far options go from the result of one device: exact, rounded, compressed with error feedback
 # or at random, apart for some steps, asynchronous.
@@ -39,40 +39,54 @@ UPDATES = 20
 _LEAST_GAIN = 1.2
 
 
-def candidates(workers: int, machines: Machines, reducers: int = 0) -> list[Candidate]:
+def candidates(
+    workers: int, machines: Machines, reducers: int = 0, on_gpus: bool = False
+) -> list[Candidate]:
     """All choices for so many workers.
 
     Args:
         workers: the number of workers.
         machines: what they run on.
         reducers: how many other machines could be reducers. More than workers save no time.
+        on_gpus: whether the workers of a host are GPUs of one process. On CPUs each worker is a
+            process: `mirrored` has one replica there, and `multi_worker` no groups.
     """
     if workers == 1:
         return []
     hosts = machines.hosts(workers)
-    strategies = SEVERAL_PROCESSES if hosts > 1 else ("mirrored", *SEVERAL_PROCESSES)
-    grouped = hosts > 1 and machines.per_host > 1 and workers % machines.per_host == 0
-    exchanges = ("ring", "hierarchical") if grouped else ("ring",)
+    is_one_process = on_gpus and hosts == 1
+    strategies = ("mirrored", *SEVERAL_PROCESSES) if is_one_process else SEVERAL_PROCESSES
     found = [
-        Candidate(strategy, compression, exchange=exchange)
+        Candidate(strategy, compression)
         for strategy in strategies
         for compression in (None, *COMPRESSION)
-        for exchange in exchanges
     ]
+    if on_gpus and hosts > 1 and machines.per_host > 1 and workers % machines.per_host == 0:
+        # Horovod's groups take longer than its ring on most links (docs/exchange_algorithms.md).
+        found += [
+            Candidate("multi_worker", compression, exchange="hierarchical")
+            for compression in (None, *COMPRESSION)
+        ]
     for strategy in strategies:
         # "gradients" is the same without accumulation.
         found += [Candidate(strategy, sharding=kind) for kind in ("optimizer", "parameters")]
-        found += [Candidate(strategy, code, local) for local in LOCAL for code in _WITH_LOCAL]
+        found += [Candidate(strategy, code, local) for local, code in trained.LOCAL_CHOICES]
     reducers = min(reducers, workers)
     if reducers:
         found += [Candidate("multi_worker", c, reducers=reducers) for c in _WITH_REDUCERS]
-    return [*found, Candidate("parameter_server")]
+    found.append(Candidate("parameter_server", synchronous=True))
+    return found + [
+        Candidate("parameter_server", pushed, pull_compression=pulled)
+        for pushed, pulled in _WITH_SERVERS
+    ]
 
 
 def is_short(candidate: Candidate) -> bool:
     """Whether the short table shows the choice."""
     if candidate.local is not None:
-        return candidate.compression is None and not candidate.local.overlap
+        return trained.is_good(candidate) and not candidate.local.streams
+    if candidate.has_servers:
+        return candidate.compression is None and candidate.pull_compression is None
     return candidate.compression in _SHORT_COMPRESSION
 
 
@@ -80,7 +94,7 @@ def distance(candidate: Candidate) -> int:
     """How far the result is from that of one device: 0 is the same."""
     if candidate.is_exact:
         return 0
-    if candidate.strategy == "parameter_server":
+    if candidate.is_asynchronous:
         return 4
     if candidate.local is not None:
         return 3
@@ -101,7 +115,7 @@ def best(predictions: Iterable[Prediction], memory: float | None = None) -> Pred
     fitting = [
         p
         for p in predictions
-        if (memory is None or p.memory <= memory) and p.candidate.compression in _CONVERGE
+        if (memory is None or p.memory <= memory) and trained.is_good(p.candidate)
     ]
     for prediction in sorted(fitting, key=lambda p: distance(p.candidate)):
         if chosen is None or _is_worth(prediction, chosen):
@@ -120,7 +134,7 @@ class Recommendation:
     """What to do.
 
     Attributes:
-        workers: the number of workers; 1 to stay on one device.
+        workers: the number of workers; 1 to stay on one device, 0 if nothing fits.
         code: the line of code to write; None to stay.
         reason: in a sentence.
         reducers: the number of machines that only sum, besides.
@@ -179,11 +193,16 @@ def recommend(
         )
     if not chosen.candidate.is_exact:
         reason += "; the result is not that of one device, and may need more steps"
-    if chosen.samples_per_update != alone.batch:
+    if (loss := trained.loss(chosen.candidate)) is not None:
         reason += (
-            f"; an update is of {chosen.samples_per_update:,} samples: pass "
-            f"batch_size={chosen.samples_per_update} to `fit`, or batch a data set so, and look "
-            "for another learning rate"
+            f": a small character model came to {loss:.3f} times the loss of synchronous steps"
+        )
+    if chosen.batch_size != alone.batch:
+        steps = f" in {chosen.accumulated} steps" if chosen.accumulated > 1 else ""
+        reason += (
+            f"; an update is of {chosen.samples_per_update:,} samples{steps}: pass "
+            f"batch_size={chosen.batch_size} to `fit`, or batch a data set so, and look for "
+            "another learning rate"
         )
     if not fits:
         reason += "; one device has too little memory"
@@ -200,7 +219,9 @@ def with_few_updates(predictions: Iterable[Prediction], samples: int | None) -> 
         samples: of an epoch; None if they are not known.
     """
     most = float("inf") if samples is None else samples
-    return sorted({p.workers for p in predictions if UPDATES * p.global_batch > most})
+    return sorted(
+        {p.workers for p in predictions if UPDATES * p.accumulated * p.global_batch > most}
+    )
 
 
 def _bests(
@@ -247,17 +268,16 @@ def _nothing(
     was_asked: bool,
     faster: str,
 ) -> Recommendation:
-    if not counts:
-        return Recommendation(
-            1,
-            None,
-            "Stay on one device: no number of workers above 1 was asked about"
-            + (f" for which an epoch has {UPDATES} updates{faster}." if was_asked else "."),
-        )
+    if counts:
+        why = f"no choice for {counts[-1]} workers fits in {size(memory or 0)}"
+    else:
+        why = "no number of workers above 1 was asked about"
+        why += f" for which an epoch has {UPDATES} updates{faster}" if was_asked else ""
+    if memory is None or alone.memory <= memory:
+        return Recommendation(1, None, f"Stay on one device: {why}.")
     return Recommendation(
-        1,
+        0,
         None,
         f"Nothing fits: one device needs {size(alone.memory)} for weights, gradients, optimizer "
-        f"and activations, and has {size(memory or 0)}; no choice for {counts[-1]} workers needs "
-        "so little.",
+        f"and activations, and has {size(memory)}; {why}.",
     )

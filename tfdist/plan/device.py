@@ -31,7 +31,7 @@ def measured(
     The weights of the model are changed, or those of a copy where a strategy has mirrored them.
 
     Args:
-        model: a built model.
+        model: a built model. With `run_eagerly=True` steps are no functions of TensorFlow.
         inputs: tensors, a batch.
         batch: the number of samples in them.
         optimizer: of the model; None for SGD with momentum. A copy of it makes the updates.
@@ -42,18 +42,19 @@ def measured(
     Raises:
         ValueError: when a strategy has mirrored the weights, and the model cannot be copied.
     """
+    is_eager = bool(getattr(model, "run_eagerly", False))
     model = _on_one_device(model)
     chosen = keras.optimizers.SGD(0.0, momentum=0.9)
     if optimizer is not None:
         chosen = maker_of_copies(optimizer)()
     chosen.build(model.trainable_variables)
 
-    @tf.function(autograph=False)
-    def step(given: Structure) -> tf.Tensor:
+    def computed(given: Structure) -> tf.Tensor:
         loss, gradients = loss_and_gradients(model, given)
         chosen.apply(gradients, model.trainable_variables)
         return loss
 
+    step = computed if is_eager else tf.function(computed, autograph=False)
     whole = _median(lambda: step(inputs).numpy())
     if batch < 2:
         return Device(whole, batch), []

@@ -26,7 +26,7 @@ class Costs:
     Attributes:
         horovod: seconds for each byte that Horovod exchanges.
         tensorflow: seconds for each byte that TensorFlow's collectives exchange.
-        halves: further seconds for each byte that two ranks sum in half precision.
+        halves: seconds for each byte in half precision that a rank converts to add it up.
         residual: seconds of error feedback for each byte of gradients.
         codec: by how much encoding and decoding take longer than in the table of `codecs.py`.
         early: the part of the backward pass by which gradients are as early as in the trace; 0 if
@@ -58,14 +58,13 @@ GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # codecs is from two cores, as it is here. The update is what the steps on one device there do not
 # gain from smaller batches: an MLP of 40 MB, SGD with momentum.
 CPU_COSTS = Costs(
-    horovod=1.09e-9,
-    tensorflow=1.49e-9,
-    halves=1.44e-9,
-    residual=3.69e-10,
-    early=0.99,
+    horovod=1.01e-9,
+    tensorflow=1.43e-9,
+    halves=8.7e-10,
+    residual=6.61e-10,
     update=6e-10,
-    rows=1.25e-9,
-    variable=6.28e-5,
+    rows=1.81e-9,
+    variable=1.41e-4,
 )
 COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 

@@ -38,7 +38,7 @@ def bytes_per_rank(
         ValueError: for another kind of sharding.
     """
     check_choice("sharding", sharding, (None, *SHARDINGS))
-    sizes = _sizes(workload, samples)
+    sizes = sizes_of(workload, samples)
     if not has_slots:  # nothing is summed or updated here
         return sizes.parameters + sizes.gradients + sizes.activations(part=0.0)
     kept = residual
@@ -47,8 +47,9 @@ def bytes_per_rank(
     return kept + of_sizes(sizes, sharding, ranks, workload.accumulation_steps).total
 
 
-def _sizes(workload: Workload, samples: float) -> Sizes:
-    """What a rank with so many samples keeps and computes."""
+def sizes_of(workload: Workload, samples: float = 0) -> Sizes:
+    """What a rank with so many samples keeps and computes; 0 to leave activations out."""
+    workload = workload.of_samples(samples or workload.batch)
     weights = tuple(
         Weight(
             variable.path,
@@ -61,10 +62,8 @@ def _sizes(workload: Workload, samples: float) -> Sizes:
         )
         for variable in workload.variables
     )
-    part = samples / workload.batch
-    moments = tuple((round(part * others), own) for others, own in workload.moments)
     return Sizes(
-        Passes(weights, moments if samples else ()),
+        Passes(weights, workload.moments if samples else ()),
         workload.frozen_bytes,
         workload.slot_bytes,
         workload.updates_whole,

@@ -14,7 +14,8 @@ import tensorflow as tf
 from tfdist.compression.choice import Choice
 from tfdist.memory.inputs import spec_of
 from tfdist.optimizer.distributed import DistributedOptimizer
-from tfdist.plan import assumptions, device, scripts, tracing
+from tfdist.plan import assumptions, device, refusals, scripts, tracing
+from tfdist.plan.candidate import Compression
 from tfdist.plan.machine import COSTS, Costs
 from tfdist.plan.messages import messages_of
 from tfdist.plan.workload import Device, Message, Workload
@@ -32,6 +33,7 @@ class Found:
         notes: what was done and assumed, for people.
         refused: the strategies and options that refuse the model, each with the reason.
         uses_cores: whether the step was measured on all cores of this machine.
+        on_gpus: whether the devices are GPUs.
     """
 
     workload: Workload
@@ -40,14 +42,15 @@ class Found:
     notes: list[str]
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     uses_cores: bool = False
+    on_gpus: bool = False
 
-    def messages(self, compression: str | None, ranks: int, workload: Workload) -> list[Message]:
+    def messages(self, compression: Compression, ranks: int, workload: Workload) -> list[Message]:
         """What travels in a step of this model, or of one that differs in what travels."""
         return _messages(workload, compression, ranks)
 
 
 @functools.cache
-def _messages(workload: Workload, compression: str | None, ranks: int) -> list[Message]:
+def _messages(workload: Workload, compression: Compression, ranks: int) -> list[Message]:
     if ranks > 2 and all(variable.rows is None for variable in workload.variables):
         return _messages(workload, compression, 2)  # only rows depend on the number of ranks
     return messages_of(workload, Choice.of(compression), ranks)
@@ -103,7 +106,10 @@ def read(
     steps = assumptions.accumulation_steps(model)
     workload = dataclasses.replace(workload, accumulation_steps=steps)
     notes += assumptions.of_sizes(workload)
-    refused = assumptions.refusals(model, optimizer)
+    if reason := assumptions.at_once(model):
+        workload = workload.at_once()
+        notes.append(f"No exchange is beside the backward pass: {reason}.")
+    refused = refusals.of_model(model, optimizer)
     notes += [f"Left out: {option}, as {reason}." for option, reason in refused.items()]
     if step is not None:
         known = Device(step, batch)
@@ -123,7 +129,7 @@ def read(
     if kind == "gpu":
         notes.append("Compressors were not measured on GPUs: 20 times as fast as two cores, say.")
     uses_cores = step is None and kind == "cpu"
-    return Found(workload, known, COSTS[kind], notes, refused, uses_cores)
+    return Found(workload, known, COSTS[kind], notes, refused, uses_cores, kind == "gpu")
 
 
 def _kind(asked: str | None, step: float | None) -> str:

@@ -6,86 +6,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from tfdist.local.choices import LocalSteps
-from tfdist.plan import collectives, memory, sharded_time, step_time
+from tfdist.plan import collectives, memory, server_time, sharded_time, step_time
+from tfdist.plan.candidate import ONE_DEVICE, Candidate, Compression
 from tfdist.plan.machine import Machines
 from tfdist.plan.workload import Device, Message, Workload
 
-Messages = Callable[[str | None, int, Workload], Sequence[Message]]
-"""What travels, by the name of the compression, the number of ranks and the model."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """A strategy with its options.
-
-    Attributes:
-        strategy: the name of a backend.
-        compression: the name of a compressor, or None.
-        local: how replicas train apart, or None.
-        sharding: what is divided among the ranks, or None.
-        exchange: "ring" or "hierarchical".
-        reducers: the number of processes that only sum, besides the workers.
-    """
-
-    strategy: str
-    compression: str | None = None
-    local: LocalSteps | None = None
-    sharding: str | None = None
-    exchange: str = "ring"
-    reducers: int = 0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether training has the result of one device."""
-        changes = self.compression is not None or self.local is not None
-        return not changes and self.strategy != "parameter_server"
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """What a model may not go with: its strategy, and its options, with values and without."""
-        given = (f"{name}={value}" for name, value in self.options.items())
-        return self.strategy, *self.settings, *given
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The options that differ from the defaults, as they are written."""
-        given: dict[str, str] = {}
-        for name in ("compression", "sharding"):
-            if (value := getattr(self, name)) is not None:
-                given[name] = f'"{value}"'
-        if self.local is not None:
-            given["local"] = _written(self.local)
-        if self.exchange != "ring":
-            given["exchange"] = f'"{self.exchange}"'
-        return given
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The options, and what `tfdist run` is given."""
-        return self.options | ({"reducers": str(self.reducers)} if self.reducers else {})
-
-    @property
-    def code(self) -> str:
-        """The line of code that makes the strategy."""
-        options = "".join(f", {name}={value}" for name, value in self.options.items())
-        return f'tfdist.Strategy("{self.strategy}"{options})'
-
-    @property
-    def title(self) -> str:
-        """The line of code, and what else is to be started, for a sentence."""
-        return f"{self.code} with {self.reducers} reducers" if self.reducers else self.code
-
-
-def _written(local: LocalSteps) -> str:
-    """The call that makes it, without the defaults."""
-    fields = dataclasses.fields(local)
-    values = ((field, getattr(local, field.name)) for field in fields)
-    given = [f"{field.name}={value!r}" for field, value in values if value != field.default]
-    return f"tfdist.{type(local).__name__}({', '.join(given)})"
-
-
-ONE_DEVICE = Candidate("one device")
+Messages = Callable[[Compression, int, Workload], Sequence[Message]]
+"""What travels, by the compression, the number of ranks and the model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +23,13 @@ class Prediction:
         candidate: the strategy with its options.
         workers: the number of workers.
         batch: the samples of each worker in a step; the mean where they differ.
-        step: seconds.
+        step: seconds of a step of `fit`; the mean where steps differ.
         efficiency: samples per second, divided by those of one device times the workers.
         sent: the bytes that a worker sends in a step; the mean where steps differ.
         memory: bytes of weights, gradients, slots and activations of a worker.
         machines: the number of machines, with those of parameter servers and their chief, and of
             reducers.
+        accumulated: how many steps make an update.
     """
 
     candidate: Candidate
@@ -112,6 +40,7 @@ class Prediction:
     sent: float
     memory: float
     machines: int
+    accumulated: int = 1
 
     @property
     def global_batch(self) -> int:
@@ -119,14 +48,18 @@ class Prediction:
         return round(self.workers * self.batch)
 
     @property
+    def batch_size(self) -> int:
+        """What `fit` takes: the samples of all, or of one worker that makes its own updates."""
+        return math.ceil(self.batch) if self.candidate.is_asynchronous else self.global_batch
+
+    @property
     def samples_per_update(self) -> int:
-        """What `fit` takes as `batch_size`: with parameter servers the batch of one worker."""
-        is_one = self.candidate.strategy == "parameter_server"
-        return math.ceil(self.batch) if is_one else self.global_batch
+        """Of an update, with all its steps."""
+        return self.accumulated * self.batch_size
 
     def epoch_seconds(self, samples: int) -> float:
         """The seconds of so many samples, in whole steps; with parameter servers whole updates."""
-        if self.candidate.strategy != "parameter_server":
+        if not self.candidate.is_asynchronous:
             return -(-samples // self.global_batch) * self.step
         updates = -(-samples * self.workers // self.global_batch)
         return max(1.0, updates / self.workers) * self.step
@@ -167,28 +100,38 @@ class Planner:
         # Parts of a batch are whole samples, and all wait for the largest one.
         slowest = -(-self.device.batch // workers) if self.strong else batch
         slowdown = self.machines.slowdown_of(workers)
-        costs = self.machines.costs
-        parts = self.device.parts(self.workload, slowest, costs.update, slowdown)
+        forward, backward, update = self._parts(slowest, slowdown)
         if workers > 1:
-            further = slowdown * costs.variable * len(self.workload.variables)
-            parts = (parts[0] + further, *parts[1:])
-        step, sent = self._exchanged(candidate, workers, parts)
-        alone = self.device.batch / self.device.seconds(self.device.batch)
+            forward += slowdown * self.machines.costs.variable * len(self.workload.variables)
+        steps = self.workload.accumulation_steps
+        of_worker = dataclasses.replace(self, workload=self.workload.of_samples(slowest))
+        seconds, sent = of_worker._exchanged(candidate, workers, (forward, backward, update))
+        step = seconds / steps
+        alone = steps * self.device.batch / sum(self._parts(self.device.batch))
         return Prediction(
             candidate,
             workers,
             batch,
             step,
             workers * batch / step / (workers * alone),
-            sent,
+            sent / steps,
             self._memory(candidate, workers, slowest),
             self._count_of_machines(candidate, workers),
+            steps,
         )
+
+    def _parts(self, samples: float, slowdown: float = 1.0) -> tuple[float, float, float]:
+        """The seconds of an update on one device: its forward and backward passes, and the rest."""
+        steps, costs = self.workload.accumulation_steps, self.machines.costs
+        forward, backward, update = self.device.parts(
+            self.workload, samples, costs.update, slowdown
+        )
+        return steps * forward, steps * backward, update
 
     def _count_of_machines(self, candidate: Candidate, workers: int) -> int:
         hosts = self.machines.hosts(workers)
         # Workers of one host reach parameter servers over that host's own link: all are there.
-        is_apart = candidate.strategy == "parameter_server" and hosts > 1
+        is_apart = candidate.has_servers and hosts > 1
         return hosts + (self.servers + 1 if is_apart else 0) + candidate.reducers
 
     def _memory(self, candidate: Candidate, workers: int, samples: float) -> float:
@@ -203,27 +146,20 @@ class Planner:
             samples,
             candidate.local,
             residual=sum(message.dense for message in messages if message.has_residual),
-            has_slots=candidate.strategy != "parameter_server",
+            has_slots=not candidate.has_servers,
         )
 
     def _exchanged(
         self, candidate: Candidate, workers: int, parts: tuple[float, float, float]
     ) -> tuple[float, float]:
-        """Seconds of a step, and the bytes that a worker sends."""
-        if candidate.strategy == "parameter_server":
-            size = self.workload.trained_bytes
-            link = self.machines.between(workers)
-            shared = min(self.machines.per_host, workers) if self.machines.hosts(workers) > 1 else 1
-            step = step_time.with_parameter_servers(
-                parts, size, workers, self.servers, link, shared
-            )
-            return step, float(size)
+        """Seconds of an update, and the bytes that a worker sends."""
+        if candidate.has_servers:
+            return self._served(candidate, workers, parts)
         if workers == 1:
             return sum(parts), 0.0
         if candidate.sharding is not None:
             return self._sharded(candidate, workers, parts)
-        travels = self.workload if candidate.local is None else self.workload.without_rows()
-        messages = self.messages(candidate.compression, workers, travels)
+        messages = self.messages(candidate.compression, workers, self._exchanged_by(candidate))
         carried = [
             step_time.by_reducers(message, workers, self.machines, candidate.reducers)
             if candidate.reducers and message.is_for_reducers
@@ -234,7 +170,57 @@ class Planner:
         if candidate.local is not None:
             step = step_time.with_local_steps(parts, carried, candidate.local)
             return step, sent / candidate.local.updates
-        return step_time.synchronous(parts, messages, carried, self.machines.costs.early), sent
+        return step_time.synchronous(parts, messages, carried, self._early(candidate)), sent
+
+    def _served(
+        self, candidate: Candidate, workers: int, parts: tuple[float, float, float]
+    ) -> tuple[float, float]:
+        """As `_exchanged`, with parameter servers: rows are read and sent as rows."""
+        machines = self.machines
+        pushed, pulled = (
+            server_time.way_of(
+                self.messages(code, workers, dataclasses.replace(model, rows_are_summed=False)),
+                machines.costs,
+                machines.slowdown_of(workers),
+            )
+            for code, model in (
+                (candidate.compression, self._exchanged_by(candidate)),
+                (candidate.pull_compression, self.workload),
+            )
+        )
+        shared = min(machines.per_host, workers) if machines.hosts(workers) > 1 else 1
+        accumulates = self.workload.accumulation_steps > 1
+        by_chief = candidate.synchronous or candidate.compression is not None or accumulates
+        servers = server_time.Servers(
+            self.servers,
+            workers,
+            machines.between(workers),
+            shared,
+            server_time.CHIEF if by_chief else 0.0,
+        )
+        update = server_time.synchronous if candidate.synchronous else server_time.asynchronous
+        # Each part of a global batch is sent by itself, so nothing is accumulated before.
+        times = self.workload.accumulation_steps if candidate.synchronous else 1
+        forward, backward, last = (part / times for part in parts)
+        seconds = update((forward, backward, last), pushed, pulled, servers)
+        return times * seconds, times * pushed.nbytes
+
+    def _accumulates(self, candidate: Candidate) -> bool:
+        """Whether nothing travels until the last step of an update.
+
+        With `sharding="parameters"` weights and their gradients travel in each step, and gradients
+        are accumulated after that.
+        """
+        return self.workload.accumulation_steps > 1 and candidate.sharding != "parameters"
+
+    def _early(self, candidate: Candidate) -> float:
+        """As in `Costs`. The exchange of accumulated gradients begins when all are there."""
+        return 0.0 if self._accumulates(candidate) else self.machines.costs.early
+
+    def _exchanged_by(self, candidate: Candidate) -> Workload:
+        """The model, without rows where whole weights travel, or accumulated gradients."""
+        is_dense = self._accumulates(candidate) or candidate.local is not None
+        return self.workload.without_rows() if is_dense else self.workload
 
     def _carriage(self, message: Message, candidate: Candidate, workers: int) -> step_time.Carriage:
         of = candidate.exchange, candidate.strategy
@@ -244,11 +230,11 @@ class Planner:
         self, candidate: Candidate, workers: int, parts: tuple[float, float, float]
     ) -> tuple[float, float]:
         """As `_exchanged`, with `sharding`, where rows never travel as tables."""
-        with_rows = dataclasses.replace(self.workload, rows_are_summed=False)
-        messages = self.messages(None, workers, with_rows)
+        workload = dataclasses.replace(self._exchanged_by(candidate), rows_are_summed=False)
+        messages = self.messages(None, workers, workload)
         tables = [
             Message(variable.nbytes, variable.nbytes, variable.ready)
-            for variable in self.workload.variables
+            for variable in workload.variables
             if variable.rows is not None
         ]
         carried, of_tables = (
@@ -263,4 +249,7 @@ class Planner:
         exchange = sharded_time.Exchange(messages, carried, of_tables, (scattering, gathering))
         in_parts = candidate.sharding == "parameters"
         step = sharded_time.with_weights_in_parts if in_parts else sharded_time.sharded
-        return step(parts, exchange, workers, self.machines.costs.early)
+        times = workload.accumulation_steps if in_parts else 1
+        forward, backward, update = (part / times for part in parts)
+        seconds, sent = step((forward, backward, update), exchange, workers, self._early(candidate))
+        return times * seconds, times * sent

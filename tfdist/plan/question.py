@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfdist.plan import candidates, models, table
+from tfdist.plan import candidates, models, refusals, table, trained
+from tfdist.plan.candidate import Candidate
 from tfdist.plan.machine import INSIDE, Cluster, Machines, link_of, read_cluster
 from tfdist.plan.prediction import Planner, Prediction
 
@@ -117,19 +118,43 @@ def answer(question: Question) -> Answer:
     planner = Planner(
         found.workload, found.messages, found.device, machines, question.strong, question.servers
     )
-    predictions = [
-        planner.predict(candidate, count)
-        for count in counts
-        for candidate in candidates.candidates(count, machines, question.reducers)
-        if not any(kind in candidate.kinds for kind in found.refused)
-    ]
+    choices, refused = _choices(question, found, machines, counts)
+    predictions = [planner.predict(candidate, count) for candidate, count in choices]
     alone = planner.alone()
     advice = candidates.recommend(
         alone, predictions, question.efficiency, question.memory, question.samples
     )
     few = candidates.with_few_updates(predictions, question.samples)
-    notes = [*found.notes, *_notes(question, planner), *_left_out(question, asked, counts, few)]
+    notes = [*found.notes, *_notes(question, planner), *refused]
+    notes += _left_out(question, asked, counts, few)
     return Answer(question, notes, alone, predictions, advice)
+
+
+def _choices(
+    question: Question, found: models.Found, machines: Machines, counts: Sequence[int]
+) -> tuple[list[tuple[Candidate, int]], list[str]]:
+    """What is compared, each with a number of workers, and notes of what is not."""
+    choices: list[tuple[Candidate, int]] = []
+    refused: dict[tuple[str, str], list[int]] = {}
+    for count in counts:
+        for candidate in candidates.candidates(count, machines, question.reducers, found.on_gpus):
+            if any(kind in candidate.kinds for kind in found.refused):
+                continue
+            if refusal := refusals.of_choice(candidate, count, found.workload):
+                refused.setdefault(refusal, []).append(count)
+                continue
+            choices.append((candidate, count))
+    notes = []
+    for (option, reason), numbers in refused.items():
+        some, every = ({n for n in of if n > 1} for of in (numbers, counts))
+        where = "" if some == every else f" with {_listed(sorted(some))} workers"
+        notes.append(f"Left out: {option}{where}, as {reason}.")
+    if machines.per_host > 1 and not found.on_gpus:
+        notes.append(
+            "Left out: mirrored, as it has one replica on CPUs. Start as many processes on a host "
+            "as it has workers: `tfdist run -n`."
+        )
+    return choices, notes
 
 
 def _machines(question: Question, known: Cluster | None) -> Machines:
@@ -217,6 +242,11 @@ def _notes(question: Question, planner: Planner) -> list[str]:
         "Memory is what `tfdist.memory.estimate` counts, and what compression and local steps keep "
         f"(activations: {table.size(workload.activation_bytes)} for {workload.batch} samples); not "
         "that of TensorFlow itself.",
+        "The loss of local steps was measured: of a small character model after 320 updates, by "
+        "that of synchronous training (docs/local_steps.md); LocalSGD(8) has that of 32 updates. "
+        f"Those with more than {trained.MOST_LOSS} are not recommended.",
+        "Of the policies of parameter_server only Synchronous() is compared with none: what others "
+        "bring depends on how much workers differ (docs/asynchronous.md).",
     ]
     if machines.shares_cores and machines.per_host > 1:
         notes.append(

@@ -75,9 +75,10 @@ def carriage(
         rounds //= 2
     costs, slowdown = machines.costs, machines.slowdown_of(ranks)
     are_halves = message.compressor == "fp16" and not message.is_rows
-    # More ranks than two sum parts in float32, as with `sharding`: see `engines/halves.py`.
-    halves = costs.halves if are_halves and ranks == 2 else 0.0
-    cores = slowdown * sent * (costs.per_byte(strategy) + halves)
+    # Two ranks add up two vectors of halves. More ranks add up parts in float32: each converts as
+    # many halves as one vector has (`engines/halves.py`).
+    converted = (2 if ranks == 2 else 1) * message.payload if are_halves else 0.0
+    cores = slowdown * (sent * costs.per_byte(strategy) + converted * costs.halves)
     # What the cores do for a piece of a message, and its way over the link, follow each other.
     longer = _longer(strategy, ranks, machines.hosts(ranks)) if are_halves else 1.0
     busy = longer * sent * link.beta + cores + inner

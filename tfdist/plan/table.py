@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from tfdist.plan import trained
+from tfdist.plan.candidate import Candidate
 from tfdist.plan.prediction import Prediction
 
 
@@ -45,6 +48,8 @@ def as_data(predictions: Sequence[Prediction], epoch: Epoch) -> list[dict[str, A
             "reducers": p.candidate.reducers,
             "code": p.candidate.code if p.workers > 1 else None,
             "exact": p.candidate.is_exact,
+            "measured_loss": trained.loss(p.candidate),
+            "accumulation_steps": p.accumulated,
             "step_seconds": p.step,
             "samples_per_second": p.samples_per_second,
             "efficiency": p.efficiency,
@@ -76,8 +81,8 @@ def _cells(prediction: Prediction, epoch: Epoch) -> tuple[str, ...]:
     options = ", ".join(f"{name}={value}" for name, value in p.candidate.settings.items())
     cells = [
         str(p.workers),
-        options.replace("tfdist.", ""),
-        "yes" if p.candidate.is_exact else "no",
+        re.sub(r"tfdist\.([a-z]+\.)?", "", options),
+        _exactness(p.candidate),
         duration(p.step),
         f"{float(f'{p.samples_per_second:.3g}'):,.0f}",
         f"{100 * p.efficiency:.0f} %",
@@ -88,6 +93,14 @@ def _cells(prediction: Prediction, epoch: Epoch) -> tuple[str, ...]:
     cells += [] if seconds is None else [duration(seconds)]
     cells += [] if cost is None else [money(cost)]
     return tuple(cells)
+
+
+def _exactness(candidate: Candidate) -> str:
+    """Whether the result is that of one device; else, where it was measured, what the loss was."""
+    if candidate.is_exact:
+        return "yes"
+    loss = trained.loss(candidate)
+    return "no" if loss is None else f"no, loss × {loss:.3f}"
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:

@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from tfdist.memory.inputs import inputs_of
 from tfdist.memory.sizes import nbytes
-from tfdist.memory.tracing import maker_of_copies, takes_training
+from tfdist.memory.tracing import slots_of, takes_training
 from tfdist.memory.tracing import trace as trace_passes
 from tfdist.plan.workload import TracedVariable, Workload
+from tfdist.step.fixed_rows import may_be_fixed
 from tfdist.step.rows import are_summed
 from tfdist.step.sharding.elementwise import needs_whole_variables
 from tfdist.step.sharding.weights import may_be_divided
@@ -92,8 +93,8 @@ def trace(
         loss, gradients = loss_and_gradients(model, given)
         moments["forward"] = _place(graph, loss)
         found.extend(
-            None if gradient is None else (gradient, _place(graph, _tensor(gradient)))
-            for gradient in gradients
+            None if g is None else (g, _place(graph, _tensor(g)), may_be_fixed(g))
+            for g in gradients
         )
         return loss
 
@@ -105,7 +106,7 @@ def trace(
     for variable, gradient in zip(model.trainable_variables, found):
         if gradient is None:
             continue
-        value, place = gradient
+        value, place, is_fixed = gradient
         ready = (before[place + 1] - forward) / max(1, whole - forward)
         shape = tuple(variable.shape)
         rows = _rows(value) if isinstance(value, tf.IndexedSlices) else None
@@ -121,6 +122,7 @@ def trace(
                 rows,
                 may_be_divided(variable),
                 variable.regularizer is not None,
+                is_fixed,
             )
         )
     if not variables:
@@ -202,11 +204,10 @@ def _rows(gradient: tf.IndexedSlices) -> int:
 
 
 def _slot_bytes(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> int:
-    """What the optimizer keeps besides the counter and the learning rate, in bytes.
+    """What the optimizer keeps, in bytes, without Keras' own accumulated gradients.
 
-    The sizes are those of a copy, so that nothing of the model's own is changed.
+    A strategy accumulates in its place; see `assumptions.accumulation_steps`.
     """
-    copy = maker_of_copies(optimizer)()
-    with tf.Graph().as_default():
-        copy.build([keras.Variable(tf.zeros(v.shape, v.dtype)) for v in model.trainable_variables])
-    return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))
+    trained = model.trainable_variables
+    accumulated = sum(map(nbytes, trained)) if optimizer.gradient_accumulation_steps else 0
+    return slots_of(optimizer, trained) - accumulated

@@ -23,6 +23,8 @@ class TracedVariable:
         itemsize: bytes of an element.
         ready: the part of the backward pass after which the gradient is there, 0 to 1.
         rows: the number of rows of a sparse gradient; None for a dense one.
+        rows_are_fixed: whether a batch looks up as many rows whatever its size is, as of a table of
+            positions.
         is_divided: whether replicas may keep parts of it.
         is_regularized: whether its values are part of the loss.
     """
@@ -35,6 +37,7 @@ class TracedVariable:
     rows: int | None = None
     is_divided: bool = False
     is_regularized: bool = False
+    rows_are_fixed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -45,6 +48,12 @@ class TracedVariable:
     def gradient_bytes(self) -> int:
         """The bytes of the gradient; of a sparse one, of its rows."""
         return self.nbytes if self.rows is None else self.rows * self._row_bytes
+
+    def of_samples(self, samples: float, batch: int) -> TracedVariable:
+        """The same with the rows that so many samples look up, of those of a batch."""
+        if self.rows is None or self.rows_are_fixed:
+            return self
+        return dataclasses.replace(self, rows=math.ceil(self.rows * samples / batch))
 
     @property
     def _row_bytes(self) -> int:
@@ -94,8 +103,38 @@ class Workload:
         """The most bytes beside the gradients that the passes have at a time."""
         return max((others for others, _ in self.moments), default=0)
 
+    def of_samples(self, samples: float) -> Workload:
+        """The same with another number of samples: activations and rows grow with them.
+
+        Args:
+            samples: of a rank in a step, more than 0.
+        """
+        part = samples / self.batch
+        if part == 1:
+            return self
+        variables = tuple(v.of_samples(samples, self.batch) for v in self.variables)
+        dense = sum(v.gradient_bytes for v in variables if v.rows is None)
+        rows, fewer = (
+            sum(v.gradient_bytes for v in some if v.rows is not None)
+            for some in (self.variables, variables)
+        )
+        # Tables are the first layers, as a rule: their gradients come when all others are there.
+        shrinking = 1 - fewer / max(1, rows)
+        moments = tuple(
+            (round(part * others), own - round(shrinking * max(0, own - dense)))
+            for others, own in self.moments
+        )
+        return dataclasses.replace(
+            self, batch=math.ceil(samples), variables=variables, moments=moments
+        )
+
+    def at_once(self) -> Workload:
+        """The same where no gradient is there before all are."""
+        later = (dataclasses.replace(variable, ready=1.0) for variable in self.variables)
+        return dataclasses.replace(self, variables=tuple(later))
+
     def without_rows(self) -> Workload:
-        """The same with dense gradients only: what travels where weights do, not gradients."""
+        """The same with dense gradients only: of weights that travel, or of accumulated ones."""
         if all(variable.rows is None for variable in self.variables):
             return self
         dense = (dataclasses.replace(variable, rows=None) for variable in self.variables)

@@ -10,14 +10,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.checksum import checksum
 from tfdist.engines.processes import Processes
+from tfdist.processes import reads
 from tfdist.processes.contracts import Coordinated, WithReplicas
 from tfdist.processes.own_parts import OwnParts, check_changes
-from tfdist.step.accumulation import GradientAccumulator
-from tfdist.step.model_optimizers import learning_rates, optimizers_of
+from tfdist.processes.shared_variables import (
+    broadcast_variables,
+    checksum_of,
+    replica_states,
+    share_read,
+)
 from tfdist.step.replica_state import ReplicaState
-from tfdist.step.sharding.saved_weights import weights_in_parts
 
 
 class Agreement:
@@ -67,12 +70,19 @@ class Agreement:
             self._before = self._checksums()
             self._own_parts.note()
 
-    def end(self) -> None:
+    def end(self, restores: bool = False) -> None:
         """Makes weights, learning rate, next epoch and the decision to stop equal everywhere.
 
+        Args:
+            restores: whether a callback may have gone back to a backup that rank 0 has read.
+
         Raises:
-            RuntimeError: when the processes' weights differ though no callback changed any.
+            RuntimeError: when the processes' weights differ though no callback changed any; when
+                the rank is lost that has read weights for the others.
         """
+        reader = self._processes.source(0)
+        restores = restores or (self._owns and reads.is_noted(self._model))
+        read = reads.taken(but=self._model) if self._owns else []
         after = self._checksums() if self._acts else self._before
         changed = [int(a != b) for a, b in zip(after, self._before)]
         common = _combined(c for c, v in zip(after, self._variables()) if _is_common(v))
@@ -84,9 +94,11 @@ class Agreement:
             int(self._has_news()),
             int(self._acts and self._own_parts.have_changed()),
             self._checksum_of_wholes(),
+            len(read),
         ]
         rows = self._processes.all_gather(row)
-        stops, epochs, changes, states, news, parts, wholes = rows.T.tolist()
+        stops, epochs, changes, states, news, parts, wholes, reading = rows.T.tolist()
+        _check_reader(restores and self._processes.source(0) != reader)
         check_changes(parts)
         if not any(news):
             check_equal(wholes)
@@ -96,6 +108,10 @@ class Agreement:
         self._before = after
         if any(changes):
             self._adopt(changed, after)
+            _check_reader(restores and self._processes.source(0) != reader)
+        if len(set(reading)) == 1:  # else rank 0 alone has read them, for its own use
+            for model in read:
+                share_read(model, self._strategy)
         if any(news):
             self._share_read(news)
             if _set_to(self._model.variables):
@@ -163,10 +179,18 @@ class Agreements:
         for agreement in self._agreements:
             agreement.begin(acts, trained)
 
-    def end(self) -> None:
+    def end(self, restores: bool = False) -> None:
         """See `Agreement.end`."""
         for agreement in self._agreements:
-            agreement.end()
+            agreement.end(restores)
+
+
+def _check_reader(is_lost: bool) -> None:
+    if is_lost:
+        raise RuntimeError(
+            "Rank 0 was lost while it read weights for the others in a callback, such as a "
+            "BackupAndRestore. Start the job again. Received: another first rank than before"
+        )
 
 
 def check_equal(states: Sequence[int]) -> None:
@@ -191,89 +215,6 @@ def combined_checksum(strategy: WithReplicas, variables: Sequence[keras.Variable
 def _set_to(variables: Sequence[keras.Variable]) -> list[int]:
     """Checksums of what weights in parts were set to from outside of steps."""
     return [variable.set_to for variable in variables if compat.is_sharded(variable)]
-
-
-def checksum_of(strategy: WithReplicas, variable: tf.Variable) -> int:
-    """A checksum of the value of `variable` on this process' first replica."""
-    return checksum(strategy.experimental_local_results(variable)[0])
-
-
-def broadcast_variables(
-    strategy: Coordinated,
-    variables: list[tf.Variable],
-    root: int,
-    processes: Processes | None = None,
-) -> None:
-    """Sets `variables` on all replicas to their values in process `root`; called by all.
-
-    Args:
-        strategy: the strategy of the variables.
-        variables: the variables.
-        root: a rank of the processes.
-        processes: the processes; None for those of the strategy's replicas.
-    """
-    processes = processes or strategy.processes
-    root = processes.source(root)
-    for variable in variables:
-        (value,) = processes.broadcast([_local(strategy, variable)], root)
-        for part in strategy.experimental_local_results(variable):
-            part.assign(value)
-
-
-def share_variables(model: keras.Model, strategy: Coordinated, root: int) -> None:
-    """Gives all processes the variables of process `root`; called by all.
-
-    Only variables that differ travel. Variables with a different value on each replica never do.
-    """
-    common = [
-        variable
-        for variable in all_variables(model)
-        if variable.synchronization != tf.VariableSynchronization.ON_READ
-    ]
-    checksums = strategy.processes.all_gather([checksum_of(strategy, v) for v in common])
-    differ = (checksums != checksums[0]).any(axis=0)
-    different = [variable for variable, differs in zip(common, differ) if differs]
-    broadcast_variables(strategy, different, root)
-
-
-def _local(strategy: Coordinated, variable: tf.Variable) -> np.ndarray:
-    return np.asarray(strategy.experimental_local_results(variable)[0].numpy())
-
-
-def all_variables(model: keras.Model) -> list[tf.Variable]:
-    """The variables of `model` and of its optimizers, without what each replica has for itself."""
-    found: dict[int, tf.Variable] = {}
-    for owner in [model, *optimizers_of(model).values()]:
-        for variable in owner.variables:
-            if compat.is_sharded(variable):
-                continue
-            found.setdefault(id(variable.value), variable.value)
-    for state in replica_states(model):
-        for owned in state.owned:
-            found.pop(id(owned), None)
-        found.update({id(counter): counter for counter in state.counters})
-    return [v for v in found.values() if v.dtype != tf.string]
-
-
-def rates(model: keras.Model) -> list[tf.Variable]:
-    """The learning rates of the optimizers of `model` that can be set."""
-    owners = optimizers_of(model).values()
-    return [rate.value for optimizer in owners for rate in learning_rates(optimizer)]
-
-
-def replica_states(model: keras.Model) -> list[ReplicaState]:
-    """The state that each replica owns: of accumulation, compressors, local steps, sharding."""
-    found = [
-        getattr(optimizer, name, None)
-        for optimizer in optimizers_of(model).values()
-        for name in ("accumulator", "compression_state", "local_state", "parts_of_state")
-    ]
-    return [state for state in (*found, weights_in_parts(model)) if state is not None]
-
-
-def accumulators(model: keras.Model) -> list[GradientAccumulator]:
-    """The gradients that each replica accumulates."""
-    return [state for state in replica_states(model) if isinstance(state, GradientAccumulator)]
 
 
 def _is_common(variable: keras.Variable) -> bool:

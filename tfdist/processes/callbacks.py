@@ -7,10 +7,10 @@ import numpy as np
 
 from tfdist import compat
 from tfdist.processes import meeting
-from tfdist.processes.agreement import replica_states
 from tfdist.processes.callback_kinds import acts_in_test_batches
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.shared import Shared
+from tfdist.processes.shared_variables import replica_states
 from tfdist.step.logs import has_own
 
 
@@ -177,13 +177,13 @@ class Last(keras.callbacks.Callback):
         super().__init__()
         self._shared = shared
 
-    def _end(self) -> None:
+    def _end(self, restores: bool = False) -> None:
         self._meet()
         self._shared.strategy.callbacks_run = False
         self._shared.strategy.on_demand.end()
         for state in replica_states(self.model):
             state.release()
-        self._shared.whole.end()
+        self._shared.whole.end(restores)
 
     def _meet(self) -> None:
         """Raises ValueError if a callback of another process still reads a weight in parts.
@@ -195,7 +195,8 @@ class Last(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Adopts what one process restored."""
-        self._end()
+        callbacks = self._shared.callbacks
+        self._end(any(isinstance(c, keras.callbacks.BackupAndRestore) for c in callbacks))
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Adopts what one process changed."""

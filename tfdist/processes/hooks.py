@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,25 +12,24 @@ import numpy as np
 
 from tfdist import compat
 from tfdist.elastic.processes import LostSourceError
-from tfdist.processes import digest, meeting, runs, single_batches
-from tfdist.processes.agreement import (
-    all_variables,
-    broadcast_variables,
-    check_equal,
-    combined_checksum,
-    replica_states,
-    share_variables,
-)
+from tfdist.processes import digest, meeting, reads, runs, single_batches
+from tfdist.processes.agreement import check_equal, combined_checksum
 from tfdist.processes.callback_kinds import refuse_swaps
 from tfdist.processes.callbacks import coordinate
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import protect
 from tfdist.processes.saving import write_together
+from tfdist.processes.shared_variables import (
+    all_variables,
+    broadcast_variables,
+    replica_states,
+    share_read,
+    share_variables,
+)
 from tfdist.processes.whole_files import whole_file
 from tfdist.step.sharding import saved_weights
 
 _TRAINING = ("fit", "train_on_batch")
-_read_alone: weakref.WeakSet = weakref.WeakSet()  # models that a callback of this process has read
 _H5 = (".h5", ".hdf5")
 _NO_H5 = (
     "With `sharding` a whole model in .h5 would have one replica's parts of the optimizer's state. "
@@ -159,7 +157,8 @@ def _take_out(callbacks: list, like: list[keras.callbacks.Callback]) -> None:
 
 def _check_for_h5(optimizer: keras.optimizers.Optimizer) -> None:
     """Raises ValueError for an optimizer of whose variables each replica has parts only."""
-    if getattr(optimizer, "parts_of_state", None) is not None:
+    parts = getattr(optimizer, "parts_of_state", None)
+    if parts is not None and parts.has_rows():
         raise ValueError(f"{_NO_H5} Received: {optimizer.name} in such a file")
 
 
@@ -198,8 +197,8 @@ def _load(strategy: Coordinated, model: keras.Model, read: Callable[[], None]) -
         RuntimeError: in the other processes, when the chief could not read.
     """
     if strategy.callbacks_run:
+        reads.note(model)
         if strategy.processes.is_chief:
-            _read_alone.add(model)
             with saved_weights.reading(model):
                 read()
         return
@@ -217,17 +216,17 @@ def _share_loaded(strategy: Coordinated, model: keras.Model, name: str) -> None:
         name: of the method that runs it.
     """
     states = replica_states(model)
-    is_new = model in _read_alone or any(state.is_new for state in states)
+    is_new = reads.is_noted(model) or any(state.is_new for state in states)
     doing = f"begins `{name}` in a callback"
     if not any(meeting.meet(strategy.processes, doing, {}, number=int(is_new))):
         return
-    _read_alone.discard(model)
+    reads.forget(model)
+    if name in _TRAINING:
+        share_read(model, strategy)
+        return
     share_variables(model, strategy, root=0)
     weights = saved_weights.weights_in_parts(model)
-    if name in _TRAINING:
-        for state in states:
-            state.share()
-    elif weights is not None:
+    if weights is not None:
         weights.share_weights()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import keras
+import tensorflow as tf
 
 from tfdist.local.choices import LocalSteps
 
@@ -18,6 +19,8 @@ def refuse_orbax(
     """Checks the callbacks of a run before it begins.
 
     `OrbaxCheckpoint` reads the variables itself, and writes with Orbax. Nothing calls tfdist there.
+    With `local` its files lack the optimizer states of all replicas but the first: that is warned
+    of.
 
     Args:
         callbacks: the callbacks.
@@ -51,4 +54,11 @@ def refuse_orbax(
                 "`save_freq='epoch'`, or take keras.callbacks.ModelCheckpoint or BackupAndRestore, "
                 "which end the round first. "
                 f"Received: OrbaxCheckpoint with save_freq={callback.save_freq}, local={local}"
+            )
+        if local is not None:
+            tf.get_logger().warning(
+                "tfdist: with `local` each replica has an optimizer state of its own, and "
+                "OrbaxCheckpoint saves that of the first replica only. All replicas would go on "
+                "with it, so a resumed training differs from one without an interruption. "
+                "keras.callbacks.ModelCheckpoint and BackupAndRestore save all."
             )

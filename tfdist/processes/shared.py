@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from tfdist.processes import runs
-from tfdist.processes.agreement import Agreements, all_variables, rates, replica_states
+from tfdist.processes.agreement import Agreements
 from tfdist.processes.callback_kinds import (
     PASSIVE,
     SAVING,
@@ -19,6 +19,7 @@ from tfdist.processes.callback_kinds import (
 )
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.files import CallbackFiles
+from tfdist.processes.shared_variables import all_variables, rates, replica_states
 from tfdist.processes.succession import LastSaved, Succession
 
 # The processes agree on what callbacks did after each of these methods.

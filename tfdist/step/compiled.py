@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,8 @@ from tfdist.step.fixed_rows import may_be_fixed
 from tfdist.step.logs import is_number
 from tfdist.step.rows import are_summed
 from tfdist.structures import Structure
+
+_warned_of: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 def compiled(fn: Callable, model: keras.Model, name: str) -> Callable:
@@ -46,6 +49,7 @@ def compiled(fn: Callable, model: keras.Model, name: str) -> Callable:
             return fn(*args, **kwargs)
         synchronized = (getattr(x, "synchronized", False) for x in compat.flatten_layers(model))
         if name == "train_step" and any(synchronized):
+            _warn(model, name, "it has synchronized layers")
             return _between_exchanges(fn, args, kwargs)
         notes = vars(running.notes)
         before = {key: copy.copy(value) for key, value in notes.items()}
@@ -55,10 +59,25 @@ def compiled(fn: Callable, model: keras.Model, name: str) -> Callable:
             refused = isinstance(error, ExchangeRefusedError)
             if not refused and not compat.is_refused_meeting(error):
                 raise
+            _warn(model, name, str(error) if refused else "the replicas meet in it")
         notes.update(before)
         return _between_exchanges(fn, args, kwargs)
 
     return step
+
+
+def _warn(model: keras.Model, name: str, reason: str) -> None:
+    """Says, once, that what XLA cannot compile of a step of `model` raises no error."""
+    if model not in _warned_of:
+        _warned_of.add(model)
+        tf.get_logger().warning(
+            "tfdist: XLA compiles `%s` of the model %s in parts, as the step needs the other "
+            "replicas before it has all gradients (%s). What XLA cannot compile of it runs without "
+            "XLA, and raises no error.",
+            name,
+            model.name,
+            reason,
+        )
 
 
 @dataclasses.dataclass

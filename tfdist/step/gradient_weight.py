@@ -151,16 +151,6 @@ def weighted(
     ], None
 
 
-def refuse_sums(variables: list[Variable]) -> None:
-    """Raises ValueError if the gradients by some of `variables` are summed over the replicas."""
-    if any(map(compat.is_sharded, variables)):
-        raise ValueError(
-            'With `sharding="parameters"` the backward pass sums gradients, so nobody sees those '
-            "of one replica: leave out `tfdist.callbacks.TerminateOnNaN`, or take another "
-            "`sharding`. Received: a monitor of each replica's gradients"
-        )
-
-
 _MIXED = (
     'With `sharding="parameters"` gradients are summed in the backward pass, so it must be known '
     "there whether `scale_loss` of an optimizer was called for the loss. In a `train_step` of your "

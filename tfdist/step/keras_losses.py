@@ -12,7 +12,6 @@ from tfdist.engines.current import current
 from tfdist.step import clock, loss_sums, loss_tags, own_loops, replica, weighting
 from tfdist.step.sizes import selects_samples
 from tfdist.structures import Structure
-from tfdist.validation import check_normalizer
 
 
 def scaled(scale: Callable, loss: Structure) -> Any:
@@ -53,9 +52,11 @@ def reduced(
     normalizer = None if weights is None else tf.reduce_sum(tf.cast(weights, tf.float32))
     if normalizer is None and reduction != "sum" and _are_chosen(step, values):
         normalizer = tf.cast(tf.size(values), tf.float32)
+        if step.share.nonempty is not None:
+            normalizer *= step.share.nonempty
     normalizers = None
     if normalizer is not None:
-        check_normalizer(reduction, mask is not None, step)
+        _check_normalizer(reduction, mask is not None, step)
         own = tf.stop_gradient(normalizer)
         (total,) = clock.waiting(step, lambda: current().all_reduce([own]))
         normalizers = own, total
@@ -63,6 +64,17 @@ def reduced(
     if reduction == "sum":
         loss_tags.mark_sum(loss)
     return loss_tags.tag(loss, loss_tags.LOSS)
+
+
+def _check_normalizer(reduction: str, masked: bool, step: replica.ReplicaStep) -> None:
+    """Raises ValueError for a loss that needs sums over the replicas, if they cannot exchange."""
+    if step.replicas > 1 and not step.exchanges:
+        raise ValueError(
+            "The workers of a parameter server cannot sum what this loss is divided by, the "
+            "unmasked values or the sample weights of all parts of the batch. Use the reduction "
+            "'sum', another policy than Synchronous, or another strategy. Received: a loss with "
+            f"reduction={reduction!r}{' and a mask' if masked else ''} on {step.replicas} workers"
+        )
 
 
 def _are_chosen(step: replica.ReplicaStep, values: Structure) -> bool:

@@ -11,6 +11,7 @@ import keras
 from tfdist import compat
 from tfdist.options import Options
 from tfdist.step import end_of_data, moving_statistics, replica
+from tfdist.validation import check_metrics
 
 
 def complete(
@@ -24,7 +25,12 @@ def complete(
     After a training step, the statistics that layers took from their local batch are averaged; if
     replicas train apart, `step/local_end.py` averages them where the replicas meet. The logs of
     training and evaluation go through `finish_logs`.
+
+    Raises:
+        ValueError: for metrics that were made outside of the scope.
     """
+    if name != "predict_step":
+        check_metrics(model.metrics, model.distribute_strategy, compat.stored)
 
     def step(*args: Any, **kwargs: Any) -> Any:
         logs = fn(*args, **kwargs)

@@ -17,7 +17,7 @@ from tfdist.local.choices import LocalSteps
 from tfdist.step.accumulation import GradientAccumulator, warn_of_dropping
 from tfdist.step.averaging import Averaging
 from tfdist.step.local_beside import Beside
-from tfdist.step.local_context import after, check_copies
+from tfdist.step.local_context import after, check_copies, check_slots
 from tfdist.step.local_means import equalize
 from tfdist.step.local_meetings import turns_of
 from tfdist.step.local_pace import Pace
@@ -62,6 +62,7 @@ class LocalRounds(TracedSteps):
         pace: Pace | None,
     ):
         check_copies(variables)
+        check_slots(update.optimizer, local)
         super().__init__(variables)
         self._strategy = tf.distribute.get_strategy()
         self._optimizer = optimizer

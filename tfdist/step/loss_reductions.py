@@ -25,6 +25,7 @@ from tfdist.step.sizes import (
     is_size,
     reduces_samples,
     selects_samples,
+    without_bound,
 )
 
 SELECTION = "a mean over chosen values"
@@ -51,7 +52,7 @@ def kind_of(step: ReplicaStep, term: Term) -> str:
     if operation.type == "Mean" and selects_samples(operation.inputs[0]):
         return SELECTION
     if term.kind == UNKNOWN and operation.type in _QUOTIENTS:
-        return _kind_of_quotient(*operation.inputs)
+        return _kind_of_quotient(step, *operation.inputs)
     if term.kind == UNKNOWN and is_size(term.tensor):
         return CONSTANT if is_fixed(term.tensor) else SUM
     if operation.type in ("Sum", "Mean") and _decisive(step, operation).type == "Mean":
@@ -61,18 +62,21 @@ def kind_of(step: ReplicaStep, term: Term) -> str:
     return UNKNOWN if term.kind == SUM else term.kind
 
 
-def _kind_of_quotient(numerator: tf.Tensor, denominator: tf.Tensor) -> str:
+def _kind_of_quotient(step: ReplicaStep, numerator: tf.Tensor, denominator: tf.Tensor) -> str:
+    denominator, _ = without_bound(denominator)
     if not is_size(denominator) or counts_chosen(denominator):
         return RATIO
-    sums = {term.kind == LOSS and is_sum(term.tensor) for term in terms_of(numerator)}
-    if sums == {True}:
-        return BY_SAMPLES
-    return UNKNOWN if True in sums else MEAN
+    terms = terms_of(numerator)
+    sums = {term.kind == LOSS and is_sum(term.tensor) for term in terms}
+    if True in sums:
+        return BY_SAMPLES if sums == {True} else UNKNOWN
+    # A sum over the samples, divided by their number, is a mean; nothing else is.
+    return MEAN if {kind_of(step, term) for term in terms} <= {SUM, UNKNOWN} else RATIO
 
 
 def divides_by_samples(step: ReplicaStep, term: Term) -> bool:
     """Whether a number by which a term is divided may be that of the replica's samples."""
-    return bool(step.samples) and term.has_factor(1.0 / (step.samples or 1))
+    return step.samples is not None and float(step.samples) in term.divisors
 
 
 def _adds_samples(step: ReplicaStep, term: Term) -> bool:

@@ -25,6 +25,7 @@ from tfdist.step.loss_reductions import (
 )
 from tfdist.step.loss_terms import SUM, UNKNOWN, Term, depends_on, terms_of
 from tfdist.step.replica import ReplicaStep
+from tfdist.step.sizes import without_bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +134,7 @@ def _exact(
 def _quotient(step: ReplicaStep, term: Term, sources: Collection[int]) -> list[_Piece] | None:
     """The numerator's terms over the denominator of all replicas; None if they are not known."""
     numerator, denominator = parts_of_quotient(term)
+    denominator, bound = without_bound(denominator)
     if sources and depends_on(denominator, sources):
         return None
     below = _known(step, denominator, ())
@@ -141,6 +143,8 @@ def _quotient(step: ReplicaStep, term: Term, sources: Collection[int]) -> list[_
         return None
     of_replica = tf.add_n([_added(piece, tf.float32) for piece in below])
     divisor = _over_replicas(step, tf.math.multiply_no_nan(of_replica, step.share.fraction))
+    if bound is not None:
+        divisor = tf.maximum(divisor, bound)
     outer = tf.math.divide_no_nan(tf.cast(term.coefficient(), tf.float32), divisor)
     return [
         dataclasses.replace(

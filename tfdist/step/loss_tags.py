@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.step import replica
 from tfdist.structures import Gradient, Structure
 
@@ -21,6 +23,7 @@ UNWEIGHTED = "a gradient without the share"
 
 _ATTRIBUTE = "_tfdist_tag"
 _IS_SUM = "_tfdist_is_sum"
+_ARE_VALUES = "_tfdist_are_values"
 
 
 def tag(value: Structure, kind: str) -> Any:
@@ -44,6 +47,20 @@ def mark_sum(value: Structure) -> Any:
 def is_sum(value: Structure) -> bool:
     """Whether a Keras loss is a sum over the samples, by its reduction."""
     return hasattr(value, _IS_SUM)
+
+
+def mark_values(data: Structure) -> None:
+    """Notes the values of ragged and sparse tensors: there are not as many as samples."""
+    for leaf in tf.nest.flatten(data):
+        if isinstance(leaf, tf.RaggedTensor):
+            setattr(leaf.flat_values, _ARE_VALUES, True)
+        elif isinstance(leaf, tf.SparseTensor):
+            setattr(leaf.values, _ARE_VALUES, True)
+
+
+def are_values(tensor: tf.Tensor) -> bool:
+    """Whether a tensor has the values of a ragged or sparse one that a step was given."""
+    return hasattr(tensor, _ARE_VALUES)
 
 
 def mark_unweighted(gradient: Gradient) -> Any:

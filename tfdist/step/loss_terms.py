@@ -47,6 +47,7 @@ class Term:
         kind: a tag of `loss_tags`, or MEAN, SUM, CONSTANT or UNKNOWN.
         tensor: a scalar.
         factors: numbers, and pairs of a scalar tensor and its power, 1 or -1.
+        divisors: the numbers by which the tensor is divided; their reciprocals are factors.
         sign: 1.0 or -1.0; in a mean over n scalars, 1/n of that.
         has_gradient: False behind a `tf.stop_gradient`.
     """
@@ -54,6 +55,7 @@ class Term:
     kind: str
     tensor: tf.Tensor
     factors: tuple[float | tuple[tf.Tensor, int], ...] = ()
+    divisors: tuple[float, ...] = ()
     sign: float = 1.0
     has_gradient: bool = True
 
@@ -117,7 +119,11 @@ def _taken_apart(term: Term, sources: Collection[int]) -> list[Term] | None:
     value, factor = product
     if isinstance(factor, tuple) and depends_on(factor[0], sources):
         return None
-    return [dataclasses.replace(term, tensor=value, factors=(*term.factors, factor))]
+    divisors = term.divisors
+    if isinstance(factor, float) and _PRODUCTS[operation.type] == -1:
+        divisors = (*divisors, 1 / factor)
+    factors = (*term.factors, factor)
+    return [dataclasses.replace(term, tensor=value, factors=factors, divisors=divisors)]
 
 
 def _kind_of(term: Term) -> str:
@@ -154,7 +160,7 @@ def _product(operation: tf.Operation) -> tuple | None:
         number = _number_in(factor)
         if number:
             return value, number**power
-    if is_fixed(second):
+    if is_fixed(second, divides=power == -1):
         return first, (second, power)
     if power == 1 and is_fixed(first):
         return second, (first, power)
@@ -175,12 +181,19 @@ def _number_in(tensor: tf.Tensor) -> float | None:
     return None if number is None else float(number)
 
 
-def is_fixed(factor: tf.Tensor) -> bool:
-    """Whether a factor is the same on all replicas, or stands for a number to the user."""
-    while factor.op.type in (*_SAME, "Prod"):
+def is_fixed(factor: tf.Tensor, divides: bool = False) -> bool:
+    """Whether a factor is the same on all replicas, or stands for a number to the user.
+
+    Args:
+        factor: a scalar.
+        divides: whether it is a divisor. Then it stands for no number behind a `tf.stop_gradient`:
+            it may be a sum over the samples, such as that of a mask.
+    """
+    passed = (*_SAME, "Prod", "StopGradient") if divides else (*_SAME, "Prod")
+    while factor.op.type in passed:
         factor = factor.op.inputs[0]
     if factor.op.type in ("Maximum", "Minimum", "Mul"):
-        return all(map(is_fixed, factor.op.inputs))
+        return all(is_fixed(value, divides) for value in factor.op.inputs)
     return factor.op.type == "StopGradient" or is_length(factor) or is_constant(factor)
 
 

@@ -50,6 +50,7 @@ class Notes:
             the share already.
         sources: ids of what a tape is asked about; None while it is asked nothing.
         eager_sums: gradients by weights in parts that tapes have given in an eager step.
+        finite: whether this replica's own gradients by watched weights in parts are finite, by id.
     """
 
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -72,6 +73,7 @@ class Notes:
     summed: dict[int, bool] = dataclasses.field(default_factory=dict)
     sources: frozenset[int] | None = None
     eager_sums: list[Any] = dataclasses.field(default_factory=list)
+    finite: dict[int, list[tf.Tensor]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,23 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfdist.step.loss_tags import are_values
+
 # They hand on a number, or take it from a shape.
-_NUMBERS = ("Cast", "Identity", "Neg", "StridedSlice", "Prod", "Maximum")
+_NUMBERS = ("Cast", "Identity", "Neg", "StridedSlice", "Prod", "StopGradient")
 # Each row of their results belongs to a row of their inputs; reductions of the rows are left out.
 _BY_ROWS = {
-    *("Abs", "Add", "AddN", "AddV2", "Cast", "CheckNumerics", "ClipByValue", "DivNoNan"),
+    *(
+        "Abs",
+        "Add",
+        "AddN",
+        "AddV2",
+        "Cast",
+        "CheckNumerics",
+        "ClipByValue",
+        "ConcatV2",
+        "DivNoNan",
+    ),
     *("EnsureShape", "Exp", "ExpandDims", "Identity", "Log", "Log1p", "LogSoftmax", "Max"),
     *("Maximum", "Mean", "Minimum", "Mul", "Neg", "OneHot", "Pow", "PreventGradient", "RealDiv"),
     *("Relu", "Reshape", "Rsqrt", "SelectV2", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Square"),
@@ -21,6 +33,8 @@ _REDUCTIONS = ("Max", "Mean", "Sum")
 _GATHERS = ("Gather", "GatherV2", "GatherNd")
 # Dimensions change places in their results.
 OTHER_ORDERS = ("Transpose", "Einsum")
+# The first dimension of their results is, or may be, a new one.
+_NEW_FIRST = (*OTHER_ORDERS, "Pack", "TensorListStack")
 
 
 def is_length(tensor: tf.Tensor) -> bool:
@@ -29,17 +43,36 @@ def is_length(tensor: tf.Tensor) -> bool:
     if operation.type not in ("StridedSlice", "Unpack") or operation.inputs[0].op.type != "Shape":
         return False
     sized = operation.inputs[0].op.inputs[0]
-    if tf.is_symbolic_tensor(sized) and sized.op.type in OTHER_ORDERS:
+    if any(beneath.op.type in _NEW_FIRST for beneath in _beneath(sized)):
         return False
     if operation.type == "Unpack":
-        return tensor.value_index > 0
-    begin, rank = tf.get_static_value(operation.inputs[1]), sized.shape.rank
-    return begin is not None and (begin[0] > 0 or (rank is not None and -rank < begin[0] < 0))
+        first: int | None = tensor.value_index
+    else:
+        begin = tf.get_static_value(operation.inputs[1])
+        first = None if begin is None else int(begin[0])
+    rank = sized.shape.rank
+    if first is None or first == 0 or (first < 0 and (rank is None or first <= -rank)):
+        return False
+    # If another dimension than the first one is open, that one has the samples.
+    return rank is None or sized.shape[0] is None or sized.shape[first] is not None
 
 
 def is_size(tensor: tf.Tensor) -> bool:
     """Whether a scalar is a dimension of a tensor, or the number of its elements."""
     return _sized(tensor) is not None
+
+
+def without_bound(number: tf.Tensor) -> tuple[tf.Tensor, float | None]:
+    """What is kept above a number in `tf.maximum(n, 1)`, and the number; `number` and None else."""
+    tensor = number
+    while tensor.op.type in ("Cast", "Identity", "StopGradient"):
+        tensor = tensor.op.inputs[0]
+    if tensor.op.type == "Maximum":
+        for one, other in (tensor.op.inputs, reversed(tensor.op.inputs)):
+            bound = tf.get_static_value(other)
+            if bound is not None and bound.ndim == 0:
+                return one, float(bound)
+    return number, None
 
 
 def counts_chosen(tensor: tf.Tensor) -> bool:
@@ -57,7 +90,7 @@ def _sized(tensor: tf.Tensor) -> tf.Tensor | None:
 
 def selects_samples(values: tf.Tensor) -> bool:
     """Whether the number of rows depends on the data, as with `tf.boolean_mask`."""
-    return any(_chooses(operation) for operation in _beneath(values))
+    return any(are_values(tensor) or _chooses(tensor.op) for tensor in _beneath(values))
 
 
 def _chooses(operation: tf.Operation) -> bool:
@@ -71,16 +104,16 @@ def _chooses(operation: tf.Operation) -> bool:
     return indices.type == "Where"
 
 
-def _beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
-    """The operations that a tensor's rows come from, up to where rows are no longer the same."""
+def _beneath(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """The tensors that a tensor's rows come from, up to where rows are no longer the same."""
     todo, seen = [tensor], set()
     while todo:
         tensor = todo.pop()
-        if not tf.is_symbolic_tensor(tensor) or tensor.op in seen:
+        if not tf.is_symbolic_tensor(tensor) or id(tensor) in seen:
             continue
         operation = tensor.op
-        seen.add(operation)
-        yield operation
+        seen.add(id(tensor))
+        yield tensor
         joins_rows = operation.type in _REDUCTIONS and reduces_samples(operation)
         if operation.type in _BY_ROWS and not joins_rows:
             todo.extend(operation.inputs)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tfdist.processes.agreement import accumulators
 from tfdist.processes.on_demand import OnDemand
+from tfdist.processes.shared_variables import accumulators
 from tfdist.step.replica_state import ReplicaState
 
 

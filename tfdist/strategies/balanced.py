@@ -18,7 +18,7 @@ from tfdist.data import batches
 from tfdist.engines.current import alone
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
-from tfdist.step import end_of_data, own_loops, replica, weighting
+from tfdist.step import end_of_data, loss_tags, own_loops, replica, weighting
 from tfdist.step.clock import StepClock, when_computed
 from tfdist.step.parts import StepParts
 from tfdist.step.spans import Spans
@@ -59,6 +59,7 @@ class BalancedStrategy(KerasStrategy):
         apart = None if isinstance(known, weighting.Share) else known
         share = known if isinstance(known, weighting.Share) else known.share
         size = weighting.batch_size(args)
+        loss_tags.mark_values(args)
         return replica.ReplicaStep(
             replica_id=static_id(),
             replicas=self.num_replicas_in_sync,

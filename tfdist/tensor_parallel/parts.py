@@ -13,10 +13,16 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.arguments import check_instance, shown
+from tfdist.compat.sharded_weights import refuse_checkpoints
 from tfdist.tensor_parallel.mesh import Mesh
 from tfdist.validation import check_integer
 
 _Layer = keras.layers.Layer if TYPE_CHECKING else object
+
+_NO_CHECKPOINT = (
+    "A tf.train.Checkpoint would have one rank's parts of layers only. Save with "
+    "`mesh.save_weights(model, path)`, in all ranks. Received: a checkpoint with {}"
+)
 
 # Of each variable of a layer the axis that it is cut along, None for one that all ranks have.
 Axes = Sequence[int | None]
@@ -136,6 +142,7 @@ def keep_part(mesh: Mesh, layer: keras.layers.Layer, axes: Axes, whole: Sequence
             variable.assign(mesh.part_of(value, axis))
         if axis is not None:
             variable.mesh_of_parts, variable.axis_of_parts = mesh, axis
+            refuse_checkpoints(variable, _NO_CHECKPOINT.format(variable.path))
 
     def both() -> list[tuple[keras.Variable, int | None]]:
         return list(zip(layer.variables, axes))

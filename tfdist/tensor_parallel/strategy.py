@@ -12,7 +12,8 @@ from typing_extensions import Unpack
 from tfdist import compat
 from tfdist.arguments import check_bool
 from tfdist.options import CommonOptions, Options, takes_options
-from tfdist.processes.agreement import Agreement, rates
+from tfdist.processes.agreement import Agreement
+from tfdist.processes.shared_variables import rates
 from tfdist.strategies.engine_extended import EngineExtended
 from tfdist.strategies.multi_process import MultiProcessStrategy
 from tfdist.structures import Gradient

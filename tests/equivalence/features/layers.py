@@ -155,6 +155,15 @@ def _convolution() -> list:
     ]
 
 
+def _images() -> list:
+    return [
+        keras.layers.Reshape((4, 2, 1)),
+        keras.layers.Conv2D(4, 2, padding="same", activation="relu"),
+        keras.layers.AveragePooling2D(2),
+        keras.layers.Flatten(),
+    ]
+
+
 def _recurrent() -> list:
     return [keras.layers.Reshape((4, 2)), keras.layers.LSTM(6)]
 
@@ -206,6 +215,11 @@ FEATURES = [
         reference_fit=_fit_used,
     ),
     Feature("convolution, LayerNormalization", classifier(_ADAM, hidden=_convolution)),
+    Feature(
+        "Conv2D, pooling, last batch of 3",
+        classifier(_ADAM, hidden=_images),
+        functools.partial(default_fit, samples=67),
+    ),
     Feature("LSTM", classifier(_ADAM, hidden=_recurrent)),
     Feature(
         "activity regularizer, last batch of 1",

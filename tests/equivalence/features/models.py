@@ -23,6 +23,18 @@ class Subclassed(keras.Model):
         return self.out(self.hidden(inputs))
 
 
+class Tied(keras.layers.Layer):
+    """Multiplies by the transposed weights of another layer."""
+
+    def __init__(self, source, name):
+        super().__init__()
+        self.source, self.weight_name = source, name
+
+    def call(self, inputs):
+        weight = getattr(self.source, self.weight_name)
+        return keras.ops.matmul(inputs, keras.ops.transpose(weight))
+
+
 def _compiled(make, metrics=("accuracy",)) -> keras.Model:
     model = make()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -35,6 +47,47 @@ def _functional(last: str | None = None) -> keras.Model:
     x = keras.layers.Dense(8, activation="tanh")(inputs)
     outputs = keras.layers.Dense(3, name=last)(keras.layers.Add()([x, inputs]))
     return keras.Model(inputs, outputs)
+
+
+def _shared_layer() -> keras.Model:
+    """One layer is called three times, once on another input."""
+    inputs = keras.Input((8,))
+    dense = keras.layers.Dense(8, activation="tanh")
+    added = keras.layers.Add()([dense(dense(inputs)), dense(-inputs)])
+    return keras.Model(inputs, keras.layers.Dense(3)(added))
+
+
+def _tied() -> keras.Model:
+    """The second layer has the transposed kernel of the first one."""
+    inputs = keras.Input((8,))
+    dense = keras.layers.Dense(6, activation="tanh")
+    decoded = Tied(dense, "kernel")(dense(inputs))
+    return keras.Model(inputs, keras.layers.Dense(3)(decoded))
+
+
+def _tied_table() -> keras.Model:
+    """Words are predicted by the table that they are looked up in."""
+    words = keras.Input((5,), dtype="int32")
+    table = keras.layers.Embedding(12, 6)
+    hidden = keras.layers.Dense(6, activation="tanh")(table(words))
+    pooled = keras.layers.GlobalAveragePooling1D()(hidden)
+    return keras.Model(words, Tied(table, "embeddings")(pooled))
+
+
+def _fit_words(model: keras.Model) -> Outcome:
+    words = np.random.default_rng(5).integers(0, 12, (67, 5))
+    history = model.fit(words, words[:, 0], batch_size=16, epochs=2, shuffle=False, verbose=0)
+    return Outcome.of(model, history.history)
+
+
+def _nested() -> keras.Model:
+    """A model of models: a sequential one, and one around which something flows."""
+    x = keras.Input((8,))
+    block = keras.Model(x, keras.layers.Add()([x, keras.layers.Dense(8, activation="tanh")(x)]))
+    hidden = [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(6)]
+    inner = keras.Sequential([keras.Input((8,)), block, *hidden])
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, keras.layers.Dense(3)(inner(block(inputs))))
 
 
 class OwnStep(Subclassed):
@@ -291,6 +344,10 @@ FEATURES = [
     ),
     Feature("several inputs and outputs, loss_weights", _several_inputs_and_outputs, _fit_several),
     Feature("MultiHeadAttention", _attention, _UNEVEN),
+    Feature("shared layer", _build(_shared_layer), _UNEVEN),
+    Feature("tied weights", _build(_tied), _UNEVEN),
+    Feature("tied weights (Embedding)", _build(_tied_table), _fit_words),
+    Feature("nested models", _build(_nested), _UNEVEN),
     Feature("exclude_from_weight_decay", _excluded_from_weight_decay, _UNEVEN),
     Feature("metrics, weighted_metrics, validation_split", _many_metrics, _fit_many_metrics),
     Feature(

@@ -268,3 +268,15 @@ def running_what_a_callback_has_loaded(here):
     runs = _LoadsAndRuns(path)
     fit(model, runs, epochs=2)
     return {"losses": runs.losses, "outputs": runs.outputs}
+
+
+def another_model_that_a_callback_loads(here):
+    """The weights, after training, of a second model that a callback reads."""
+    model, other = here.model(), here.model()
+    path = here.own / "half.weights.h5"
+    other.set_weights([0.5 * ones for ones in ONES])
+    other.save_weights(path)
+    restart(other)
+    loads = LambdaCallback(on_epoch_begin=lambda epoch, logs: other.load_weights(path))
+    fit(model, loads)
+    return {"weights": other.get_weights()}

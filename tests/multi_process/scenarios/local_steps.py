@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import inspect
 
 import keras
 import tensorflow as tf
@@ -69,12 +70,24 @@ def by_hands(here, names=BY_HAND):
 
 
 def _collectives(case, model):
-    """The operations of a train step in which processes meet: in conditions, and outside."""
+    """The operations in which processes meet: in conditions of a train step, and outside.
+
+    Besides, those outside of conditions in all that `fit` has run, which also reads the data.
+    """
     strategy = model.distribute_strategy
     data = tf.data.Dataset.from_tensor_slices(case.data()).batch(case.batch)
     spec = strategy.experimental_distribute_dataset(data).element_spec
     step = tf.function(lambda *batch: strategy.run(model.train_step, args=(batch,)))
-    graph = step.get_concrete_function(*spec).graph.as_graph_def()
+    found = _collectives_of(step.get_concrete_function(*spec))
+    run = inspect.getclosurevars(model.train_function).nonlocals["multi_step_on_iterator"]
+    traces = [_collectives_of(trace)["outside"] for trace in run._list_all_concrete_functions()]
+    assert traces
+    return {**found, "in fit": sorted({op for operations in traces for op in operations})}
+
+
+def _collectives_of(function):
+    """The operations in which processes meet, by whether they are in a condition."""
+    graph = function.graph.as_graph_def()
     library = {f.signature.name: f for f in graph.library.function}
     nodes, seen = [(node, "outside") for node in graph.node], set()
     found = {"outside": set(), "inside": set()}
@@ -84,10 +97,10 @@ def _collectives(case, model):
             found[place].add(node.op)
         within = "inside" if "If" in node.op or "Case" in node.op else place
         for value in node.attr.values():
-            for function in [value.func, *value.list.func]:
-                if function.name in library and (function.name, within) not in seen:
-                    seen.add((function.name, within))
-                    nodes += [(n, within) for n in library[function.name].node_def]
+            for called in [value.func, *value.list.func]:
+                if called.name in library and (called.name, within) not in seen:
+                    seen.add((called.name, within))
+                    nodes += [(n, within) for n in library[called.name].node_def]
     return {place: sorted(operations) for place, operations in found.items()}
 
 
@@ -244,6 +257,17 @@ def compressed(here):
         model, history = by_hand.fit(case, strategy, epochs=6)
         found[name] = (bits(strategy, model.weights), history.history["loss"])
     return found
+
+
+# One round.
+DRIFTING = dataclasses.replace(CASES["sgd"], epochs=1, local=("LocalSGD", {"steps": 100}))
+
+
+def drift(here):
+    """The drift in the logs, and the number of replicas."""
+    strategy = make(here, DRIFTING)
+    _, history = by_hand.fit(DRIFTING, strategy, callbacks=strategy.callbacks())
+    return {"drift": history.history["drift"], "replicas": strategy.num_replicas_in_sync}
 
 
 def all_that_steps_set(here):

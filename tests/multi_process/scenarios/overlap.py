@@ -15,7 +15,16 @@ def sums_within_the_backward_pass(here):
 
     Also names those whose updates had begun before it, and all whose updates began.
     """
-    model = _model(here.make(bucket_bytes=150))
+    return _in_the_backward_pass(here.make(bucket_bytes=150))
+
+
+def parts_within_the_backward_pass(here):
+    """The same of the parts of sums in sharded training."""
+    return _in_the_backward_pass(here.make(bucket_bytes=150, sharding="optimizer"))
+
+
+def _in_the_backward_pass(strategy):
+    model = _model(strategy)
     arrived, updated = [], []
     for _ in range(3):
         _events.clear()
@@ -102,4 +111,6 @@ def _model(strategy):
         layers = [_FirstLayer(8, use_bias=False), keras.layers.Dense(8), keras.layers.Dense(4)]
         model = keras.Sequential([keras.Input((8,)), *layers], name="net")
         model.compile(NotingSGD(0.1), "mse")
+        # Before anything is noted: sharded training tries copies of an optimizer first.
+        model.optimizer.build(model.trainable_variables)
     return model

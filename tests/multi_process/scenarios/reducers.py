@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tfdist
 from tfdist.step.exchange import all_reduce
 from tfdist.strategies.multi_worker.reducers.exchange import PIECE_BYTES
 from tfdist.strategies.multi_worker.reducers.exchanges import exchanges_of
@@ -12,6 +13,9 @@ DTYPES = ("float32", "float64", "float16")
 # Elements: as few as are summed by reducers; several pieces, the last of which one reducer has not.
 LENGTHS = (64 * 1024, PIECE_BYTES // 2 + 4099)
 _TURNS = 3
+# Inputs and outputs of a model whose thin matrices, of PowerSGD, are long enough for reducers.
+_WIDE, _NARROW = 4200, 8
+LOW_RANK = tfdist.compression.PowerSGD(rank=4)
 
 
 def values(rank, length, dtype):
@@ -126,6 +130,28 @@ def fit(model):
     """Two epochs, whose last batch is short."""
     x = np.random.default_rng(1).normal(size=(70, 160)).astype("float32") / 8
     model.fit(x, x.sum(axis=1, keepdims=True), batch_size=16, epochs=2, shuffle=False, verbose=0)
+
+
+def low_rank(here):
+    """The weights of a model whose thin matrices reducers sum, and what error feedback keeps."""
+    told = _told(here)
+    weights, kept = trained_at_low_rank(here.make(compression=LOW_RANK))
+    return {"weights": weights, "kept": kept, "told": _told(here) - told}
+
+
+def trained_at_low_rank(strategy):
+    """The weights, and what error feedback keeps on the first replica of this process."""
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        layers = [keras.layers.Dense(_NARROW, "tanh"), keras.layers.Dense(_WIDE)]
+        model = keras.Sequential([keras.Input((_WIDE,)), *layers])
+        model.compile(keras.optimizers.SGD(20.0, momentum=0.5), "mse", steps_per_execution=2)
+    x = np.random.default_rng(1).normal(size=(70, _WIDE)).astype("float32")
+    model.fit(x, x, batch_size=16, epochs=2, shuffle=False, verbose=0)
+    compressed, variables = model.optimizer.compressed, model.trainable_variables
+    kept = [] if compressed is None else compressed.residuals(range(len(variables)))
+    local = strategy.experimental_local_results
+    return model.get_weights(), [local(variable)[0].numpy() for variable in kept]
 
 
 def _told(here):

@@ -148,6 +148,30 @@ def reference_of_owned(name):
     return _weights(model)
 
 
+def not_a_number(here):
+    """How training ends where a target of the last replica's part of the second batch is infinite.
+
+    By sharding and by callback.
+    """
+    y = _Y.copy()
+    y[15] = np.inf
+    data = tf.data.Dataset.from_tensor_slices(((_WORDS, _X), y)).batch(8)
+    found = {"replicas": here.size * here.devices}
+    for sharding in KINDS:
+        strategy, of_kind = here.make(sharding=sharding), {}
+        for stop in (tfdist.callbacks.TerminateOnNaN(), keras.callbacks.TerminateOnNaN()):
+            model = _model(strategy)
+            epochs = model.fit(data, epochs=3, verbose=0, callbacks=[stop]).epoch
+            of_kind[type(stop).__module__.split(".")[0]] = {
+                "epochs": len(epochs),
+                "iterations": int(model.optimizer.iterations.numpy()),
+                "replicas": sorted({finding[2] for finding in getattr(stop, "findings", ())}),
+                "finite": any(np.isfinite(weight).all() for weight in _weights(model)),
+            }
+        found[sharding] = of_kind
+    return found
+
+
 def averaged(here):
     """The weights with moving averages that take their place at the end of `fit`."""
     found = {}

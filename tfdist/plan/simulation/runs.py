@@ -2,13 +2,15 @@
 
 The policies are those of `tfdist.staleness`, which answer here as they do in a live chief. Where an
 answer depends only on how far a worker is ahead, all workers are simulated at once, step by step.
-Otherwise `events.py` plays one event after the other.
+Which gradients are dropped is asked for one after the other. With all other policies `events.py`
+plays one event after the other.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,9 +24,8 @@ class Policy(Protocol):
 
     synchronous: bool
 
-    @property
-    def waits(self) -> bool:
-        """Whether workers or updates may have to wait."""
+    def parts(self, workers: int) -> int:
+        """Into how many parts the workers divide a global batch; asked if `synchronous`."""
 
     @property
     def drops(self) -> bool:
@@ -110,47 +111,87 @@ def local_steps(times: Times, steps: int, exchange: float = 0.0) -> Run:
     return Run(np.repeat(ends, count), np.zeros(rounds * count, np.int64))
 
 
-def asynchronous(times: Times, slack: int | None = None, with_staleness: bool = True) -> Run:
+def asynchronous(
+    times: Times,
+    slack: int | None = None,
+    with_staleness: bool = True,
+    accepts: Callable[[int], bool] | None = None,
+) -> Run:
     """Workers that do not wait, but for those who are more than `slack` steps ahead.
 
     A gradient is used when it is there, and the worker begins its next step. The run ends when the
-    first worker has no more steps, as all gradients until then are known.
+    first worker has no more steps, as all gradients until then are known. Of two gradients that
+    come at the same moment that of the worker with the lower number is used first.
 
     Args:
         times: seconds of a step, of shape `[steps, workers]`, the reading of the weights and the
             sending of the gradient included.
         slack: how many steps a worker may be ahead of the slowest when it starts; None for any.
         with_staleness: whether to count it, which takes longer.
+        accepts: whether a gradient of a staleness is used, or dropped; None to use all.
     """
     steps, workers = times.shape
-    begun, ended = np.empty_like(times), np.empty_like(times)
+    # By worker: sorted like this, those of one moment are in the order of the workers.
+    by_worker = np.empty((workers, steps))
     ready = np.zeros(workers)
-    slowest = np.zeros(steps)  # when the slowest worker had finished each step
     for step in range(steps):
         if slack is not None and step > slack:
-            ready = np.maximum(ready, slowest[step - slack - 1])
-        begun[step] = ready
-        ready = ready + times[step]
-        ended[step] = ready
-        slowest[step] = ready.max()
-    end = ended[-1].min()
-    is_known = ended <= end
-    order = np.sort(ended[is_known])
-    if not with_staleness:
-        return Run(order, np.zeros(len(order), np.int64))
-    # Updates between the reading of the weights and the gradient's own update.
-    begins = begun[is_known]
-    ends = ended[is_known]
-    before = np.searchsorted(order, begins, "right")
-    own = np.searchsorted(order, ends, "left")
-    return Run(order, (own - before)[np.argsort(ends, kind="stable")])
+            ready = np.maximum(ready, by_worker[:, step - slack - 1].max())
+        ready = by_worker[:, step] = ready + times[step]
+    ended = by_worker.ravel()
+    end = ended[steps - 1 :: steps].min()
+    if not with_staleness and accepts is None:
+        used = np.sort(ended[ended <= end])
+        return Run(used, np.zeros(len(used), np.int64))
+    order = np.argsort(ended, kind="stable")
+    order = order[: np.searchsorted(ended[order], end, "right")]
+    before = _gradients_before(order, steps, workers, slack)[order]
+    if accepts is None:
+        return Run(ended[order], np.arange(len(order)) - before)
+    updates = _updates_before(before, accepts)
+    is_used = np.diff(updates) > 0
+    staleness = updates[:-1] - updates[before]
+    return Run(ended[order][is_used], staleness[is_used], int(np.sum(~is_used)))
+
+
+def _gradients_before(
+    order: npt.NDArray[np.int64], steps: int, workers: int, slack: int | None
+) -> npt.NDArray[np.int64]:
+    """How many gradients had come when the weights for each one were read, by worker and step.
+
+    Weights are read right after the worker's own last gradient, or after that of the slowest worker
+    for which this one has waited.
+    """
+    places = np.full(workers * steps, len(order), np.int64)
+    places[order] = np.arange(len(order))
+    place = places.reshape(workers, steps)
+    before = np.zeros_like(place)
+    before[:, 1:] = place[:, :-1] + 1
+    if slack is not None and slack + 1 < steps:
+        slowest = place[:, : steps - slack - 1].max(axis=0) + 1
+        before[:, slack + 1 :] = np.maximum(before[:, slack + 1 :], slowest)
+    return before.ravel()
+
+
+def _updates_before(
+    before: npt.NDArray[np.int64], accepts: Callable[[int], bool]
+) -> npt.NDArray[np.int64]:
+    """How many updates there have been before each gradient, and after the last one."""
+    updates = np.zeros(len(before) + 1, np.int64)
+    # Faster than the arrays themselves for single elements.
+    counted, is_accepted = updates.data, functools.cache(accepts)
+    now = 0
+    for number, read in enumerate(before.data, 1):
+        now += is_accepted(now - counted[read])
+        counted[number] = now
+    return updates
 
 
 def largest_lead(policy: Policy, workers: int, steps: int) -> int | None:
     """How far ahead of the slowest a worker may be; None for any lead.
 
     Args:
-        policy: its answers may depend on the lead alone.
+        policy: whether a worker may start depends on the lead alone.
         workers: the number of workers.
         steps: the longest lead that can come up.
     """
@@ -160,10 +201,8 @@ def largest_lead(policy: Policy, workers: int, steps: int) -> int | None:
     return max(allowed, default=0)
 
 
-def depends_on_the_lead_alone(policy: Policy, workers: int, steps: int) -> bool:
-    """Whether a policy neither drops nor asks what else is under way."""
-    if policy.drops:
-        return False
+def waits_for_the_lead_alone(policy: Policy, workers: int, steps: int) -> bool:
+    """Whether nobody waits for anything but slower workers, whatever else is under way."""
     leads = {0, 1, steps // 2, steps}
     starts = all(policy.may_start(ahead, 0) == policy.may_start(ahead, workers) for ahead in leads)
     return starts and policy.may_update([workers * steps] * (workers - 1))

@@ -8,9 +8,9 @@ from tfdist.plan.simulation.runs import (
     Policy,
     Run,
     asynchronous,
-    depends_on_the_lead_alone,
     largest_lead,
     synchronous,
+    waits_for_the_lead_alone,
 )
 
 
@@ -41,13 +41,14 @@ def simulate(times: Times, policy: Policy, exchange: float = 0.0, update: float 
     """
     workers = times.shape[1]
     if policy.synchronous:
-        if getattr(policy, "backup", False) or getattr(policy, "parts_per_worker", 1) != 1:
+        if getattr(policy, "backup", False) or policy.parts(workers) != workers:
             raise ValueError(
                 "Backup workers and several parts for each worker are not simulated. "
                 f"Received: policy={policy!r}"
             )
         return synchronous(times, exchange, getattr(policy, "drop", 0))
     whole = times + exchange
-    if update == 0.0 and depends_on_the_lead_alone(policy, workers, len(times)):
-        return asynchronous(whole, largest_lead(policy, workers, len(times)))
+    if update == 0.0 and waits_for_the_lead_alone(policy, workers, len(times)):
+        slack = largest_lead(policy, workers, len(times))
+        return asynchronous(whole, slack, accepts=policy.accepts if policy.drops else None)
     return Events(whole, policy, update).run()

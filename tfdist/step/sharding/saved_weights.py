@@ -72,8 +72,8 @@ class PartsOfWeights(ReplicaState):
         _, rows = self._rows_to_save()
         try:
             for variable in self.variables_in_parts:
-                of_replicas = [next(rows) for _ in range(variable.parts.replicas)]
-                arrays.append(variable.parts.array_of_parts(of_replicas))
+                parts = variable.parts
+                arrays.append(parts.array_of_parts([next(rows) for _ in range(parts.replicas)]))
         finally:
             for _ in rows:
                 pass  # the other processes iterate over all rows, so this one must too

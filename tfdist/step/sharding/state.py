@@ -139,8 +139,8 @@ class PartsOfState(ReplicaState):
         """
         try:
             for slot in self._slots:
-                of_replicas = [next(rows) for _ in slot.parts.holders]
-                yield slot, slot.parts.array_of_parts(of_replicas)
+                # No name keeps the parts, or they would be in memory beside the next ones.
+                yield slot, slot.parts.array_of_parts([next(rows) for _ in slot.parts.holders])
         finally:
             for _ in rows:
                 pass  # the other processes iterate over all rows, so this one must too

@@ -30,7 +30,7 @@ from tfdist.step import replica
 from tfdist.step.exchange import timed_rows
 from tfdist.step.gradient_weight import weight_before_sum
 from tfdist.step.gradients import may_be_asked_for
-from tfdist.step.sharding import first_values, gathered_again, read_together
+from tfdist.step.sharding import first_values, gathered_again, read_together, watching
 from tfdist.step.sharding.exchange import all_gather, reduce_scatter
 from tfdist.step.sharding.parts import Parts
 from tfdist.step.sharding.totals import check_tables
@@ -215,6 +215,7 @@ def _part_of_sum(variable: compat.ShardedVariable, gradient: Value) -> Value:
     parts = variable.parts
     if not may_be_asked_for(variable):
         return tf.zeros(parts.part_shape, parts.dtype)  # nobody has asked for it
+    watching.note(variable, gradient)
     weight = weight_before_sum(variable)
     if weight is not None:
         gradient = weigh(gradient, weight)

@@ -1,0 +1,157 @@
+"""The simulation of tfdist/plan beside what was measured, and how long it takes itself.
+
+Nothing is trained here. What was measured is in the tables of docs/asynchronous.md: three fast
+workers and a slow one, all policies, two tasks. What the simulation is told is on that page too:
+how long a step of each kind of worker takes alone, and how many gradients a second a chief uses
+that has eight workers without delays.
+
+    python -m benchmarks.simulation --update      # some minutes
+    python -m benchmarks.simulation --steps 10    # a look at whether it works
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import time
+
+import numpy as np
+
+from benchmarks import pages
+from benchmarks.common import machine, options, tables
+from tfdist.plan.simulation.compute_times import ComputeTimes
+from tfdist.plan.simulation.simulate import simulate
+from tfdist.staleness import SSP, Bounded, InverseLR, Policies, Synchronous
+
+PAGE = pages.ROOT / "docs" / "scaling.md"
+MEASURED = pages.ROOT / "docs" / "asynchronous.md"
+# By their names in the tables.
+POLICIES = {
+    "none": Policies(),
+    "InverseLR()": InverseLR(),
+    "Bounded(8)": Bounded(8),
+    'Bounded(8, "wait")': Bounded(8, "wait"),
+    "SSP(10)": SSP(10),
+    "SSP(3)": SSP(3),
+    "synchronous": Synchronous(),
+    "synchronous, multi_worker": Synchronous(),
+}
+_ALONE = re.compile(
+    r"\*\*Stragglers, (\w+)\.\*\* (\d+) workers, .*?: ([\d.]+) updates/s, .*?: ([\d.]+) updates/s;"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A policy on a task, by docs/asynchronous.md.
+
+    Attributes:
+        task: the name of the task.
+        policy: a key of `POLICIES`.
+        rate: gradients per second.
+        batches: the batches until training was at its target, where it ended.
+        seconds: of a step of each worker, alone.
+        chief: seconds of the chief for each gradient.
+    """
+
+    task: str
+    policy: str
+    rate: float
+    batches: int
+    seconds: tuple[float, ...]
+    chief: float
+
+    @property
+    def simulated(self) -> float:
+        """The gradients per second by the simulation, from the first update to the last."""
+        policy = POLICIES[self.policy]
+        computing = np.tile(np.array(self.seconds) - self.chief, (10 * self.batches, 1))
+        if policy.synchronous:
+            run = simulate(computing, policy, exchange=self.chief)
+            count = self.batches * len(self.seconds)
+        else:
+            run = simulate(computing, policy, update=self.chief)
+            count = round(self.batches * len(run.times) / (len(run.times) + run.dropped))
+        used = run.times[:count]
+        return float(np.sum(used > used[0]) / (used[-1] - used[0]))
+
+    @property
+    def error(self) -> float:
+        """By which part the simulation is faster than what was measured."""
+        return self.simulated / self.rate - 1
+
+
+def measured() -> list[Measured]:
+    """All rows of the page."""
+    text = MEASURED.read_text(encoding="utf-8")
+    found = []
+    for part in text.split("**Stragglers, ")[1:]:
+        part = f"**Stragglers, {part}"
+        heading = _ALONE.search(part)
+        assert heading is not None
+        task, workers, fast, slow = heading.groups()
+        seconds = *[1 / float(fast)] * (int(workers) - 1), 1 / float(slow)
+        (rate,) = re.findall(rf"^\| {task} \| [\d.]+ \| 8 \| none \|[^|]*\| (\d+) \|", text, re.M)
+        for line in part.partition("**Divergence")[0].splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if cells[0] in POLICIES:
+                row = task, cells[0], float(cells[2]), int(cells[7])
+                found.append(Measured(*row, seconds, 1 / float(rate)))
+    return found
+
+
+def compared() -> str:
+    """The simulation beside what was measured, in Markdown."""
+    head = ["task", "policy", "measured, gradients/s", "simulated", "simulated by measured"]
+    rows = [
+        [m.task, m.policy, f"{m.rate:.1f}", f"{m.simulated:.1f}", f"{1 + m.error:.2f}"]
+        for m in measured()
+    ]
+    return "\n".join(tables.table(head, rows, "ttn"))
+
+
+def durations(workers: int, steps: int) -> str:
+    """How long the simulation takes, in Markdown."""
+    times = ComputeTimes(workers, spread=0.2, stall_share=0.01, stall_factor=5.0).draw(
+        np.random.default_rng(0), steps
+    )
+    rows = []
+    for name, policy in POLICIES.items():
+        if name == "synchronous, multi_worker":
+            continue
+        begun = time.process_time()
+        run = simulate(times, policy)
+        took = time.process_time() - begun
+        rows.append([name, f"{len(run.times) + run.dropped:,}", f"{took:.1f}"])
+    text = (
+        f"{workers:,} workers with {steps:,} steps each, until the first of them has no more: "
+        "gradients, and seconds of one core. "
+        f"{machine.measured_with()}. Made by `python -m benchmarks.simulation --update`."
+    )
+    return "\n".join([*tables.table(["policy", "gradients", "seconds"], rows), "", text])
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = options.parser(__doc__)
+    parser.add_argument("--workers", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=1_000)
+    parser.add_argument("--update", action="store_true", help="put the tables into the page")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prints the tables, and writes them where the command line wants it."""
+    arguments = parse_arguments()
+    for name, text in (
+        ("simulated", compared()),
+        ("simulation-times", durations(arguments.workers, arguments.steps)),
+    ):
+        print(text, "\n", flush=True)
+        if arguments.update:
+            pages.update(PAGE, name, text)
+
+
+if __name__ == "__main__":
+    main()
