@@ -272,7 +272,7 @@ def running_what_a_callback_has_loaded(here):
 
 def another_model_that_a_callback_loads(here):
     """The weights, after training, of a second model that a callback reads."""
-    model, other = here.model(), here.model()
+    model, other = here.model(), linear(here.strategy)
     path = here.own / "half.weights.h5"
     other.set_weights([0.5 * ones for ones in ONES])
     other.save_weights(path)
