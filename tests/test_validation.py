@@ -183,14 +183,3 @@ def test_nothing_is_refused_outside_a_scope():
     model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse", jit_compile=False)
     model.fit(X, Y, verbose=0)
     assert not isinstance(model.optimizer, tfdist.DistributedOptimizer)
-
-
-@pytest.mark.parametrize("name", ["fit", "evaluate"])
-def test_metrics_that_are_made_outside_of_the_scope_are_refused(name):
-    strategy = tfdist.MirroredStrategy(DEVICES[:2])
-    metric = keras.metrics.MeanAbsoluteError()
-    with strategy.scope():
-        model = keras.Sequential(_layers())
-        model.compile("sgd", "mse", metrics=[metric])
-    with pytest.raises(ValueError, match="Make the metric inside.*Received: .*/total of a metric"):
-        getattr(model, name)(X, Y, verbose=0)

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.elastic.test_faults import ROOT
+from tfdist.cluster.machines import Location
 from tfdist.strategies.horovod.backend import is_installed
 from tfdist.strategies.horovod.launch import of_group
 
@@ -64,9 +65,14 @@ def tell(ranks, lines, answer):
             raise AssertionError(f"a rank ended with status {rank.wait()}")
 
 
+def group_of(count):
+    """The variables of so many ranks of this machine."""
+    return of_group("127.0.0.1", [Location(0, "lo")] * count)
+
+
 def work(ranks):
     """Forms a group of ranks, which add up. Interrupts them; returns how long that takes."""
-    with of_group(len(ranks)) as variables:
+    with group_of(len(ranks)) as variables:
         tell(ranks, [json.dumps(own) for own in variables], "formed")
         time.sleep(0.3 * random.random())
         began = time.monotonic()
@@ -86,6 +92,6 @@ def test_nobody_waits_for_a_time_limit(length):
 def test_a_group_that_cannot_be_formed_ends_no_process():
     with started(1000, limit=3) as ranks:
         work(ranks)
-        with of_group(RANKS) as variables:
+        with group_of(RANKS) as variables:
             tell(ranks[:-1], [json.dumps(own) for own in variables][:-1], "not formed")
         work(ranks[:-1])

@@ -76,3 +76,10 @@ def test_where_no_callback_looks_nothing_is_read(found):
         without, watched = rank["counts"]
         assert without <= 2  # at the end, and where the step is traced
         assert watched >= len(BATCHES)
+
+
+@scenario(batch_logs.metric_from_outside)
+def test_a_metric_that_was_made_outside_of_the_scope_is_refused(found):
+    for errors in found:
+        for error in errors:
+            assert error.startswith("ValueError: A metric was not made in the scope")

@@ -27,10 +27,11 @@ def complete(
     training and evaluation go through `finish_logs`.
 
     Raises:
-        ValueError: for metrics that were made outside of the scope.
+        ValueError: in several processes, for metrics that were made outside of the scope.
     """
-    if name != "predict_step":
-        check_metrics(model.metrics, model.distribute_strategy, compat.stored)
+    strategy = model.distribute_strategy
+    if name != "predict_step" and strategy.is_multi_process:
+        check_metrics(model.metrics, strategy, compat.stored)
 
     def step(*args: Any, **kwargs: Any) -> Any:
         logs = fn(*args, **kwargs)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras.callbacks import LambdaCallback
 
 from tests.multi_process.reference import BATCH, MOMENTUM, RATE, X, Y
-from tests.multi_process.scenarios.common import fit, floats, restart, state
+from tests.multi_process.scenarios.common import error_of, fit, floats, restart, state
 
 _PLAIN = {"shuffle": False, "verbose": 0}
 
@@ -137,3 +137,12 @@ def unasked(here):
             model.evaluate(X, Y, BATCH, callbacks=callbacks, verbose=0)
         counts.append(read.call_count)
     return {"counts": counts}
+
+
+def metric_from_outside(here):
+    """What `fit` and `evaluate` say of a metric that was made outside of the scope."""
+    metric = keras.metrics.MeanAbsoluteError()
+    with here.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[metric])
+    return [error_of(run, X, Y, verbose=0) for run in (model.evaluate, model.fit)]
