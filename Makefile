@@ -211,6 +211,7 @@ benchmark-algorithms: horovod ## all-reduces by several algorithms on several li
 
 benchmark-compiled: horovod ## step time with jit_compile=True, on one device and on replicas
 	$(BIN)/python -m benchmarks.compiled --update
+	$(BIN)/python -m benchmarks.compiled --rate 1gbit --update
 
 peers: horovod ## install the systems that tfdist is compared with, each in its own environment
 	@$(BIN)/python benchmarks/side_by_side/install_peers.py $(PEERS)

@@ -7,6 +7,7 @@ compiled step the exchange begins when all gradients are there. How much of the 
 without XLA is in `benchmarks.side_by_side.overlap`.
 
     python -m benchmarks.compiled                      # some minutes, on an idle machine
+    python -m benchmarks.compiled --rate 1gbit         # each replica is a host with such a link
     python -m benchmarks.compiled --engines mirrored --models mlp --rounds 2 --steps 2
 """
 
@@ -19,15 +20,22 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.common import machine, options, runner, tables
+from benchmarks.side_by_side.rig import LINKS
 
 ONE = "one device"
+LAUNCHED = ("multi_worker", "horovod")
+# Seconds of a launch on hosts.
+DEADLINE = 600
 
 
 def parse_arguments() -> argparse.Namespace:
     """The options of the command line."""
     parser = options.parser(__doc__)
-    engines = ("mirrored", "multi_worker", "horovod")
+    engines = ("mirrored", *LAUNCHED)
     parser.add_argument("--engines", nargs="+", choices=engines, default=list(engines))
+    parser.add_argument(
+        "--rate", choices=LINKS, help="of the links of hosts, which need root; only several hosts"
+    )
     parser.add_argument("--models", nargs="+", choices=("mlp", "cnn"), default=["mlp", "cnn"])
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--width", type=int, default=512)
@@ -46,6 +54,8 @@ def measure(engine: str, model: str, arguments: argparse.Namespace) -> dict[str,
     if engine in (ONE, "mirrored"):
         return runner.written("compiled_ranks", *given, start=runner.alone)
     start = runner.launched(arguments.replicas, engine)
+    if arguments.rate:
+        start = runner.on_hosts(arguments.replicas, arguments.rate, DEADLINE)
     return runner.written("compiled_ranks", *given, start=start)
 
 
@@ -72,8 +82,11 @@ def table(measured: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
                 f"{compiled['first']:.1f}",
             ]
         )
+    on_link = ""
+    if arguments.rate:
+        on_link = f"Each replica is a host, whose link carries {LINKS[arguments.rate].title}. "
     text = (
-        f"Global batches of {arguments.batch}, width {arguments.width}, Adam; medians of "
+        f"{on_link}Global batches of {arguments.batch}, width {arguments.width}, Adam; medians of "
         f"{arguments.rounds} rounds, ratios compiled / not compiled (quartiles). "
         f"{machine.measured_with('TensorFlow', 'Keras')}. Made by `make benchmark-compiled`."
     )
@@ -85,11 +98,12 @@ def main() -> None:
     arguments = parse_arguments()
     measured = []
     for model in arguments.models:
-        for engine in (ONE, *arguments.engines):
+        for engine in (ONE, *(e for e in arguments.engines if not arguments.rate or e in LAUNCHED)):
             found = measure(engine, model, arguments)
             measured.append({"model": model, "engine": engine, **found})
             print(f"{model}, {engine}: measured", file=sys.stderr)
-    pages.publish(arguments, "compiled", table(measured, arguments), measured)
+    name = "compiled_on_a_link" if arguments.rate else "compiled"
+    pages.publish(arguments, name, table(measured, arguments), measured)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras import layers
 
 from benchmarks.common.runner import in_turn
+from tests.traffic.joining import join
 
 COMPILED = {"no": False, "yes": True}
 
@@ -83,7 +84,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    # What `network.run_ranks` appends: the rank, a folder and the addresses of all hosts.
+    parser.add_argument("--host", nargs="+")
     arguments = parser.parse_args()
+    if arguments.host:
+        rank, folder, *addresses = arguments.host
+        join(arguments.engine, int(rank), Path(folder), addresses)
     strategy = strategy_of(arguments.engine, arguments.replicas)
     calls, found = {}, {}
     for name, jit_compile in COMPILED.items():
@@ -99,6 +105,8 @@ def main() -> None:
         found[name]["steps"].append((time.perf_counter() - begun) / arguments.steps)
     if strategy is None or strategy.is_chief:
         arguments.path.write_text(json.dumps(found))
+    if strategy is not None:
+        strategy.processes.all_gather([0])  # rank 0 must not end first: it serves the others
 
 
 if __name__ == "__main__":

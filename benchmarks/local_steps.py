@@ -8,7 +8,7 @@ limited speed. What is measured has three parts, which can run alone.
 - peers: the same with PyTorch and torchft, beside tfdist's choices that do the same. The peers come
   from `side_by_side/install_peers.py`.
 - loss: bytes and validation losses of the models of the examples, by synchronous training with the
-  same samples.
+  same samples. Some choices have this part only.
 
 Each job is kept in out/local_steps.json when it ends. The next run goes on with the jobs that are
 missing, and all tables are made of the jobs that are there. Namespaces need root.
@@ -17,6 +17,11 @@ missing, and all tables are made of the jobs that are there. Namespaces need roo
     python -m benchmarks.local_steps --update --plot --rounds 5   # and three more rounds of steps
     python -m benchmarks.local_steps --parts step_time --minutes 20   # begins no job after that
     python -m benchmarks.local_steps --parts loss --tasks digits --seeds 1 --kept /tmp/digits.json
+
+    # One seed of some choices, beside the jobs that the project keeps; on the machine that has
+    # measured those.
+    python -m benchmarks.local_steps --parts loss --seeds 1 --choices streaming-int8 \\
+        streaming-terngrad --kept benchmarks/results/local_steps.json --update --plot
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ PROCESSES_PAGE = ROOT / "docs" / "multi_process.md"
 MEMORY_PAGE = ROOT / "docs" / "memory.md"
 SHARDING_PAGE = ROOT / "docs" / "sharding.md"
 MODEL_PARALLEL_PAGE = ROOT / "docs" / "model_parallel.md"
+WATCHING_PAGE = ROOT / "docs" / "watching.md"
 
 
 def add_output_options(parser: argparse.ArgumentParser, page: Path) -> None:

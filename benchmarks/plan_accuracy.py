@@ -5,7 +5,7 @@ benchmarks.side_by_side predicted`: from the traced model, the step that was mea
 how much longer it takes while the other hosts' devices compute, and the rate of the links. What an
 exchange costs the cores is fitted first, to three small configurations, which do not count then.
 Which costs there are was chosen after these results were seen. So there is a second set of results,
-`python -m benchmarks.side_by_side unseen`, to be measured when all of that is fixed.
+`python -m benchmarks.side_by_side unseen`, which was measured when all of that was fixed.
 
     python -m benchmarks.plan_accuracy --update
 """
@@ -94,7 +94,7 @@ class Constants:
         halves: as there.
         residual: as there.
         rows: as there.
-        variable: as there.
+        waiting: as there.
     """
 
     horovod: float = 1.6e-9
@@ -102,7 +102,7 @@ class Constants:
     halves: float = 1e-9
     residual: float = 5e-10
     rows: float = 3e-9
-    variable: float = 5e-5
+    waiting: float = 0.05
 
     @property
     def costs(self) -> Costs:

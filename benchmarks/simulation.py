@@ -3,7 +3,8 @@
 Nothing is trained here. What was measured is in the tables of docs/asynchronous.md: three fast
 workers and a slow one, all policies, two tasks. What the simulation is told is on that page too:
 how long a step of each kind of worker takes alone, and how many gradients a second a chief uses
-that has eight workers without delays.
+that has eight workers without delays. Steps with parts and backups are compared with the table of
+docs/parameter_server.md, of which two rows tell the simulation what a step and a part take besides.
 
     python -m benchmarks.simulation --update      # some minutes
     python -m benchmarks.simulation --steps 10    # a look at whether it works
@@ -37,6 +38,17 @@ POLICIES = {
     "synchronous": Synchronous(),
     "synchronous, multi_worker": Synchronous(),
 }
+# By their names in the table of docs/parameter_server.md.
+WHOLE, BOTH = Synchronous(), Synchronous(parts_per_worker=2, backup=True)
+IN_PARTS = {
+    repr(policy): policy
+    for policy in (WHOLE, Synchronous(parts_per_worker=2), Synchronous(backup=True), BOTH)
+}
+STEPS = 45
+_IN_PARTS = re.compile(
+    r"(\d+) workers, of which one takes ([\d.]+) times as long for a sample; batches of (\d+), "
+    r"([\d.]+) ms for a sample"
+)
 _ALONE = re.compile(
     r"\*\*Stragglers, (\w+)\.\*\* (\d+) workers, .*?: ([\d.]+) updates/s, .*?: ([\d.]+) updates/s;"
 )
@@ -111,15 +123,67 @@ def compared() -> str:
     return "\n".join(tables.table(head, rows, "ttn"))
 
 
+@dataclasses.dataclass(frozen=True)
+class InParts:
+    """A policy of synchronous steps on a parameter server.
+
+    Attributes:
+        policy: a key of `IN_PARTS`.
+        step: milliseconds of a step, by docs/parameter_server.md.
+        in_vain: parts that were computed in vain in a step, by this page.
+        simulated: milliseconds of a step by the simulation.
+        simulated_in_vain: parts in vain by the simulation.
+    """
+
+    policy: str
+    step: float
+    in_vain: float
+    simulated: float
+    simulated_in_vain: float
+
+
+def in_parts() -> list[InParts]:
+    """The rows of docs/parameter_server.md in which all parts are used."""
+    text = pages.PARAMETER_SERVER_PAGE.read_text(encoding="utf-8")
+    heading = _IN_PARTS.search(text)
+    assert heading is not None
+    workers, slower, batch, of_sample = (float(number) for number in heading.groups())
+    fast = of_sample * batch / workers
+    rows = re.findall(r"^\| `(Sync.*?)` \| (\d+) [^|]*\| [\d.]+ \| ([\d.]+) \|", text, re.M)
+    measured = {policy: (float(step), float(in_vain)) for policy, step, in_vain in rows}
+    # One row waits for a part of the slow worker, the other one for three of half a size.
+    besides = measured[repr(WHOLE)][0] - slower * fast
+    part = (measured[repr(BOTH)][0] - 3 * fast / 2 - besides) / 2
+    times = np.tile([fast] * (int(workers) - 1) + [slower * fast], (STEPS, 1))
+    found = []
+    for name, policy in IN_PARTS.items():
+        run = simulate(times, policy, exchange=besides - part, part=part)
+        step = float(np.median(np.diff(np.unique(run.times))))
+        found.append(InParts(name, *measured[name], step, run.dropped / STEPS))
+    return found
+
+
+def compared_in_parts() -> str:
+    """The simulated steps with parts and backups beside the measured ones, in Markdown."""
+    head = ["policy", "measured, ms", "simulated", "simulated by measured"]
+    head += ["parts in vain, measured", "simulated"]
+    rows = []
+    for row in in_parts():
+        cells = [f"`{row.policy}`", f"{row.step:.0f}", f"{row.simulated:.0f}"]
+        cells.append(f"{row.simulated / row.step:.2f}")
+        rows.append([*cells, f"{row.in_vain:.2f}", f"{row.simulated_in_vain:.2f}"])
+    return "\n".join(tables.table(head, rows))
+
+
 def durations(workers: int, steps: int) -> str:
     """How long the simulation takes, in Markdown."""
     times = ComputeTimes(workers, spread=0.2, stall_share=0.01, stall_factor=5.0).draw(
         np.random.default_rng(0), steps
     )
     rows = []
-    for name, policy in POLICIES.items():
-        if name == "synchronous, multi_worker":
-            continue
+    policies = {**POLICIES, "synchronous, backup": Synchronous(backup=True)}
+    del policies["synchronous, multi_worker"]
+    for name, policy in policies.items():
         begun = time.process_time()
         run = simulate(times, policy)
         took = time.process_time() - begun
@@ -146,6 +210,7 @@ def main() -> None:
     arguments = parse_arguments()
     for name, text in (
         ("simulated", compared()),
+        ("simulated-parts", compared_in_parts()),
         ("simulation-times", durations(arguments.workers, arguments.steps)),
     ):
         print(text, "\n", flush=True)

@@ -136,7 +136,8 @@ def measure_more(
     given = ["--replicas", replicas, "--variables", variables, "--steps-per-execution", 1]
     given += ["--optimizer", arguments.optimizer] + ["--dynamic"] * arguments.dynamic
     given += ["--rounds", arguments.rounds, "--round-seconds", arguments.round_seconds]
-    without, noted = map(runner.printed("step_overhead_cell", *names, *given).get, names)
+    measured = runner.printed("step_overhead_cell", *names, *given)
+    without, noted = map(measured.get, names)
     more = statistics.median(b - a for a, b in zip(without, noted))
     least = min(noted) - min(without)  # of rounds that nothing else has disturbed
     ratio = _ratio_text([b / a for a, b in zip(without, noted)])
@@ -144,7 +145,19 @@ def measure_more(
         f"{replicas} replicas, {variables} variables: a step of "
         f"{1e3 * statistics.median(without):.3g} ms takes {1e6 * more:.0f} us more with "
         f"{called}, ratio {ratio}; the fastest rounds {1e6 * least:.0f} us more, which is "
-        f"{least / 0.02:.2%} of a step of 20 ms"
+        f"{least / 0.02:.2%} of a step of 20 ms{_epoch_ends_text(measured, names)}"
+    )
+
+
+def _epoch_ends_text(measured: dict[str, Any], names: tuple[str, str]) -> str:
+    """What the end of an epoch costs more with the second of `names`; "" if that was not timed."""
+    if "epoch_ends" not in measured:
+        return ""
+    without, noted = map(measured["epoch_ends"].get, names)
+    more = statistics.median(b - a for a, b in zip(without, noted))
+    return (
+        f"; an epoch's end takes {1e3 * more:.2f} ms more (median of {len(noted)}), which is under "
+        f"1 % of an epoch of more than {more / (0.01 * 0.02):.0f} steps of 20 ms"
     )
 
 

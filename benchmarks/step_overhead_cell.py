@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import math
 import resource
@@ -29,6 +28,8 @@ CHOICES = ("plain", "tfdist", "timeline", "fit", "watched")
 WIDTH = 16
 SAMPLES_PER_REPLICA = 8
 WARM_UP_SECONDS = 0.5
+# The report has some epochs already where the ends of epochs are timed.
+EPOCHS_BEFORE, EPOCH_ENDS, STEPS_OF_EPOCH = 5, 20, 3
 # The error of TensorFlow's collective operations on CPU replicas, if steps_per_execution > 1.
 KNOWN_CRASH = "must feed a value for placeholder"
 
@@ -39,7 +40,7 @@ def make_strategy(name: str, replicas: int) -> tf.distribute.Strategy:
     """The strategy called "plain" (TensorFlow's) or "tfdist", on virtual CPU devices.
 
     "timeline" is tfdist's, whose steps note what `tfdist.callbacks.Timeline` wants to know. "fit"
-    and "watched" are tfdist's too; see `in_fit`.
+    and "watched" are tfdist's too; see `InFit`.
     """
     devices = [f"CPU:{index}" for index in range(replicas)]
     if name == "plain":
@@ -72,8 +73,8 @@ def make_model(strategy: tf.distribute.Strategy, cell: argparse.Namespace) -> ke
     return model
 
 
-def in_fit(name: str, cell: argparse.Namespace, folder: str) -> TrainCall:
-    """A function that calls the train function with callbacks around it, as `fit` does.
+class InFit:
+    """Calls the train function with callbacks around it, as `fit` does.
 
     Args:
         name: "fit" for Keras' own callbacks only; "watched" with a report, and with what `tfdist
@@ -81,24 +82,47 @@ def in_fit(name: str, cell: argparse.Namespace, folder: str) -> TrainCall:
         cell: the cell.
         folder: a temporary folder.
     """
-    from tfdist.callbacks.live import Live
-    from tfdist.callbacks.run_report import RunReport
 
-    strategy = make_strategy(name, cell.replicas)
-    model = make_model(strategy, cell)
-    own = [RunReport(f"{folder}/report.html", folder), Live(folder)] if name == "watched" else []
-    callbacks = keras.callbacks.CallbackList(own, add_history=True, model=model, epochs=1)
-    model.make_train_function()
-    callbacks.on_train_begin()
-    callbacks.on_epoch_begin(0)
-    step, call = itertools.count(), train_call(strategy, model, cell)
+    def __init__(self, name: str, cell: argparse.Namespace, folder: str) -> None:
+        from tfdist.callbacks.live import Live
+        from tfdist.callbacks.run_report import RunReport
 
-    def call_with_callbacks() -> None:
-        number = next(step)
-        callbacks.on_train_batch_begin(number)
-        callbacks.on_train_batch_end(number, call())
+        strategy = make_strategy(name, cell.replicas)
+        self._model = make_model(strategy, cell)
+        watching = [RunReport(f"{folder}/report.html", folder), Live(folder)]
+        own = watching if name == "watched" else []
+        self._callbacks = keras.callbacks.CallbackList(
+            own, add_history=True, model=self._model, epochs=EPOCHS_BEFORE + EPOCH_ENDS
+        )
+        self._model.make_train_function()
+        self._callbacks.on_train_begin()
+        self._callbacks.on_epoch_begin(0)
+        self._epoch = self._step = 0
+        self._call = train_call(strategy, self._model, cell)
 
-    return call_with_callbacks
+    def __call__(self) -> float:
+        """Makes one step. Returns the seconds of the callbacks before and after it."""
+        before = time.perf_counter()
+        self._callbacks.on_train_batch_begin(self._step)
+        called = time.perf_counter()
+        logs = self._call()
+        returned = time.perf_counter()
+        self._callbacks.on_train_batch_end(self._step, logs)
+        self._step += 1
+        return called - before + time.perf_counter() - returned
+
+    def end_epoch(self) -> float:
+        """Ends the epoch and begins the next one.
+
+        Returns:
+            The seconds of the callbacks until after the first step, as they begin anew there, too.
+        """
+        logs = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+        begun = time.perf_counter()
+        self._callbacks.on_epoch_end(self._epoch, logs)
+        self._epoch, self._step = self._epoch + 1, 0
+        self._callbacks.on_epoch_begin(self._epoch)
+        return time.perf_counter() - begun + self()
 
 
 def train_call(
@@ -131,24 +155,42 @@ def calls_per_round(call: TrainCall, seconds: float) -> int:
     return max(1, math.ceil(seconds / statistics.median(times)))
 
 
-def compare_step_times(cell: argparse.Namespace) -> dict[str, list[float]]:
-    """The seconds per step of each strategy in each round; strategies alternate as in ABBA."""
-    calls = {}
+def compare_step_times(cell: argparse.Namespace) -> dict[str, Any]:
+    """The seconds per step of each strategy in each round; strategies alternate as in ABBA.
+
+    Where one of them is watched, "epoch_ends" has the seconds of each end of an epoch as well.
+    """
+    calls: dict[str, TrainCall] = {}
     folder = tempfile.mkdtemp() if "watched" in cell.strategies else ""
     for name in cell.strategies:
         if folder:
-            calls[name] = in_fit(name, cell, folder)
+            calls[name] = InFit(name, cell, folder)
         else:
             calls[name] = make_train_call(make_strategy(name, cell.replicas), cell)
         calls[name]()
     count = max(calls_per_round(call, cell.round_seconds) for call in calls.values())
-    rounds: dict[str, list[float]] = {name: [] for name in calls}
+    rounds: dict[str, Any] = {name: [] for name in calls}
     gc.collect()
     gc.disable()
     for _, name in in_turn(list(calls), cell.rounds):
         rounds[name].append(time_calls(calls[name], count) / cell.steps_per_execution)
+    fits = {name: call for name, call in calls.items() if isinstance(call, InFit)}
+    if fits:
+        rounds["epoch_ends"] = compare_epoch_ends(fits)
     shutil.rmtree(folder, ignore_errors=True)
     return rounds
+
+
+def compare_epoch_ends(fits: dict[str, InFit]) -> dict[str, list[float]]:
+    """The seconds of the callbacks at each end of an epoch, in turn."""
+    found: dict[str, list[float]] = {name: [] for name in fits}
+    for number, name in in_turn(list(fits), EPOCHS_BEFORE + EPOCH_ENDS):
+        for _ in range(STEPS_OF_EPOCH):
+            fits[name]()
+        seconds = fits[name].end_epoch()
+        if number >= EPOCHS_BEFORE:
+            found[name].append(seconds)
+    return found
 
 
 def measure_alone(cell: argparse.Namespace) -> dict:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import statistics
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import codecs_cell, pages
+from benchmarks import codecs_cell, pages, step_overhead, step_overhead_cell
 from tests.benchmarks.running import between, run
 from tests.traffic import network
 from tfdist.compression import DGC
 from tfdist.strategies.horovod.backend import is_installed
+from tfdist.watch import status
 
 # One process of pytest-xdist makes the run that these tests share.
 shares_run = pytest.mark.xdist_group("step_overhead")
@@ -53,6 +56,32 @@ def test_the_price_of_seeing_is_printed(option, called):
     (line,) = run_step_overhead(option).splitlines()
     assert line.startswith("2 replicas, 2 variables: a step of ")
     assert f"us more with a {called}, ratio " in line
+    assert ("an epoch's end takes" in line) == (option == "--watch")
+
+
+def test_the_price_of_an_epochs_end_is_printed_in_steps():
+    ends = {"fit": [0.001, 0.002, 0.001], "watched": [0.005, 0.009, 0.008]}
+    text = step_overhead._epoch_ends_text({"epoch_ends": ends}, ("fit", "watched"))
+    assert "takes 7.00 ms more (median of 3), which is under 1 % of an epoch" in text
+    assert text.endswith("of more than 35 steps of 20 ms")
+
+
+@pytest.mark.parametrize("name", ["fit", "watched"])
+def test_each_end_of_an_epoch_writes_what_that_of_a_watched_run_writes(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(status, "SECONDS", 0.0)
+    cell = argparse.Namespace(replicas=2, variables=2, steps_per_execution=1, optimizer="sgd")
+    cell.dynamic = False
+    fit = step_overhead_cell.InFit(name, cell, str(tmp_path))
+    ends = step_overhead_cell.compare_epoch_ends({name: fit})[name]
+    assert len(ends) == 20 and min(ends) > 0
+    if name == "fit":
+        assert not list(tmp_path.iterdir())
+        return
+    assert "Epoch 25 of 25 is done" in (tmp_path / "report.html").read_text()
+    (path,) = tmp_path.glob("ranks/events*")
+    events = tf.compat.v1.train.summary_iterator(str(path))
+    assert {event.step for event in events if event.summary.value} == set(range(25))
+    assert (tmp_path / str(os.getpid())).exists()  # what `tfdist run --watch` reads
 
 
 @pytest.mark.full

@@ -34,6 +34,13 @@ _LONGER = {"name": "LocalSGD", "steps": 64}
 _LONGER_STREAMING = {"name": "DiLoCo", "steps": 128, "fragments": 2, "overlap": 63}
 _EARLY = {"name": "LocalSGD", "steps": 16, "after": 96}
 _HALFWAY = {"name": "LocalSGD", "steps": 8, "after": 160}
+# Outer momentum repeats what a code sends late or too much of, so losses are compared with each.
+_CODECS = ("int8", "terngrad", "onebit", "signsgd")
+
+_CODED = {
+    f"streaming-{codec}": Choice(f"DiLoCo, H = 32, streaming, {codec}", _STREAMING, {"name": codec})
+    for codec in _CODECS
+}
 
 SYNCHRONOUS, DENSE, DILOCO = "synchronous", "h32", "diloco"
 CHOICES = {
@@ -49,6 +56,7 @@ CHOICES = {
     DILOCO: Choice("DiLoCo, H = 32", {"name": "DiLoCo", "steps": STEPS}),
     "streaming-bits": Choice("DiLoCo, H = 32, streaming, 4 bits", _STREAMING, _FOUR_BITS),
     "streaming-powersgd": Choice("DiLoCo, H = 32, streaming, PowerSGD", _STREAMING, _POWERSGD),
+    **_CODED,
     "streaming128-bits": Choice(
         "DiLoCo, H = 128, streaming, 4 bits", _LONGER_STREAMING, _FOUR_BITS
     ),
@@ -57,5 +65,6 @@ CHOICES = {
     ),
 }
 POST_LOCAL = [key for key, choice in CHOICES.items() if (choice.local or {}).get("after")]
-# Not where synchronous updates come first: those would be timed.
-TIMED = [key for key in CHOICES if key not in POST_LOCAL]
+# Not where synchronous updates come first: those would be timed. And not each codec: the table of
+# the step times shows already what fewer bytes and longer coding come to.
+TIMED = [key for key in CHOICES if key not in POST_LOCAL and key not in _CODED]

@@ -51,6 +51,28 @@ def test_the_part_of_the_losses_has_each_seed():
     assert jobs[1].title == "char_lm, H = 32, seed 0"
 
 
+def test_only_the_losses_of_further_codecs_are_compared():
+    codecs = [f"streaming-{name}" for name in ("int8", "terngrad", "onebit", "signsgd")]
+    every = arguments(*plan.PARTS, choices=list(CHOICES), rounds=1, seeds=1)
+    jobs = plan.jobs(every)
+    losses = [job.system for job in jobs if job.part == plan.LOSS]
+    assert losses == list(CHOICES) and set(codecs) <= set(losses)
+    timed = {job.system for job in jobs if job.part == plan.STEP_TIME}
+    assert not timed & {plan.own(BACKEND, choice) for choice in codecs}
+    assert {plan.own(BACKEND, c) for c in CHOICES if c not in (*POST_LOCAL, *codecs)} < timed
+    streamed = CHOICES["streaming-bits"].local
+    assert all(CHOICES[choice].local == streamed for choice in codecs)
+    some = plan.jobs(arguments(plan.LOSS, choices=codecs, seeds=1))
+    assert [job.system for job in some] == codecs
+    assert some[0].title == "char_lm, DiLoCo, H = 32, streaming, int8, seed 0"
+
+
+def test_the_table_has_the_losses_of_further_codecs():
+    jobs = [trained(SYNCHRONOUS, 2.0, 10**6), trained("streaming-onebit", 2.078, 10**5)]
+    (row,) = [line for line in report.losses(Found(jobs)) if "onebit" in line]
+    assert row == "| char_lm | DiLoCo, H = 32, streaming, onebit | 0.20 | 10.0 × | 2.0780 | 1.039 |"
+
+
 @pytest.mark.parametrize(
     ("system", "rate", "steps"),
     [

@@ -128,6 +128,18 @@ def test_weights_are_those_without_it(two_replicas, tmp_path):
     assert two_replicas.spans is None
 
 
+def test_steps_are_numbered_over_epochs_and_validation_has_none(two_replicas, tmp_path):
+    path = tmp_path / "trace.json"
+    data = {"epochs": 3, "validation_data": batches(count=3)}
+    found = trace(model_of(two_replicas), batches(count=2), path, (1, 5), **data)
+    for name in ("step", "compute", "exchange 0", "update"):
+        assert set(spans_of(found, name)) == {(r, s) for r in (0, 1) for s in range(1, 5)}, name
+    assert len([event for event in found["traceEvents"] if event["name"] == "update"]) == 2 * 4
+    for key, update in spans_of(found, "update").items():
+        step = spans_of(found, "step")[key]
+        assert step["ts"] + step["dur"] <= update["ts"] + update["dur"] + 1
+
+
 def test_with_accumulation_the_codec_runs_in_the_steps_that_update(tmp_path):
     options = {"accumulation_steps": 2, "compression": "fp16"}
     strategy = tfdist.MirroredStrategy(DEVICES[:2], **options)
@@ -185,9 +197,6 @@ def test_other_steps_are_refused(steps):
 
 def test_what_cannot_be_traced_is_refused(tmp_path):
     path = tmp_path / "trace.json"
-    apart = tfdist.MirroredStrategy(DEVICES[:2], local=tfdist.LocalSGD(2))
-    with pytest.raises(ValueError, match="train apart .`local`.* leave out one of the two"):
-        trace(model_of(apart), batches(), path)
     several = model_of(tfdist.MirroredStrategy(DEVICES[:2]), steps_per_execution=2)
     with pytest.raises(ValueError, match="Received: steps_per_execution=2"):
         trace(several, batches(), path)

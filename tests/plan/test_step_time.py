@@ -7,7 +7,7 @@ from tfdist.plan import codecs, collectives, step_time
 from tfdist.plan.alpha_beta import Link
 from tfdist.plan.machine import Costs, Machines
 from tfdist.plan.prediction import Candidate, Planner
-from tfdist.plan.workload import Device, Message, TracedVariable, Workload
+from tfdist.plan.workload import Device, Message, Workload
 
 PARTS = (1.0, 2.0, 0.5)  # forward, backward, update
 MACHINES = Machines(Link(0.0, 1e-6), costs=Costs())
@@ -191,11 +191,12 @@ def test_halves_cost_two_ranks_more_and_take_more_ranks_longer_on_the_link():
     assert three.busy == pytest.approx(1e-6 * three.sent * (longer + 1) / 2 + three.cores)
 
 
-def test_each_variable_costs_a_step_of_several_ranks():
-    variables = tuple(TracedVariable(name, (), "float32", 4, 1.0) for name in "abc")
+def test_ranks_that_meet_in_each_step_wait_for_the_slowest():
     for slowdown in (1.0, 2.0):
-        machines = Machines(Link(0.0, 1e-9), costs=Costs(variable=0.5), slowdown=slowdown)
-        model = Workload(64, variables, 1 / 3, 0)
+        machines = Machines(Link(0.0, 1e-9), costs=Costs(waiting=0.5), slowdown=slowdown)
+        model = Workload(64, (), 1 / 3, 0)
         planner = Planner(model, lambda *_: [], Device(1.0, 64), machines)
-        assert planner.predict(Candidate("horovod"), 2).step == pytest.approx(slowdown * 2.5)
+        assert planner.predict(Candidate("horovod"), 2).step == pytest.approx(slowdown * 1.5)
+        apart = Candidate("horovod", local=LocalSGD(8))
+        assert planner.predict(apart, 2).step == pytest.approx(slowdown)
         assert planner.alone().step == pytest.approx(slowdown)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tfdist.arguments import check_path, problem_with_file, shown
 from tfdist.callbacks.trace import events_of
-from tfdist.engines.clocks import clocks_of
+from tfdist.engines.clocks import Clock, clocks_of
 from tfdist.processes.runs import raise_everywhere
-from tfdist.step.spans import Point, Spans
+from tfdist.step.spans import BEGIN, Point, Spans
 from tfdist.watch.files import write_whole
 
-_ERROR = 1e-3  # seconds
+LARGEST_ERROR = 1e-3
+"""Up to which error clocks are compared, in seconds, as far as the ranks answer fast enough."""
 
 
 class Timeline(keras.callbacks.Callback):
@@ -32,6 +32,22 @@ class Timeline(keras.callbacks.Callback):
     synchronized layers and of clipping. With `sharding` the exchanges are "reduce-scatter" before
     the update and "all-gather" in it. With several optimizers "compute" ends with the first
     gradients.
+
+    With `local` a step exchanges nothing. "exchange of the round", or "exchange of fragment 0" with
+    its number, follows the step that its `step` names, beside the steps if they overlap. It ends
+    when the replica has what the others have sent.
+
+    In an elastic job the file has what those ranks have noted that are there at the end, by their
+    ranks at the end. A step that was repeated after a loss is there once, as it was made last; a
+    rank that joins has the steps that it has made. The `metadata` say which steps each rank has
+    (`steps_of_ranks`), and how many groups there were while steps were noted (`memberships`).
+
+    Under parameter servers the processes of the trace are the workers, by their indices, then the
+    chief and the first parameter server. A worker's step has "pull", "wait for data", "compute",
+    and "push"; with compression also "encode". An "update" is in the chief, or where workers make
+    their updates themselves, on the parameter server; its `args` name the worker and the staleness.
+    Steps are counted as Keras does, in the order in which gradients are used. Gradients that come
+    to nothing are left out. Times are by the chief's clock. See the guide, "Parameter servers".
 
     The times are those of rank 0's clock. The `metadata` of the file have the offset of each rank's
     clock, and the largest error of these, which is at most 1 ms where the ranks answer fast enough.
@@ -90,7 +106,6 @@ class Timeline(keras.callbacks.Callback):
             )
         self._path = pathlib.Path(path)
         self._steps = steps[0], steps[1]
-        self._calls: list[int] = []
         self._ended = 0
         self._spans: Spans
 
@@ -104,24 +119,29 @@ class Timeline(keras.callbacks.Callback):
         _check(strategy, self.model)
         error = problem_with_file("timeline", "path", self._path) if strategy.is_chief else None
         raise_everywhere(strategy.processes, error, "begin the timeline")
-        self._calls, self._ended = [], 0
+        self._ended = 0
+        if _has_servers(strategy):
+            self._spans = strategy.note_spans(*self._steps)
+            return
         self._spans = strategy.spans = Spans(*self._steps)
         strategy.measure_steps(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Notes when Keras calls the step."""
-        if self._steps[0] <= self._spans.steps < self._steps[1]:
-            self._calls.append(time.time_ns())
+        self._spans.begin_step(self._ended)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Ends the notes after the last of the steps, in all ranks after the same one."""
+        self._spans.end_step()
         self._ended += 1
         if self._ended == self._steps[1]:
             self._stop()
 
     def _stop(self) -> None:
         strategy = self.model.distribute_strategy
-        if strategy.spans is not None:
+        if _has_servers(strategy):
+            strategy.server_spans = None
+        elif strategy.spans is not None:
             strategy.spans = None
             strategy.measure_steps(self.model)
 
@@ -129,19 +149,34 @@ class Timeline(keras.callbacks.Callback):
         """Gathers what all ranks have noted, and writes the file."""
         strategy = self.model.distribute_strategy
         self._stop()
-        clocks = clocks_of(strategy.engine, _ERROR)
-        own = json.dumps([self._spans.points, self._calls])
-        texts = strategy.processes.all_gather_texts(own)
+        if _has_servers(strategy):
+            of_servers: Any = self._spans
+            self._finish([*of_servers.events(self._ended)], of_servers.metadata())
+            return
+        clocks, noted = self._gathered()
         if not strategy.is_chief:
             return
         events: list[dict[str, Any]] = []
-        for rank, (text, clock) in enumerate(zip(texts, clocks)):
-            rows, calls = json.loads(text)
-            points = [Point(*row) for row in rows]
-            events += events_of(rank, points, calls, round(1e9 * clock.offset_seconds))
+        for rank, (own, clock) in enumerate(zip(noted, clocks)):
+            events += events_of(rank, own.points, own.calls, round(1e9 * clock.offset_seconds))
+        metadata: dict[str, Any] = {
+            "clock_offset_seconds": [clock.offset_seconds for clock in clocks],
+            "largest_clock_error_seconds": max(clock.error_seconds for clock in clocks),
+        }
+        may_change = strategy.processes.may_change
+        if may_change:
+            metadata["memberships"] = 1 + max(own.changes for own in noted)
+            metadata["steps_of_ranks"] = [own.steps for own in noted]
+        is_alone = strategy.num_replicas_in_sync == 1 and not may_change
+        self._finish(events, metadata, is_alone)
+
+    def _finish(
+        self, events: list[dict[str, Any]], metadata: dict[str, Any], is_alone: bool = False
+    ) -> None:
+        """Writes the file, and says what is not in it."""
         first, end = self._steps
         ended = max(first, min(end, self._ended))
-        if strategy.num_replicas_in_sync == 1:
+        if is_alone:
             self._warn("there is one replica, so the timeline %s is empty")
         elif ended == first:
             self._warn(f"training ended before step {first}, so the timeline %s is empty")
@@ -150,12 +185,22 @@ class Timeline(keras.callbacks.Callback):
                 f"step {first}" if ended == first + 1 else f"the steps from {first} to {ended - 1}"
             )
             self._warn(f"training ended before step {ended}, so the timeline %s has only {there}")
-        metadata = {
-            "steps": [first, ended],
-            "clock_offset_seconds": [clock.offset_seconds for clock in clocks],
-            "largest_clock_error_seconds": max(clock.error_seconds for clock in clocks),
-        }
+        metadata = {"steps": [first, ended], **metadata}
         self._write({"traceEvents": events, "displayTimeUnit": "ms", "metadata": metadata})
+
+    def _gathered(self) -> tuple[list[Clock], list[_Noted]]:
+        """The clocks of all ranks, and what they have noted."""
+        strategy = self.model.distribute_strategy
+        own = json.dumps([self._spans.points, self._spans.calls, self._spans.changes])
+        while True:
+            clocks = clocks_of(strategy.engine, LARGEST_ERROR)
+            texts = strategy.processes.all_gather_texts(own)
+            if len(clocks) == len(texts):  # else a rank was lost between these; nobody joins here
+                break
+        is_group = strategy.processes.may_change
+        return clocks, [
+            _Noted.of(text, rank if is_group else None) for rank, text in enumerate(texts)
+        ]
 
     def _write(self, content: dict[str, Any]) -> None:
         """Writes the file. A full disk is warned of: training has cost more than the file."""
@@ -168,29 +213,47 @@ class Timeline(keras.callbacks.Callback):
         tf.get_logger().warning(f"tfdist: {text}", self._path, *more)
 
 
+class _Noted(NamedTuple):
+    """What a rank has noted."""
+
+    points: list[Point]
+    calls: list[int]
+    changes: int
+
+    @classmethod
+    def of(cls, text: str, replica: int | None) -> _Noted:
+        """Reads `text`. Ranks of a group change their number: their only replica gets this one."""
+        rows, calls, changes = json.loads(text)
+        points = [Point(*row) for row in rows]
+        if replica is not None:
+            points = [point._replace(replica=replica) for point in points]
+        return cls(points, calls, changes)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that the rank has made, and noted."""
+        return sorted({point.step for point in self.points if point.name == BEGIN})
+
+
+def _has_servers(strategy: tf.distribute.Strategy) -> bool:
+    """Whether steps run on workers of parameter servers."""
+    return hasattr(strategy, "server_spans")
+
+
 def _check(strategy: tf.distribute.Strategy, model: keras.Model) -> None:
     """Raises ValueError where steps cannot be traced."""
     received = f"Received: a model under {type(strategy).__name__}"
-    if not hasattr(strategy, "spans"):
+    noting = "server_spans" if _has_servers(strategy) else "spans"
+    if not hasattr(strategy, noting):
         raise ValueError(
             "tfdist.callbacks.Timeline needs a model that was made in the scope of "
-            "MirroredStrategy, MultiWorkerMirroredStrategy or HorovodStrategy of tfdist. "
-            f"{received}"
+            "MirroredStrategy, MultiWorkerMirroredStrategy, HorovodStrategy or "
+            f"ParameterServerStrategy of tfdist. {received}"
         )
-    if strategy.spans is not None:
+    if getattr(strategy, noting) is not None:
         raise ValueError(
             "Only one tfdist.callbacks.Timeline at a time notes steps: give one, with all steps "
             f"that you want to see. Received: two of them. {received}"
-        )
-    if strategy.processes.may_change:
-        raise ValueError(
-            "The ranks of an elastic job repeat steps and change, so there is no Timeline of them: "
-            f"leave out --min, or the callback. {received}"
-        )
-    if strategy.local is not None:
-        raise ValueError(
-            "Replicas that train apart (`local`) exchange outside of their steps, which "
-            f"tfdist.callbacks.Timeline does not see: leave out one of the two. {received}"
         )
     if model.steps_per_execution > 1:
         raise ValueError(

@@ -23,6 +23,7 @@ from tfdist.elastic.operations import Step, Sum
 from tfdist.elastic.state import Made, Snapshot
 from tfdist.step.all_rounds import AllRounds
 from tfdist.step.local_rounds import LocalRounds
+from tfdist.step.spans import Spans
 from tfdist.structures import Structure
 
 _KIND = "meeting of local steps"
@@ -46,6 +47,7 @@ class _Strategy(Protocol):
 
     all_rounds: AllRounds
     group: Group
+    spans: Spans | None
 
     def scope(self) -> Any:
         """The strategy's scope."""
@@ -192,7 +194,7 @@ class GroupRounds:
         strategy, generation = self._strategy, self._strategy.group.generation
         rounds = strategy.all_rounds.under_way()
         begun = [each.begun_and_unsettled for each in rounds]
-        key = (generation, *begun, *(len(each.trained) for each in rounds))
+        key = (generation, strategy.spans, *begun, *(len(each.trained) for each in rounds))
         if self._traced.fits(rounds, key):
             return self._traced.function
         # A trace must not keep the optimizers of a model that nobody uses any more.

@@ -14,6 +14,7 @@ from tfdist.compression.base import Compressor
 from tfdist.options import Options
 from tfdist.parameter_server.data.source import Source
 from tfdist.parameter_server.report import StalenessReport
+from tfdist.parameter_server.spans import ServerSpans
 from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
 from tfdist.staleness import Policies
@@ -168,6 +169,7 @@ class ChiefStrategy(Protocol):
         report: how stale the gradients of the last `fit` were.
         nonfinite: a list for gradients that are not finite: the number of the batch, the variable's
             path and the worker. None where nobody asks.
+        server_spans: notes what happens in steps; None where nobody asks.
         journal: who listens.
         snapshots: what training goes back to when a parameter server was lost.
         extended: see `tf.distribute.Strategy`.
@@ -187,6 +189,7 @@ class ChiefStrategy(Protocol):
     version: int
     report: StalenessReport
     nonfinite: list[tuple[int, str, int]] | None
+    server_spans: ServerSpans | None
     journal: Journal
     snapshots: Snapshots
     extended: tf.distribute.StrategyExtended

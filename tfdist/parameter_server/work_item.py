@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.parameter_server.data.batch import Batch
 from tfdist.parameter_server.gradients import Outcome, Unsent
+from tfdist.parameter_server.noted import Noted, Times
 
 
 class Made(NamedTuple):
@@ -19,11 +20,13 @@ class Made(NamedTuple):
         version: the number of updates, with this one.
         staleness: the staleness of its gradients.
         results: the results of the metrics after it.
+        times: when the points of `points.OF_UPDATE` were reached; None where nobody asks.
     """
 
     version: int
     staleness: int
     results: dict[str, float]
+    times: Times | None = None
 
 
 class Snapshot(NamedTuple):
@@ -59,6 +62,7 @@ class WorkItem:
         abandoned: whether another worker was earlier with the same part of a global batch, or the
             update was made without the part.
         completes: in a replay, whether the record has no more parts of the global batch.
+        noted: when the worker has reached points of its steps; None where nobody asks.
     """
 
     worker: int
@@ -76,6 +80,7 @@ class WorkItem:
     closed: bool = False
     abandoned: bool = False
     completes: bool = False
+    noted: Noted | None = None
 
 
 Compute = Callable[[WorkItem, Callable[[WorkItem], None]], None]

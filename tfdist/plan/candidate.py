@@ -47,6 +47,11 @@ class Candidate:
         return self.has_servers and not self.synchronous
 
     @property
+    def waits_in_each_step(self) -> bool:
+        """Whether no worker begins a step before all have ended the step before."""
+        return not self.is_asynchronous and self.local is None
+
+    @property
     def is_exact(self) -> bool:
         """Whether training has the result of one device."""
         changes = (self.compression, self.pull_compression, self.local) != (None, None, None)

@@ -33,7 +33,8 @@ class Costs:
             all leave at its end.
         update: seconds of the optimizer for each byte of trained weights.
         rows: seconds to add up each byte of the rows of sparse gradients that a rank gets.
-        variable: further seconds of a step with several ranks for each trained variable.
+        waiting: the part of a step's computing by which the slowest of several ranks, for which
+            the others wait, takes longer than one does usually.
     """
 
     horovod: float = 0.0
@@ -44,7 +45,7 @@ class Costs:
     early: float = 1.0
     update: float = 0.0
     rows: float = 0.0
-    variable: float = 0.0
+    waiting: float = 0.0
 
     def per_byte(self, strategy: str) -> float:
         """Seconds of the cores for each byte that the strategy exchanges."""
@@ -58,13 +59,13 @@ GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # codecs is from two cores, as it is here. The update is what the steps on one device there do not
 # gain from smaller batches: an MLP of 40 MB, SGD with momentum.
 CPU_COSTS = Costs(
-    horovod=1.01e-9,
-    tensorflow=1.43e-9,
-    halves=8.7e-10,
-    residual=6.61e-10,
+    horovod=9.16e-10,
+    tensorflow=1.28e-9,
+    halves=7.86e-10,
+    residual=5.13e-10,
     update=6e-10,
-    rows=1.81e-9,
-    variable=1.41e-4,
+    rows=1.48e-9,
+    waiting=0.169,
 )
 COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 

@@ -100,9 +100,9 @@ class Planner:
         # Parts of a batch are whole samples, and all wait for the largest one.
         slowest = -(-self.device.batch // workers) if self.strong else batch
         slowdown = self.machines.slowdown_of(workers)
+        if workers > 1 and candidate.waits_in_each_step:
+            slowdown *= 1 + self.machines.costs.waiting
         forward, backward, update = self._parts(slowest, slowdown)
-        if workers > 1:
-            forward += slowdown * self.machines.costs.variable * len(self.workload.variables)
         steps = self.workload.accumulation_steps
         of_worker = dataclasses.replace(self, workload=self.workload.of_samples(slowest))
         seconds, sent = of_worker._exchanged(candidate, workers, (forward, backward, update))

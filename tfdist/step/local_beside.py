@@ -15,6 +15,7 @@ from tfdist.step.local_sent import Sent
 from tfdist.step.local_state import LocalState
 from tfdist.step.local_traced import Trained
 from tfdist.step.local_turns import Streamed
+from tfdist.step.spans import ending
 from tfdist.step.vectors import with_value
 
 
@@ -100,7 +101,8 @@ class Beside(Streamed):
         def exchange(measured: tf.Tensor) -> None:
             meeting.exchange(measured, trained)
 
-        tf.cond(has_moved, lambda: run(exchange, args=(measured,)), lambda: None)
+        with ending(strategy, meeting.exchange_name):
+            tf.cond(has_moved, lambda: run(exchange, args=(measured,)), lambda: None)
         moved, done = (tf.convert_to_tensor(v) for v in (sent.has_moved, sent.exchanged))
         sent.has_moved.assign(with_value(moved, here, tf.cast(has_moved, moved.dtype)))
         sent.exchanged.assign(with_value(done, here, 1))

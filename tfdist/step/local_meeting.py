@@ -17,6 +17,7 @@ from tfdist.step.averaging import Averaging
 from tfdist.step.local_means import average, mean_of
 from tfdist.step.local_state import LocalState
 from tfdist.step.local_traced import Trained
+from tfdist.step.spans import EXCHANGE_OF_FRAGMENT, EXCHANGE_OF_ROUND, mark
 from tfdist.step.update import Update
 
 
@@ -79,6 +80,11 @@ class Meeting:
         self._averaging = averaging
         self._state = state
         self._bucket_bytes = bucket_bytes
+
+    @property
+    def exchange_name(self) -> str:
+        """The name of what the replicas exchange here."""
+        return f"{EXCHANGE_OF_FRAGMENT} {self.number}" if self._local.streams else EXCHANGE_OF_ROUND
 
     def _mine(self, trained: Trained) -> list[int]:
         """The positions of the variables that are exchanged."""
@@ -144,7 +150,9 @@ class Meeting:
         norm = _squared_norm(moved.moves)
         samples = tf.stack([moved.samples, moved.present])
         squares = tf.math.multiply_no_nan(norm, samples)
-        return exchange.all_reduce([tf.stack([samples, squares], axis=1)])[0]
+        own = tf.stack([samples, squares], axis=1)
+        with mark(f"{self.exchange_name} begins", own):
+            return exchange.all_reduce([own])[0]
 
     @staticmethod
     def has_moved(measured: tf.Tensor) -> tf.Tensor:

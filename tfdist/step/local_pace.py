@@ -12,6 +12,7 @@ from tfdist.local.by_time import Measured, Plan, Planner
 from tfdist.step import exchange
 from tfdist.step.local_context import index_of_replica
 from tfdist.step.local_state import LocalState
+from tfdist.step.spans import EXCHANGE_OF_ROUND, timed
 
 # Numbers of a replica: samples, seconds of its steps, begin and end of its steps.
 _OWN = 4
@@ -99,7 +100,10 @@ class Pace:
             numbers = tf.concat([numbers, made[None]], axis=0)
             state.made.assign(tf.zeros([]))
             row = tf.one_hot(own_number(), self._told.shape[0])[:, None] * numbers
-            return tf.reshape(exchange.all_reduce([tf.reshape(row, [-1])])[0], self._told.shape)
+            flat = tf.reshape(row, [-1])
+            name = f"{EXCHANGE_OF_ROUND}'s times"
+            total = timed(name, flat, lambda: exchange.all_reduce([flat])[0])
+            return tf.reshape(total, self._told.shape)
 
         found = strategy.extended.call_for_each_replica(told)
         lengths = [tf.convert_to_tensor(v) for v in (state.updates, state.steps)]

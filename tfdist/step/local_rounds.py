@@ -24,6 +24,7 @@ from tfdist.step.local_pace import Pace
 from tfdist.step.local_state import LocalState
 from tfdist.step.local_traced import TracedSteps, Trained
 from tfdist.step.model_optimizers import learning_rates
+from tfdist.step.spans import EXCHANGE_OF_ROUND, beside, spans_of, timed
 from tfdist.step.update import Update
 from tfdist.structures import Structure
 
@@ -175,8 +176,12 @@ class LocalRounds(TracedSteps):
             together: the rounds of all optimizers of the step.
         """
 
-        def settle() -> None:
+        def make_equal() -> None:
             equalize(self.state, self.changed or (), self._least, self._bucket_bytes)
+
+        def settle() -> None:
+            if self.changed:
+                timed(EXCHANGE_OF_ROUND, (), make_equal)
             for own in together:
                 own.state.seen.assign(tf.zeros([]))
 
@@ -216,14 +221,16 @@ class LocalRounds(TracedSteps):
     def exchange_of(self, number: int) -> Callable[[], None]:
         """A function that exchanges what was sent of a fragment; it may run in another thread.
 
-        Called outside of functions, in the same order in all processes.
+        Called outside of functions where this exchange begins, in the same order in all processes.
         """
-        strategy, turns = self._strategy, self.overlapping
+        strategy, turns, own = self._strategy, self.overlapping, (id(self), number)
         assert turns is not None
+        if (spans := spans_of(strategy)) is not None:
+            spans.begin_beside(own)
 
         def exchange() -> None:
             compat.number_when_traced()
-            with strategy.scope():
+            with strategy.scope(), beside(strategy, own):
                 turns.exchange(strategy, number, self._trained)
 
         exchange.__name__ = f"exchange_of_fragment_{number}"  # Horovod matches by this name
@@ -231,10 +238,11 @@ class LocalRounds(TracedSteps):
         return self._cached(("exchange", number), make)
 
     def _cached(self, of: tuple, make: Callable[[], Callable]) -> Callable:
-        """A function, made anew once something is measured, or other things meet."""
+        """A function, made anew once something is measured or noted, or other things meet."""
         compressed = self._averaging.compressed
         monitor = id(compressed.monitor if compressed is not None else None)
-        key = *of, monitor, len(self.trained), *map(id, self.changed or ())
+        noting = spans_of(self._strategy)
+        key = *of, monitor, noting, len(self.trained), *map(id, self.changed or ())
         if key not in self._functions:
             self._functions[key] = make()
         return self._functions[key]

@@ -13,6 +13,7 @@ from tfdist.step.local_meeting import Meeting
 from tfdist.step.local_pace import Pace
 from tfdist.step.local_state import LocalState
 from tfdist.step.local_traced import Trained
+from tfdist.step.spans import ending
 from tfdist.step.vectors import with_value
 
 
@@ -177,7 +178,8 @@ def meet_if_moved(
     def meet(measured: tf.Tensor) -> None:
         meeting.meet(measured, trained)
 
-    tf.cond(meeting.has_moved(first), lambda: run(meet, args=(measured,)), otherwise)
+    with ending(strategy, meeting.exchange_name):
+        tf.cond(meeting.has_moved(first), lambda: run(meet, args=(measured,)), otherwise)
 
 
 def begin_anew(counters: Sequence[tf.Variable]) -> None:

@@ -15,6 +15,7 @@ from tfdist.step.local_context import index_of_replica
 from tfdist.step.local_rounds import LocalRounds
 from tfdist.step.loss_scale import LossScale
 from tfdist.step.replica import Apart, ReplicaStep
+from tfdist.step.spans import timed
 from tfdist.step.update import Update
 from tfdist.structures import Structure
 
@@ -137,7 +138,7 @@ class LocalUpdate:
 
     def _apply(self, gradients: list, variables: list[keras.Variable]) -> None:
         with compat.updating_own_copy(index_of_replica()):
-            self._update.apply(gradients, variables)
+            timed("update", gradients, lambda: self._update.apply(gradients, variables))
 
     def _update_if_due(
         self,

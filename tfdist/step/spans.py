@@ -7,12 +7,11 @@ another one.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -30,6 +29,12 @@ BEGIN = "begin"
 
 COMPUTED = "computed"
 """The point where a replica has its gradients."""
+
+EXCHANGE_OF_ROUND = "exchange of the round"
+"""What follows the last step of a round of local steps."""
+
+EXCHANGE_OF_FRAGMENT = "exchange of fragment"
+"""The same of a fragment, whose number follows."""
 
 
 class Point(NamedTuple):
@@ -57,22 +62,62 @@ class Spans:
 
     Attributes:
         points: what was noted, in any order.
+        calls: when the steps were called, in nanoseconds.
+        changes: how often the group of an elastic job has changed while steps were noted.
     """
 
     def __init__(self, first: int, end: int):
         self.points: list[Point] = []
+        self.calls: list[int] = []
+        self.changes = 0
         self._first, self._end = first, end
-        self._begun: collections.Counter[int] = collections.Counter()
+        self._step, self._is_running = -1, False
+        self._begun_after: dict[Hashable, int] = {}  # the steps after which exchanges have begun
+        self._beside: Hashable = None  # the exchange that is traced
         self._lock = threading.Lock()
         with tf.device("CPU:0"):  # so that TensorFlow neither computes times once nor drops them
             self._zero = compat.plain_variable(tf.zeros([]))
             self._sink = compat.plain_variable(tf.zeros([]))
 
-    @property
-    def steps(self) -> int:
-        """How many steps all replicas of this process have begun."""
+    def begin_step(self, step: int) -> None:
+        """Notes that a step is called; what follows belongs to this step.
+
+        Args:
+            step: its number, from 0.
+        """
         with self._lock:
-            return min(self._begun.values(), default=0)
+            self._step, self._is_running = step, True
+            self._note_call()
+
+    def end_step(self) -> None:
+        """Called when the step has returned."""
+        self._is_running = False
+
+    def change_group(self, repeats: bool) -> None:
+        """Called where the group of an elastic job has changed.
+
+        Args:
+            repeats: whether the step that runs now is begun again, or was completed by others.
+                What was noted of it is forgotten then.
+        """
+        with self._lock:
+            self.changes += self._is_noted(self._step)
+            if repeats and self._is_running:
+                self.points = [point for point in self.points if point.step != self._step]
+                self._note_call()
+
+    def begin_beside(self, exchange: Hashable) -> None:
+        """Called between two steps, where an exchange begins that runs beside those that follow."""
+        self._begun_after[exchange] = self._step
+
+    @contextlib.contextmanager
+    def beside(self, exchange: Hashable) -> Iterator[None]:
+        """What is traced in this context belongs to the step after which the exchange begins."""
+        self._beside = exchange
+        try:
+            yield
+        finally:
+            self._beside = None
 
     def start(self, when_computed: list, computed: list, args: Structure) -> tf.Tensor:
         """Notes the begin of a step, and when its gradients are there; in replica context.
@@ -95,7 +140,7 @@ class Spans:
         Returns:
             A tensor that is there when this is noted.
         """
-        note = functools.partial(self._note, name, static_id())
+        note = functools.partial(self._note, name, static_id(), self._beside)
         with tf.control_dependencies(list(after)), tf.device("CPU:0"):
             zero = self._zero.read_value()
             done = tf.numpy_function(note, [zero], tf.float32, stateful=False)
@@ -103,14 +148,25 @@ class Spans:
             self._sink.assign(done)
             return done
 
-    def _note(self, name: str, replica: int, zero: np.ndarray) -> np.ndarray:
+    def _note(self, name: str, replica: int, beside: Hashable, zero: np.ndarray) -> np.ndarray:
         now = time.time_ns()
         with self._lock:
-            self._begun[replica] += name == BEGIN
-            step = self._begun[replica] - 1
-            if self._first <= step < self._end:
+            step = self._step if beside is None else self._begun_after[beside]
+            if self._is_noted(step):
                 self.points.append(Point(replica, step, name, now))
         return zero
+
+    def _note_call(self) -> None:
+        if self._is_noted(self._step):
+            self.calls.append(time.time_ns())
+
+    def _is_noted(self, step: int) -> bool:
+        return self._first <= step < self._end
+
+
+def spans_of(strategy: tf.distribute.Strategy) -> Spans | None:
+    """Where the points of a strategy's steps are noted; None if nobody wants to know."""
+    return getattr(strategy, "spans", None)
 
 
 def mark(name: str, after: Structure) -> contextlib.AbstractContextManager:
@@ -151,8 +207,35 @@ def timed(name: str, given: Structure, run: Callable[[], _Result]) -> _Result:
         return tf.nest.map_structure(tf.identity, result, expand_composites=True)
 
 
+@contextlib.contextmanager
+def ending(strategy: tf.distribute.Strategy, name: str) -> Iterator[None]:
+    """Notes for each replica when all is done that is made in this context.
+
+    In cross-replica context.
+
+    Args:
+        strategy: the strategy.
+        name: what is done.
+    """
+    before = compat.operations_so_far()
+    yield
+    spans = spans_of(strategy)
+    if spans is not None:
+        made = [] if tf.executing_eagerly() else _operations()[before:]
+        end = functools.partial(spans.reached, f"{name} ends", made)
+        strategy.extended.call_for_each_replica(end)
+
+
+def beside(
+    strategy: tf.distribute.Strategy, exchange: Hashable
+) -> contextlib.AbstractContextManager:
+    """As `Spans.beside`, if somebody wants to know."""
+    spans = spans_of(strategy)
+    return contextlib.nullcontext() if spans is None else spans.beside(exchange)
+
+
 def _spans() -> Spans | None:
-    return getattr(tf.distribute.get_strategy(), "spans", None)
+    return spans_of(tf.distribute.get_strategy())
 
 
 def _operations() -> list[tf.Operation]:

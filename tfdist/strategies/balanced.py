@@ -109,7 +109,7 @@ class BalancedStrategy(KerasStrategy):
             if self.parts is not None and keras_step == "train_step":
                 is_first = static_id() % len(self.extended.worker_devices) == 0
                 measured.enter_context(self.parts.of_step(args, is_first))
-            if self.spans is not None:
+            if self.spans is not None and keras_step == "train_step":
                 begun = self.spans.start(step.notes.when_computed, step.notes.computed, args)
                 measured.enter_context(end_of_data.nothing_without(begun))
             yield

@@ -60,6 +60,7 @@ class ElasticStrategy(ElasticLocalStrategy):
         group.on_change(take_place)
         group.on_change(self._balance_anew)
         group.on_settled(self._balance_anew)  # steps that were repeated there do not count
+        group.on_settled(self._note_change)
         self._init_processes(options, engine, log_all_ranks)
         self.on_demand = AtOnce(engine.processes)
         # A rank may have to make a variable while others do not.
@@ -72,6 +73,10 @@ class ElasticStrategy(ElasticLocalStrategy):
     def _balance_anew(self) -> None:
         if self.balancer is not None:
             self.balancer.begin_anew(self.num_replicas_in_sync)
+
+    def _note_change(self) -> None:
+        if self.spans is not None:
+            self.spans.change_group(repeats=self.local is None)
 
     @property
     def is_multi_process(self) -> bool:

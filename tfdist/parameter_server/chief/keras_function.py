@@ -22,6 +22,7 @@ from tfdist.parameter_server.gradients import Outcome
 from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.work_item import Compute, Snapshot, WorkItem
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.parameter_server.worker.points import Note
 from tfdist.parameter_server.worker.step_on_worker import StepOnWorker
 from tfdist.step import logs as step_logs
 from tfdist.structures import Structure
@@ -184,9 +185,9 @@ class KerasFunction:
         outcome: Outcome | None = None
         for index, batch in enumerate(item.batches):
             seeds = self._seeds_of(item.number + index if batch.part is None else batch.number)
-            last = index == len(item.batches) - 1
+            last, noting = index == len(item.batches) - 1, self._note_for(item)
             with errors.within_data():
-                outcome = self._on_worker(values, seeds, batch, outcome, last)
+                outcome = self._on_worker(values, seeds, batch, outcome, last, noting)
         if outcome is not None:
             item.outcome = self._fetched(self._sent(item, outcome))
 
@@ -194,6 +195,11 @@ class KerasFunction:
         """The values that a work item has read, as its worker gets them; called in its thread."""
         assert item.values is not None
         return item.values
+
+    def _note_for(self, item: WorkItem) -> Note | None:
+        """What gets the times of a work item's points; None where nobody asks."""
+        del item
+        return None
 
     def _sent(self, item: WorkItem, outcome: Outcome) -> Outcome:
         """What arrives when a worker sends what it has computed; called in its thread."""

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfdist.parameter_server.chief.collected_parts import CollectedParts
 from tfdist.parameter_server.chief.kept_gradients import Accumulated, Accumulation
-from tfdist.parameter_server.chief.pulling import PullingFunction
 from tfdist.parameter_server.chief.scheduler import Scheduler
+from tfdist.parameter_server.chief.timing import TimedFunction
 from tfdist.parameter_server.chief.turns import Limits
 from tfdist.parameter_server.contracts import ChiefStrategy, Guard, Schedule
 from tfdist.parameter_server.data.distributed_data import DataIterator
@@ -22,7 +22,7 @@ from tfdist.parameter_server.worker.compressed_push import CompressedPush
 from tfdist.structures import Structure
 
 
-class TrainFunction(PullingFunction):
+class TrainFunction(TimedFunction):
     """Each call waits for the next finished work item, and makes an update with it.
 
     Args:
@@ -41,7 +41,6 @@ class TrainFunction(PullingFunction):
         super().__init__(strategy, model, "train_step", self._accumulates, parts)
         self.epoch = 0
         self.batches: int | None = None
-        self._uncounted = 0
         self._collected: CollectedParts | None = None
         self._push: CompressedPush | None = None
         self._accumulation = Accumulation(strategy, self._accumulates)
@@ -144,8 +143,9 @@ class TrainFunction(PullingFunction):
     def _sent(self, item: WorkItem, outcome: Outcome) -> Outcome:
         if self._push is None:
             return outcome
+        sender, noting = self._sender(item), self._note_for(item)
         gradients, item.unsent, item.anew = self._push(
-            outcome.gradients, item.worker, self._sender(item), item.version, item.anew
+            outcome.gradients, item.worker, sender, item.version, item.anew, noting
         )
         return outcome._replace(gradients=gradients)
 
@@ -253,6 +253,7 @@ class TrainFunction(PullingFunction):
             outcome: the gradients and changes.
             batches: the number of batches; an update has `accumulation_steps` of them.
         """
+        self._note_used(items)
         strategy, last = self.strategy, items[-1]
         action, factor = "update", None
         now = Accumulated(outcome.gradients, last.worker, last.version, batches)
@@ -270,6 +271,7 @@ class TrainFunction(PullingFunction):
             results, applied, values = self.updates.update(
                 whole.gradients, outcome.changes, outcome.assigned, factor, read
             )
+            self._note_update(results, last.worker, staleness, batches)
             if applied is None or applied:
                 self._renew(values)
                 strategy.version += 1

@@ -17,6 +17,7 @@ from tfdist.parameter_server.own_updates.needs_chief import NeedsChief
 from tfdist.parameter_server.packing import Sent, pack_all
 from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.parameter_server.worker.points import LOCKED, UPDATED, Points, reached
 from tfdist.structures import Structure
 
 Check = Callable[[Structure], None]
@@ -103,7 +104,14 @@ class OneServer:
     def _values(self) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         return self._updates.read(self.reading.changing, self.flat), self._ledger.version()
 
-    def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
+    def update(
+        self,
+        entry: Entry,
+        key: tf.Tensor,
+        outcome: Outcome,
+        check: Check,
+        points: Points | None = None,
+    ) -> tf.Operation:
         """Makes an update.
 
         Args:
@@ -111,6 +119,7 @@ class OneServer:
             key: int64 scalar, the number of the update.
             outcome: what the worker has computed.
             check: see `Check`.
+            points: notes when the lock is held, and when the update is made.
         """
         del key
         home = self._ledger.device
@@ -133,5 +142,7 @@ class OneServer:
 
         with tf.device(home):
             with self._ledger.lock.held(after=(sent.tensors, entry)) as held:
-                held.until = self.calls.apart(under_lock)(sent.tensors, entry)
+                reached(points, LOCKED)
+                held.until = made = self.calls.apart(under_lock)(sent.tensors, entry)
+                reached(points, UPDATED, made)
         return held.released

@@ -80,12 +80,12 @@ class OwnUpdates:
         """The flat variables, which are in use in a run."""
         return self._servers.flat
 
-    def prepare(self, spec: Structure) -> None:
+    def prepare(self, spec: Structure, timed: bool = False) -> None:
         """Traces what workers run; see `OwnUpdatesFunction.prepare`."""
         if self.ledger.lock.error is not None:
             self.ledger.lock.renew()
             self.forget_traces()
-        self._function.prepare(spec)
+        self._function.prepare(spec, timed)
 
     def begin(self) -> None:
         """Begins a run."""
@@ -177,7 +177,8 @@ class OwnUpdates:
             start = time.perf_counter()
             data = batches[0].data
             with self._in_call():
-                made = self._function(call, item.worker, first, len(batches), seeds, data)
+                given = (call, item.worker, first, len(batches), seeds, data, item.noted)
+                made = self._function(*given)
             self.pace.note(item.worker, len(batches), time.perf_counter() - start)
             with self._lock:
                 if item.call is None:

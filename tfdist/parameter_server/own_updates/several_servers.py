@@ -38,6 +38,7 @@ from tfdist.parameter_server.own_updates.part_of_update import (
 from tfdist.parameter_server.packing import Sent, device_of, on_device, pack_all
 from tfdist.parameter_server.reading import Reading
 from tfdist.parameter_server.worker.functional_step import FunctionalStep
+from tfdist.parameter_server.worker.points import LOCKED, UPDATED, Points, reached
 from tfdist.structures import Structure
 
 _MOST_NUMBERS = 64  # room for the counts and learning rates of 30 optimizers
@@ -167,7 +168,14 @@ class SeveralServers:
                 found.update(self.calls.apart(read)())
         return found
 
-    def update(self, entry: Entry, key: tf.Tensor, outcome: Outcome, check: Check) -> tf.Operation:
+    def update(
+        self,
+        entry: Entry,
+        key: tf.Tensor,
+        outcome: Outcome,
+        check: Check,
+        points: Points | None = None,
+    ) -> tf.Operation:
         """Makes an update; see `OneServer.update`."""
         needs_chief.check_several(self._step, self._home)
         gradients = outcome.gradients
@@ -181,10 +189,12 @@ class SeveralServers:
         with tf.device(self._home):
             kind = tf.constant(len(self._kinds), tf.float64)
             with self._held([entry, kept]) as held:
+                reached(points, LOCKED)
                 numbers, staleness, made = begin(entry, kind, key)
                 applied = [part.apply(key, numbers) for part in parts]
                 with tf.control_dependencies(applied):
-                    held.until = finish(entry, staleness, made)
+                    held.until = finished = finish(entry, staleness, made)
+                reached(points, UPDATED, finished)
         self._kinds.append(_Kind(parts, finish))
         return held.released
 

@@ -63,7 +63,7 @@ class LeavingTrainFunction(TrainFunction):
                 raise needs_chief.NeedsChief(self._refused[repr(spec)])
             kept.allow_flat(not self._is_watched)
             with self._noting(spec):
-                kept.prepare(spec)
+                kept.prepare(spec, timed=self.strategy.server_spans is not None)
             self.strategy.snapshots.note(kept.variables)
         except needs_chief.NeedsChief as reason:
             self.why_chief = str(reason)
@@ -115,11 +115,13 @@ class LeavingTrainFunction(TrainFunction):
         return 1 if self._own is None else self._own.pace.size(worker, left)
 
     def _compute(self, item: WorkItem, read: Callable[[WorkItem], None]) -> None:
-        if self._own is None:
+        own = self._own  # the main thread may end the run meanwhile
+        if own is None:
             super()._compute(item, read)
             return
+        self._begin_to_note(item, own.ledger.device)
         with errors.within_data():
-            self._own.compute(item, self._seeds)
+            own.compute(item, self._seeds)
 
     def _settle(self, items: Sequence[WorkItem], close: bool) -> None:
         if self._own is None:
@@ -165,6 +167,7 @@ class LeavingTrainFunction(TrainFunction):
 
     def _count(self, made: Made, worker: int) -> None:
         """Counts an update that a worker has made."""
+        self._note_made(made, worker)
         strategy = self.strategy
         strategy.version = made.version
         factor = strategy.policies.learning_rate_factor(made.staleness)

@@ -20,12 +20,19 @@ from tfdist.options import Options
 from tfdist.parameter_server import partitions
 from tfdist.parameter_server.devices import CHIEF, on_its_device
 from tfdist.parameter_server.gradients import Gradients, Unsent
+from tfdist.parameter_server.worker.points import (
+    ENCODED,
+    OF_SENDING,
+    PUSHED,
+    Note,
+    Points,
+)
 from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import loss_scale
 from tfdist.step.compression_state import first_state
 from tfdist.step.compression_step import UnitStep, is_compressed, seeds
 from tfdist.step.compression_units import Unit, compressor_at, plan_units, starts_of_stages
-from tfdist.structures import Gradient
+from tfdist.structures import Gradient, Structure
 
 
 class CompressedPush:
@@ -62,7 +69,13 @@ class CompressedPush:
             self._before[key] = made - version
 
     def __call__(
-        self, gradients: Gradients, worker: int, sender: int, version: int, anew: bool = False
+        self,
+        gradients: Gradients,
+        worker: int,
+        sender: int,
+        version: int,
+        anew: bool = False,
+        note: Note | None = None,
     ) -> tuple[Gradients, Unsent, bool]:
         """Sends gradients from the worker of the present device; called in the worker's thread.
 
@@ -73,6 +86,7 @@ class CompressedPush:
                 the sender has left unsent moves to that worker.
             version: the version of the weights that the worker has read.
             anew: whether to treat what the sender has left unsent as lost.
+            note: gets the times of the points in `OF_SENDING`; None if nobody wants to know.
 
         Returns:
             Three values: the gradients as they arrived, on the variables' parameter servers; what
@@ -88,7 +102,11 @@ class CompressedPush:
         }
         counts = {key: np.array(number, np.int64) for key, number in numbers.items()}
         sender_id = np.array(sender, np.int32)
-        return *self._send(gradients, states, counts, starts, sender_id), anew
+        timed = note is not None
+        arrived, kept, *times = self._send(gradients, states, counts, starts, sender_id, timed)
+        if note is not None:
+            note(OF_SENDING, *times)
+        return arrived, kept, anew
 
     def _states_for(self, worker: int, sender: int) -> Unsent | None:
         """What the sender has left unsent, on this worker or in the chief; None for nothing."""
@@ -134,7 +152,8 @@ class CompressedPush:
         counts: dict[str, tf.Tensor],
         starts: dict[str, int],
         sender: tf.Tensor,
-    ) -> tuple[Gradients, Unsent]:
+        timed: bool,
+    ) -> tuple:
         """Sends gradients.
 
         Args:
@@ -143,17 +162,27 @@ class CompressedPush:
             counts: the number of updates of each optimizer.
             starts: the number of the update with which the present stage of compression began.
             sender: the number of the sender.
+            timed: whether to note times.
+
+        Returns:
+            The gradients as they arrive, the next states, and the times if they are wanted.
         """
+        points = Points() if timed else None
         states, arrived = dict(states), {}
+        encoded: list[Structure] = []
         for key, by_variable in gradients.items():
             owner = self._owner[key]
             by_index = {int(place): gradient for place, gradient in by_variable.items()}
             sent, kept = self._sent(
-                owner, by_index, states[owner], counts[owner], starts[owner], sender
+                owner, by_index, states[owner], counts[owner], starts[owner], sender, encoded
             )
             arrived[key] = {str(index): gradient for index, gradient in sent.items()}
             states[owner] = kept
-        return arrived, states
+        if points is None:
+            return arrived, states
+        points.reached(ENCODED, encoded)
+        points.reached(PUSHED, arrived)
+        return arrived, states, points.vector(OF_SENDING)
 
     def _sent(
         self,
@@ -163,8 +192,12 @@ class CompressedPush:
         count: tf.Tensor,
         start: int,
         sender: tf.Tensor,
+        encoded: list[Structure],
     ) -> tuple[dict[int, Gradient], list[State]]:
-        """One optimizer's gradients as they arrive, and the next states of its units."""
+        """One optimizer's gradients as they arrive, and the next states of its units.
+
+        What travels compressed is added to `encoded`.
+        """
         optimizer = self._optimizers[int(key)]
         parts = partitions.parts_of_all(optimizer.built_for)
         arrived: dict[int, Gradient] = {}
@@ -183,6 +216,7 @@ class CompressedPush:
             encoding = UnitStep(unit, compressor, state, dense, random)
             while encoding.payload is not None:
                 encoding.receive_own()
+            encoded.append(encoding.sent)
             with tf.device(_place(parts[unit.bucket.indices[0]])):
                 payloads = tf.nest.map_structure(tf.identity, encoding.sent)
                 restored = compressor.restore(payloads, encoding.unit.spec, random)

@@ -11,6 +11,14 @@ from tfdist.parameter_server.data.batch import Batch, BatchPart
 from tfdist.parameter_server.gradients import Gradients, Outcome, add
 from tfdist.parameter_server.packing import pack, pack_all, unpack
 from tfdist.parameter_server.worker.functional_step import FunctionalStep, is_summed
+from tfdist.parameter_server.worker.points import (
+    COMPUTED,
+    OF_STEP,
+    PUSHED,
+    Note,
+    Points,
+    reached,
+)
 from tfdist.parameter_server.worker.traced import Traced
 from tfdist.step import replica
 from tfdist.step.fixed_rows import summed_apart
@@ -49,7 +57,7 @@ class StepOnWorker:
 
     def forget_traces(self) -> None:
         """Lets the function be traced anew, with other variables behind the model's."""
-        self._function = Traced(self._compute)
+        self._function = Traced(self._maybe_timed)
 
     def explore(self, spec: Structure) -> None:
         """Traces a step once, only to let the step note what it changes and which rows it reads.
@@ -66,14 +74,19 @@ class StepOnWorker:
         self.forget_traces()
 
     def prepare(
-        self, values: Mapping[str, tf.Tensor], seeds: Sequence[np.ndarray], spec: Structure
+        self,
+        values: Mapping[str, tf.Tensor],
+        seeds: Sequence[np.ndarray],
+        spec: Structure,
+        timed: bool = False,
     ) -> None:
-        """Traces a step on batches of the type `spec`."""
+        """Traces a step on batches of the type `spec`; `timed` if it notes times."""
         part = None
         if self._parts:
             kinds = (tf.int32, tf.float32, tf.float32)
             part = BatchPart(*(tf.TensorSpec([], kind) for kind in kinds))
-        self._function.prepare(values, seeds, spec, part, None, self._micro_batches == 1)
+        push = self._micro_batches == 1
+        self._function.prepare(values, seeds, spec, part, None, push, timed)
 
     def __call__(
         self,
@@ -82,15 +95,48 @@ class StepOnWorker:
         batch: Batch,
         before: Outcome | None,
         push: bool,
+        note: Note | None = None,
     ) -> Outcome:
-        """Computes on the worker of the present device; see `_compute`."""
-        return self._function(values, seeds, batch.data, batch.part, before, push)
+        """Computes on the worker of the present device; see `_compute`.
+
+        Args:
+            values: as there, like all but `batch` and `note`.
+            seeds: see there.
+            batch: the batch.
+            before: see there.
+            push: see there.
+            note: gets the times of the points in `OF_STEP`; None if nobody wants to know.
+        """
+        given = (values, seeds, batch.data, batch.part, before, push)
+        if note is None:
+            return self._function(*given, False)
+        outcome, times = self._function(*given, True)
+        note(OF_STEP, times)
+        return outcome
 
     def in_graph(
-        self, values: Mapping[str, tf.Tensor], seeds: Sequence[tf.Tensor], batch: Structure
+        self,
+        values: Mapping[str, tf.Tensor],
+        seeds: Sequence[tf.Tensor],
+        batch: Structure,
+        points: Points | None = None,
     ) -> Outcome:
-        """Computes in the graph that is being traced."""
-        return self._compute(values, seeds, batch, None, None, push=False)
+        """Computes in the graph that is being traced; `points` notes times there."""
+        return self._compute(values, seeds, batch, None, None, push=False, points=points)
+
+    def _maybe_timed(
+        self,
+        values: Mapping[str, tf.Tensor],
+        seeds: Sequence[tf.Tensor],
+        batch: Structure,
+        part: BatchPart | None,
+        before: Outcome | None,
+        push: bool,
+        timed: bool,
+    ) -> Outcome | tuple[Outcome, tf.Tensor]:
+        points = Points() if timed else None
+        outcome = self._compute(values, seeds, batch, part, before, push, points)
+        return outcome if points is None else (outcome, points.vector(OF_STEP))
 
     def _compute(
         self,
@@ -100,6 +146,7 @@ class StepOnWorker:
         part: BatchPart | None,
         before: Outcome | None,
         push: bool,
+        points: Points | None = None,
     ) -> Outcome:
         """One batch.
 
@@ -110,11 +157,14 @@ class StepOnWorker:
             part: which part of a global batch the data are; None for a whole batch.
             before: the outcome of earlier batches of the same work item; None if there are none.
             push: whether the outcome leaves the worker.
+            points: notes times; None if nobody wants to know.
         """
         running = self._replica_step(part)
         if isinstance(batch, tf.data.Iterator):
             batch = next(batch)
         whole = self._started(self._unpacked(values), before)
+        if points is not None:
+            whole, batch = points.at_hand(whole, batch)
         outcome = self._step(whole, seeds, batch, running)
         gradients, changes = outcome.gradients, outcome.changes
         assigned, logs = outcome.assigned, outcome.logs
@@ -127,10 +177,13 @@ class StepOnWorker:
         if before is not None:
             sums = [(before.gradients, before.changes), (gradients, changes)]
             gradients, changes = add(sums)
+        reached(points, COMPUTED, (gradients, changes))
         if push:
             if not self._compresses:
                 gradients = pack_all(gradients, self._step)
             changes, assigned = (pack(of, self._step.changed) for of in (changes, assigned))
+            if not self._compresses:
+                reached(points, PUSHED, (gradients, changes, assigned))
         return Outcome(gradients, changes, assigned, logs)
 
     def _dense(self, gradients: Gradients) -> Gradients:

@@ -3,13 +3,16 @@
 What a live chief does is in `tfdist/parameter_server/chief/`: `turns.py` counts how far workers
 are, `scheduler.py` holds updates back, `training.py` counts staleness.
 
-The time of an event grows with the number of gradients under way if the policy looks at them, as
+The policy is asked the same question only once: its answer depends on nothing else. The time of an
+event grows with the number of gradients under way if the policy looks at them, as
 `Bounded(n, "wait")` does, which allows n + 1 of them. It does not grow with the number of workers.
 """
 
 from __future__ import annotations
 
+import array
 import collections
+import functools
 import heapq
 import itertools
 
@@ -17,6 +20,11 @@ import numpy as np
 
 from tfdist.plan.simulation.compute_times import Times
 from tfdist.plan.simulation.runs import Policy, Run
+
+# So many answers are kept of each kind, and none about more gradients under way than that.
+_MOST_ANSWERS, _MOST_UNDER_WAY = 1 << 16, 32
+
+_kept = functools.lru_cache(_MOST_ANSWERS)
 
 
 class Events:
@@ -29,15 +37,18 @@ class Events:
     """
 
     def __init__(self, times: Times, policy: Policy, update: float = 0.0):
-        self._times = times
+        # Faster than the array itself for single elements.
+        self._times = np.ascontiguousarray(times, np.float64).data
         self._policy = policy
+        self._may_start, self._accepts = _kept(policy.may_start), _kept(policy.accepts)
+        self._known_may_use = _kept(self._may_use)
         self._update = update
         self._steps, self._workers = times.shape
         # Whether updates may have to wait, if all others are as stale as can be.
         self._holds_back = not policy.may_update([times.size] * (self._workers - 1))
         self._finished = [0] * self._workers
-        # How many workers have finished how many steps, for the slowest one.
-        self._levels = collections.Counter({0: self._workers})
+        # By the number of steps: how many workers have finished so many, for the slowest one.
+        self._levels = [self._workers, *[0] * self._steps]
         self._slowest = self._fastest = 0
         # The version that each worker has read whose gradient is not used yet, the oldest first.
         self._read: dict[int, int] = {}
@@ -50,8 +61,7 @@ class Events:
         self._numbers = itertools.count()
         self._version = 0
         self._clock = 0.0
-        self._used: list[float] = []
-        self._staleness: list[int] = []
+        self._used, self._staleness = array.array("d"), array.array("q")
         self._dropped = 0
 
     def run(self) -> Run:
@@ -61,16 +71,20 @@ class Events:
         self._start_all()
         while self._computing:
             end, worker = heapq.heappop(self._computing)
-            self._clock = max(self._clock, end)  # the chief may have been busy until later
+            if end > self._clock:  # else the chief has been busy until later
+                self._clock = end
             self._arrived.append(worker)
-            self._use_what_may_be_used()
-            if self._fastest >= self._steps:
-                break
-            self._start_all()
+            if self._use_what_may_be_used():  # else nobody who waits has got another answer
+                if self._fastest >= self._steps:
+                    break
+                self._start_all()
         return Run(np.array(self._used), np.array(self._staleness, np.int64), self._dropped)
 
     def _line_up(self, worker: int) -> None:
-        queue = self._waiting.setdefault(self._finished[worker], collections.deque())
+        finished = self._finished[worker]
+        queue = self._waiting.get(finished)
+        if queue is None:
+            queue = self._waiting[finished] = collections.deque()
         queue.append((next(self._numbers), worker))
 
     def _start_all(self) -> None:
@@ -89,36 +103,59 @@ class Events:
 
         All that have finished as many steps get the same answer, so only one of them asks.
         """
-        allowed = [
-            (queue[0], finished)
-            for finished, queue in self._waiting.items()
-            if self._policy.may_start(finished - self._slowest, len(self._read))
-        ]
-        return min(allowed)[1] if allowed else None
+        may_start, slowest, under_way = self._may_start, self._slowest, len(self._read)
+        first = found = None
+        for finished, queue in self._waiting.items():
+            is_first = first is None or queue[0] < first
+            if is_first and may_start(finished - slowest, under_way):
+                first, found = queue[0], finished
+        return found
 
-    def _use_what_may_be_used(self) -> None:
-        """Uses gradients that have arrived, the first one that may be used first."""
-        while True:
-            left = self._arrived[self._denied :]
-            worker = next((w for w in left if self._may_use(w)), None)
-            if worker is None:
+    def _use_what_may_be_used(self) -> bool:
+        """Uses gradients that have arrived, the first one that may be used first.
+
+        Returns:
+            Whether there was one.
+        """
+        is_used = False
+        while self._denied < len(self._arrived):
+            place = self._first_to_use()
+            if place is None:
                 self._denied = len(self._arrived)
-                return
+                break
             self._denied = 0
-            self._arrived.remove(worker)
-            self._use(worker)
+            self._use(self._arrived.pop(place))
+            is_used = True
+        return is_used
 
-    def _may_use(self, worker: int) -> bool:
+    def _first_to_use(self) -> int | None:
+        """The place in `_arrived` of the first one that may be used; None if there is none."""
         if not self._holds_back:
-            return True
-        versions = [version for other, version in self._read.items() if other != worker]
-        following = enumerate(versions, self._version + 1)
-        return self._policy.may_update([later - version for later, version in following])
+            return 0
+        arrived, read, version = self._arrived, self._read, self._version
+        ages = tuple([version - then for then in read.values()])
+        may_use = self._known_may_use if len(ages) <= _MOST_UNDER_WAY else self._may_use
+        for place in range(self._denied, len(arrived)):
+            if may_use(ages, version - read[arrived[place]]):
+                return place
+        return None
+
+    def _may_use(self, ages: tuple[int, ...], own: int) -> bool:
+        """Whether a gradient may be used before all others under way.
+
+        Args:
+            ages: how many updates there have been since the weights were read for each gradient
+                under way, the oldest first.
+            own: that of the gradient. Those of the same age are alike.
+        """
+        others = list(ages)
+        others.remove(own)
+        return self._policy.may_update([age + later for later, age in enumerate(others, 1)])
 
     def _use(self, worker: int) -> None:
         self._clock += self._update
         staleness = self._version - self._read.pop(worker)
-        if self._policy.accepts(staleness):
+        if self._accepts(staleness):
             self._version += 1
             self._used.append(self._clock)
             self._staleness.append(staleness)
@@ -129,9 +166,10 @@ class Events:
 
     def _level(self, worker: int) -> None:
         """Notes that the worker has finished a step."""
-        self._levels[self._finished[worker]] -= 1
-        self._finished[worker] += 1
-        self._levels[self._finished[worker]] += 1
-        self._fastest = max(self._fastest, self._finished[worker])
-        while not self._levels[self._slowest]:
+        levels, finished = self._levels, self._finished[worker] + 1
+        levels[finished - 1] -= 1
+        levels[finished] += 1
+        self._finished[worker] = finished
+        self._fastest = max(self._fastest, finished)
+        while not levels[self._slowest]:
             self._slowest += 1

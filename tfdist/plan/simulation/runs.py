@@ -3,7 +3,7 @@
 The policies are those of `tfdist.staleness`, which answer here as they do in a live chief. Where an
 answer depends only on how far a worker is ahead, all workers are simulated at once, step by step.
 Which gradients are dropped is asked for one after the other. With all other policies `events.py`
-plays one event after the other.
+plays one event after the other, and so does `parts.py` where synchronous workers help each other.
 """
 
 from __future__ import annotations

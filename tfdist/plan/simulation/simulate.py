@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfdist.plan.simulation.compute_times import Times
 from tfdist.plan.simulation.events import Events
+from tfdist.plan.simulation.parts import Parts
 from tfdist.plan.simulation.runs import (
     Policy,
     Run,
@@ -14,18 +15,25 @@ from tfdist.plan.simulation.runs import (
 )
 
 
-def simulate(times: Times, policy: Policy, exchange: float = 0.0, update: float = 0.0) -> Run:
+def simulate(
+    times: Times, policy: Policy, exchange: float = 0.0, update: float = 0.0, part: float = 0.0
+) -> Run:
     """Simulates workers that compute in these times, with this policy.
 
     Args:
-        times: seconds in which each worker computes a gradient, of shape `[steps, workers]`.
-        policy: a policy of `tfdist.staleness`. `Synchronous` may have `drop`, and neither `backup`
-            nor several parts for each worker.
+        times: seconds in which each worker computes a gradient, of shape `[steps, workers]`. With
+            `Synchronous(parts_per_worker=k)` each part takes a k-th of it, and a worker's time is
+            that of the step in which it begins a part.
+        policy: a policy of `tfdist.staleness`. `Synchronous` may have `parts_per_worker` and either
+            `backup` or, with one part for each worker, `drop`.
         exchange: seconds that each step takes besides.
         update: seconds of an asynchronous chief for each gradient.
+        part: seconds that each part takes a worker besides, with `Synchronous`.
 
     Returns:
-        When gradients were used, and how stale they were.
+        When gradients were used, and how stale they were. A step of `Synchronous` uses as many as
+        there are workers, but for those that it drops. With `backup`, `dropped` is the number of
+        parts that were computed in vain.
 
     Raises:
         ValueError: for what is not simulated.
@@ -39,16 +47,26 @@ def simulate(times: Times, policy: Policy, exchange: float = 0.0, update: float 
     >>> [simulate(times, policy).seconds(60) for policy in (Synchronous(), SSP(3))]
     [100.0, 90.0]
     """
-    workers = times.shape[1]
     if policy.synchronous:
-        if getattr(policy, "backup", False) or policy.parts(workers) != workers:
-            raise ValueError(
-                "Backup workers and several parts for each worker are not simulated. "
-                f"Received: policy={policy!r}"
-            )
-        return synchronous(times, exchange, getattr(policy, "drop", 0))
+        return _synchronous(times, policy, exchange, part)
+    workers = times.shape[1]
     whole = times + exchange
     if update == 0.0 and waits_for_the_lead_alone(policy, workers, len(times)):
         slack = largest_lead(policy, workers, len(times))
         return asynchronous(whole, slack, accepts=policy.accepts if policy.drops else None)
     return Events(whole, policy, update).run()
+
+
+def _synchronous(times: Times, policy: Policy, exchange: float, part: float) -> Run:
+    workers = times.shape[1]
+    parts, drop = policy.parts(workers), getattr(policy, "drop", 0)
+    backup = getattr(policy, "backup", False)
+    if drop and parts != workers:
+        raise ValueError(
+            "`drop` together with several parts for each worker is not simulated: leave one of "
+            f"them out. Received: policy={policy!r}"
+        )
+    of_parts = times / (parts / workers) + part
+    if backup or parts != workers:
+        return Parts(of_parts, parts, backup, exchange).run()
+    return synchronous(of_parts, exchange, drop)

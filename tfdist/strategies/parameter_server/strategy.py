@@ -30,6 +30,7 @@ from tfdist.parameter_server.data.pipelines import OwnPipelines, SerializedDatas
 from tfdist.parameter_server.devices import servers
 from tfdist.parameter_server.report import StalenessReport
 from tfdist.parameter_server.snapshots.snapshots import Snapshots
+from tfdist.parameter_server.spans import NotesSpans
 from tfdist.replay.journal import open_journal, recorded_cluster
 from tfdist.staleness import Policies, StalenessPolicy
 from tfdist.step import keras_steps
@@ -48,7 +49,7 @@ from tfdist.validation import (
 
 
 class ParameterServerStrategy(
-    KerasStrategy, CollectsGradients, tf.distribute.ParameterServerStrategy
+    KerasStrategy, CollectsGradients, NotesSpans, tf.distribute.ParameterServerStrategy
 ):
     """Asynchronous training: each worker updates the weights on its own, when it is ready.
 
@@ -272,6 +273,7 @@ class ParameterServerStrategy(
                     stack.enter_context(self.journal.fit(function))
                     stack.enter_context(self.snapshots.fit(model))
                     stack.enter_context(metrics_safely(function, self._running))
+                    stack.enter_context(self.spans_of_fit())
                 yield
         finally:
             self._running.pop()
