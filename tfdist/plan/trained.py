@@ -25,6 +25,10 @@ LOSSES: dict[tuple[LocalSteps, Compression], float] = {
     (DiLoCo(32), None): 1.050,
     (_STREAMING, _FOUR_BITS): 1.026,
     (_STREAMING, _POWERSGD): 1.204,
+    (_STREAMING, "int8"): 1.026,
+    (_STREAMING, "terngrad"): 1.027,
+    (_STREAMING, "onebit"): 1.039,
+    (_STREAMING, "signsgd"): 1.042,
     (_LONGER, _FOUR_BITS): 1.043,
     (_LONGER, _POWERSGD): 1.280,
 }
