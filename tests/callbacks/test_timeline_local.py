@@ -152,12 +152,14 @@ def test_what_else_steps_set_is_a_part_of_the_exchange(tmp_path):
 def test_what_is_exchanged_beside_steps_belongs_to_the_step_before():
     spans = Spans(0, 9)
     spans.begin_step(3)
+    spans._note(BEGIN, 0, None, None)
     spans.begin_beside("an exchange")
     spans.begin_step(4)
     spans._note("exchange of fragment 0 begins", 0, "an exchange", None)
     spans._note(BEGIN, 0, None, None)
     spans._note("exchange of fragment 0 ends", 0, "an exchange", None)
     assert [(point.name, point.step) for point in spans.points] == [
+        (BEGIN, 3),
         ("exchange of fragment 0 begins", 3),
         (BEGIN, 4),
         ("exchange of fragment 0 ends", 3),
@@ -180,6 +182,28 @@ def test_a_step_that_another_group_repeats_is_forgotten_and_called_again():
     spans._note(BEGIN, 1, None, None)
     spans.change_group(repeats=False)  # where replicas train apart, their steps stay
     assert [point.step for point in spans.points] == [1, 2] and len(spans.calls) == 3
+
+
+def test_what_is_made_again_between_two_steps_is_not_noted():
+    spans = Spans(0, 9)
+    spans.begin_step(0)
+    spans._note(BEGIN, 0, None, None)
+    spans.end_step()
+    for name in (BEGIN, "update begins", "update ends"):
+        spans._note(name, 0, None, None)
+    spans.begin_step(1)
+    spans._note(BEGIN, 0, None, None)
+    assert [(point.name, point.step) for point in spans.points] == [(BEGIN, 0), (BEGIN, 1)]
+
+
+def test_a_step_without_data_has_no_points():
+    spans = Spans(0, 9)
+    spans.begin_step(0)
+    spans._note(BEGIN, 0, None, None)
+    spans.end_step()
+    spans.begin_step(1)  # Keras calls it, and then there are no data
+    spans._note("exchange of the round begins", 0, None, None)
+    assert [point.step for point in spans.points] == [0, 0]
 
 
 def test_an_exchange_beside_the_next_step_is_no_part_of_either():

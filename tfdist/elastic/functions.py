@@ -73,6 +73,13 @@ class ElasticFunction:
             self._traced = (self._group.generation, function)
         return function(batch)
 
+    def new_step(self) -> Callable[[Structure], Structure]:
+        """As `step`, traced anew: all ranks trace it, also those that have a trace of a step.
+
+        Ranks number what they exchange while they trace, and must count alike.
+        """
+        return self._step_of_group if self._model.run_eagerly else self._new_function()
+
     def trace(self, batch: Structure) -> None:
         """Makes the variables that a step with `batch` makes; in this process alone."""
         if self._model.run_eagerly:
@@ -167,7 +174,7 @@ class TrainFunction(StepsFunction):
 
     def _open_window(self, own: list[tf.Variable], totals: Sequence[np.ndarray] = ()) -> None:
         window = Window(
-            self.step, self._group.made, own, totals, self._opened, self._accumulated.is_waiting
+            self.new_step, self._group.made, own, totals, self._opened, self._accumulated.is_waiting
         )
         self._opened += 1
         window.begin(is_first=self._group.rank == 0)

@@ -20,7 +20,7 @@ class Window:
     """The batches of a model since its last update.
 
     Args:
-        step: does a step with a batch, together with the other ranks.
+        new_step: makes what does a step with a batch, together with the other ranks.
         made: the variables of all models.
         own: those with a rank's own sums.
         totals: for each of those, the sum over all ranks before the first of these batches; none
@@ -39,7 +39,7 @@ class Window:
 
     def __init__(
         self,
-        step: Callable[[Structure], Structure],
+        new_step: Callable[[], Callable[[Structure], Structure]],
         made: Made,
         own: Sequence[tf.Variable],
         totals: Sequence[np.ndarray],
@@ -50,7 +50,7 @@ class Window:
         self.own = list(own)
         self.serial = serial
         self.is_waiting = is_waiting
-        self._step = step
+        self._new_step = new_step
         self._made = made
         self.totals = totals
         self.start = self._common()
@@ -80,12 +80,12 @@ class Window:
             more: batches of steps that others have completed, and this rank has not.
             is_first: whether this is rank 0.
         """
-        now = self._common()
+        now, step = self._common(), self._new_step()
         try:
             self.start.restore()
             self.begin(is_first=is_first)
             for batch in (*self.batches, *more):
-                self._step(batch)
+                step(batch)
         finally:
             now.restore()
 

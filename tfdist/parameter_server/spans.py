@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -57,6 +58,7 @@ class ServerSpans:
         self._clocks: dict[int, Clock] = {}
         self._compared: dict[int, float] = {}
         self._errors = [0.0]
+        self._comparing = [threading.Lock() for _ in range(workers + 2)]
 
     def begin_step(self, step: int) -> None:
         """Called when Keras begins with a step: its number from 0, over all epochs."""
@@ -86,12 +88,13 @@ class ServerSpans:
 
     def _clock(self, process: int) -> Clock:
         """The clock of the process of the present device."""
-        clock, now = self._clocks.get(process), time.monotonic()
-        if clock is None or now > self._compared[process] + _SECONDS:
-            clock = clock_there()
-            self._errors.append(clock.error_seconds)
-            self._compared[process], self._clocks[process] = now, clock
-        return clock
+        with self._comparing[process]:  # all workers ask the first server
+            clock, now = self._clocks.get(process), time.monotonic()
+            if clock is None or now > self._compared[process] + _SECONDS:
+                clock = clock_there()
+                self._errors.append(clock.error_seconds)
+                self._compared[process], self._clocks[process] = now, clock
+            return clock
 
     def forget(self, worker: int) -> None:
         """Called when a worker is lost: it may come back on another machine."""

@@ -242,8 +242,10 @@ class LocalRounds(TracedSteps):
         compressed = self._averaging.compressed
         monitor = id(compressed.monitor if compressed is not None else None)
         noting = spans_of(self._strategy)
-        key = *of, monitor, noting, len(self.trained), *map(id, self.changed or ())
+        key = noting, *of, monitor, len(self.trained), *map(id, self.changed or ())
         if key not in self._functions:
+            kept = {known: f for known, f in self._functions.items() if known[0] in (None, noting)}
+            self._functions = kept
             self._functions[key] = make()
         return self._functions[key]
 

@@ -71,7 +71,9 @@ class Spans:
         self.calls: list[int] = []
         self.changes = 0
         self._first, self._end = first, end
-        self._step, self._is_running = -1, False
+        # A step that is called begins when a replica has its batch; without data it never does.
+        self._called = self._step = -1
+        self._is_running = self._ignores = False
         self._begun_after: dict[Hashable, int] = {}  # the steps after which exchanges have begun
         self._beside: Hashable = None  # the exchange that is traced
         self._lock = threading.Lock()
@@ -86,7 +88,7 @@ class Spans:
             step: its number, from 0.
         """
         with self._lock:
-            self._step, self._is_running = step, True
+            self._called, self._is_running, self._ignores = step, True, False
             self._note_call()
 
     def end_step(self) -> None:
@@ -101,9 +103,9 @@ class Spans:
                 What was noted of it is forgotten then.
         """
         with self._lock:
-            self.changes += self._is_noted(self._step)
+            self.changes += self._is_noted(self._called)
             if repeats and self._is_running:
-                self.points = [point for point in self.points if point.step != self._step]
+                self.points = [point for point in self.points if point.step != self._called]
                 self._note_call()
 
     def begin_beside(self, exchange: Hashable) -> None:
@@ -151,13 +153,16 @@ class Spans:
     def _note(self, name: str, replica: int, beside: Hashable, zero: np.ndarray) -> np.ndarray:
         now = time.time_ns()
         with self._lock:
+            if name == BEGIN:
+                self._ignores = not self._is_running  # a step that is made again after a loss
+                self._step = self._called
             step = self._step if beside is None else self._begun_after[beside]
-            if self._is_noted(step):
+            if self._is_noted(step) and not self._ignores:
                 self.points.append(Point(replica, step, name, now))
         return zero
 
     def _note_call(self) -> None:
-        if self._is_noted(self._step):
+        if self._is_noted(self._called):
             self.calls.append(time.time_ns())
 
     def _is_noted(self, step: int) -> bool:

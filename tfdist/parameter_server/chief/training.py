@@ -253,7 +253,6 @@ class TrainFunction(TimedFunction):
             outcome: the gradients and changes.
             batches: the number of batches; an update has `accumulation_steps` of them.
         """
-        self._note_used(items)
         strategy, last = self.strategy, items[-1]
         action, factor = "update", None
         now = Accumulated(outcome.gradients, last.worker, last.version, batches)
@@ -262,17 +261,19 @@ class TrainFunction(TimedFunction):
             results = self.updates.count(outcome.changes)
             strategy.report.add(last.worker, strategy.version - last.version, None)
         elif (whole := self._accumulation.add(now, self.updates)) is None:
+            self._note_used(items)
             action = "kept"
             results = self.updates.change(outcome.changes, outcome.assigned)
         else:
+            self._note_used(items)
             staleness = strategy.version - whole.version
             factor = strategy.policies.learning_rate_factor(staleness)
             read = (last.values or {}) if strategy.policies.compensates else {}
             results, applied, values = self.updates.update(
                 whole.gradients, outcome.changes, outcome.assigned, factor, read
             )
-            self._note_update(results, last.worker, staleness, batches)
             if applied is None or applied:
+                self._note_update(results, last.worker, staleness, batches)
                 self._renew(values)
                 strategy.version += 1
                 strategy.report.add(last.worker, staleness, factor)

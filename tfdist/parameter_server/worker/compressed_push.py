@@ -102,8 +102,10 @@ class CompressedPush:
         }
         counts = {key: np.array(number, np.int64) for key, number in numbers.items()}
         sender_id = np.array(sender, np.int32)
-        timed = note is not None
-        arrived, kept, *times = self._send(gradients, states, counts, starts, sender_id, timed)
+        given, timed = (gradients, states, counts, starts, sender_id), note is not None
+        if timed:
+            self._send.prepare(*given, False)  # in the first steps, as all wait for a new function
+        arrived, kept, *times = self._send(*given, timed)
         if note is not None:
             note(OF_SENDING, *times)
         return arrived, kept, anew

@@ -110,6 +110,7 @@ class StepOnWorker:
         given = (values, seeds, batch.data, batch.part, before, push)
         if note is None:
             return self._function(*given, False)
+        self._function.prepare(*given, False)  # in the first steps, as all wait for a new function
         outcome, times = self._function(*given, True)
         note(OF_STEP, times)
         return outcome
