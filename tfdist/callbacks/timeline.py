@@ -123,7 +123,7 @@ class Timeline(keras.callbacks.Callback):
         if _has_servers(strategy):
             self._spans = strategy.note_spans(*self._steps)
             return
-        self._spans = strategy.spans = Spans(*self._steps)
+        self._spans = strategy.spans = Spans(*self._steps, strategy.processes.may_change)
         strategy.measure_steps(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:

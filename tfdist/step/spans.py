@@ -59,6 +59,7 @@ class Spans:
     Args:
         first: the first step to note.
         end: the step before which to stop.
+        follows: whether others may have made a step that is called here, as where a rank joins.
 
     Attributes:
         points: what was noted, in any order.
@@ -66,7 +67,8 @@ class Spans:
         changes: how often the group of an elastic job has changed while steps were noted.
     """
 
-    def __init__(self, first: int, end: int):
+    def __init__(self, first: int, end: int, follows: bool = False):
+        self._follows = follows
         self.points: list[Point] = []
         self.calls: list[int] = []
         self.changes = 0
@@ -89,6 +91,8 @@ class Spans:
         """
         with self._lock:
             self._called, self._is_running, self._ignores = step, True, False
+            if self._follows:
+                self._step = step
             self._note_call()
 
     def end_step(self) -> None:
