@@ -84,7 +84,7 @@ class Spans:
             self._sink = compat.plain_variable(tf.zeros([]))
 
     def begin_step(self, step: int) -> None:
-        """Notes that a step is called; what follows belongs to this step.
+        """Notes that a step is called; it begins when a replica has its batch.
 
         Args:
             step: its number, from 0.
