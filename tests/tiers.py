@@ -115,7 +115,7 @@ _OF_PATH = {
     "strategies": "graph",
     "strategies/test_horovods_optimizer.py": "job",
     "tensor_parallel": "job",
-    "test_clocks.py": "pure",
+    "test_clocks.py": "graph",
     "test_files_to_write.py": "pure",
     "test_arguments.py": "graph",
     "test_control_groups.py": "pure",
