@@ -23,6 +23,7 @@ MEMORY_PAGE = ROOT / "docs" / "memory.md"
 SHARDING_PAGE = ROOT / "docs" / "sharding.md"
 MODEL_PARALLEL_PAGE = ROOT / "docs" / "model_parallel.md"
 WATCHING_PAGE = ROOT / "docs" / "watching.md"
+CLUSTER_PAGE = ROOT / "docs" / "check_a_cluster.md"
 
 
 def add_output_options(parser: argparse.ArgumentParser, page: Path) -> None:

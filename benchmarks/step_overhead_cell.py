@@ -77,17 +77,19 @@ class InFit:
     """Calls the train function with callbacks around it, as `fit` does.
 
     Args:
+        strategy: the strategy.
         name: "fit" for Keras' own callbacks only; "watched" with a report, and with what `tfdist
             run --watch` shows.
         cell: the cell.
         folder: a temporary folder.
     """
 
-    def __init__(self, name: str, cell: argparse.Namespace, folder: str) -> None:
+    def __init__(
+        self, strategy: tf.distribute.Strategy, name: str, cell: argparse.Namespace, folder: str
+    ) -> None:
         from tfdist.callbacks.live import Live
         from tfdist.callbacks.run_report import RunReport
 
-        strategy = make_strategy(name, cell.replicas)
         self._model = make_model(strategy, cell)
         watching = [RunReport(f"{folder}/report.html", folder), Live(folder)]
         own = watching if name == "watched" else []
@@ -163,10 +165,11 @@ def compare_step_times(cell: argparse.Namespace) -> dict[str, Any]:
     calls: dict[str, TrainCall] = {}
     folder = tempfile.mkdtemp() if "watched" in cell.strategies else ""
     for name in cell.strategies:
+        strategy = make_strategy(name, cell.replicas)
         if folder:
-            calls[name] = InFit(name, cell, folder)
+            calls[name] = InFit(strategy, name, cell, folder)
         else:
-            calls[name] = make_train_call(make_strategy(name, cell.replicas), cell)
+            calls[name] = make_train_call(strategy, cell)
         calls[name]()
     count = max(calls_per_round(call, cell.round_seconds) for call in calls.values())
     rounds: dict[str, Any] = {name: [] for name in calls}

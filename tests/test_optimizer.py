@@ -259,6 +259,33 @@ def test_unknown_variable_is_refused():
         optimizer.apply([tf.constant(1.0)], [keras.Variable(0.0, name="stranger")])
 
 
+def _without_variables(strategy, model, optimizer):
+    """Trains as `_custom_loop` does; `apply` gets the gradients alone."""
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = _keras_loss(model, x, y)
+        optimizer.apply(tape.gradient(value, model.trainable_variables))
+
+    train = tf.function(lambda x, y: strategy.run(step, args=(x, y)))
+    for _ in range(2):
+        for x, y in strategy.experimental_distribute_dataset(_batches()):
+            train(x, y)
+    return model.get_weights()
+
+
+def test_a_built_optimizer_is_applied_to_its_own_variables(two_replicas):
+    with two_replicas.scope():
+        model, optimizer = _model(), tfdist.DistributedOptimizer(_clipped())
+    with pytest.raises(ValueError, match="(?s)Call `optimizer.build.*Received: an apply of"):
+        _without_variables(two_replicas, model, optimizer)
+    with two_replicas.scope():
+        optimizer.build(model.trainable_variables)
+    ours = _without_variables(two_replicas, model, optimizer)
+    for a, b in zip(ours, _one_device(_clipped)[0], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6, rtol=0)
+
+
 def test_apply_in_cross_replica_context_is_refused(two_replicas):
     with two_replicas.scope():
         variable = keras.Variable(0.0)

@@ -138,6 +138,7 @@ _OF_PATH = {
     "traffic": "job",
     "watch/test_browser.py": "job",
     "watch/test_charts.py": "pure",
+    "watch/test_counted_steps.py": "graph",
     "watch/test_page.py": "pure",
     "watch/test_ranks.py": "job",
     "watch/test_reported_runs.py": "graph",

@@ -34,8 +34,14 @@ _LONGER = {"name": "LocalSGD", "steps": 64}
 _LONGER_STREAMING = {"name": "DiLoCo", "steps": 128, "fragments": 2, "overlap": 63}
 _EARLY = {"name": "LocalSGD", "steps": 16, "after": 96}
 _HALFWAY = {"name": "LocalSGD", "steps": 8, "after": 160}
+# Half as often, and the exchange may take half of the steps until the next one.
+_HALF_AS_LONG = {"name": "DiLoCo", "steps": 64, "fragments": 2, "overlap": 31}
+# The same without an outer step: the mean, as in local SGD.
+_MEAN = {**_HALF_AS_LONG, "outer_learning_rate": 1.0, "outer_momentum": 0.0}
 # Outer momentum repeats what a code sends late or too much of, so losses are compared with each.
 _CODECS = ("int8", "terngrad", "onebit", "signsgd")
+# Which of these are timed: those that lose no more than 4 bits do.
+_TIMED_CODECS = ("int8", "terngrad")
 
 _CODED = {
     f"streaming-{codec}": Choice(f"DiLoCo, H = 32, streaming, {codec}", _STREAMING, {"name": codec})
@@ -57,6 +63,16 @@ CHOICES = {
     "streaming-bits": Choice("DiLoCo, H = 32, streaming, 4 bits", _STREAMING, _FOUR_BITS),
     "streaming-powersgd": Choice("DiLoCo, H = 32, streaming, PowerSGD", _STREAMING, _POWERSGD),
     **_CODED,
+    **{
+        f"streaming64-{codec}": Choice(
+            f"DiLoCo, H = 64, streaming, {codec}", _HALF_AS_LONG, {"name": codec}
+        )
+        for codec in _TIMED_CODECS
+    },
+    **{
+        f"mean64-{codec}": Choice(f"H = 64, streaming, {codec}", _MEAN, {"name": codec})
+        for codec in _TIMED_CODECS
+    },
     "streaming128-bits": Choice(
         "DiLoCo, H = 128, streaming, 4 bits", _LONGER_STREAMING, _FOUR_BITS
     ),
@@ -65,6 +81,6 @@ CHOICES = {
     ),
 }
 POST_LOCAL = [key for key, choice in CHOICES.items() if (choice.local or {}).get("after")]
-# Not where synchronous updates come first: those would be timed. And not each codec: the table of
-# the step times shows already what fewer bytes and longer coding come to.
-TIMED = [key for key in CHOICES if key not in POST_LOCAL and key not in _CODED]
+_UNTIMED = [f"streaming-{codec}" for codec in _CODECS if codec not in _TIMED_CODECS]
+# Not where synchronous updates come first: those would be timed.
+TIMED = [key for key in CHOICES if key not in POST_LOCAL and key not in _UNTIMED]

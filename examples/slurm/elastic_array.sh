@@ -14,26 +14,33 @@
 again=5 # how often a task whose job fails starts again
 export TFDIST_SECRET_FILE=${TFDIST_SECRET_FILE:-$HOME/.tfdist-secret}
 
-# Task 0 serves the rendezvous, and says where in a file that all machines can read.
+# Task 0 serves the rendezvous, and says where in a file that all machines can read. When it leaves,
+# it takes that back: another task that comes to its machine would serve a second job.
 place=$SLURM_SUBMIT_DIR/rendezvous-$SLURM_ARRAY_JOB_ID
-if [ "$SLURM_ARRAY_TASK_ID" = 0 ]; then
-  hostname > "$place.new" && mv "$place.new" "$place"
-fi
+say() { echo "$1" > "$place.$SLURM_ARRAY_TASK_ID" && mv "$place.$SLURM_ARRAY_TASK_ID" "$place"; }
+take_back() { [ "$SLURM_ARRAY_TASK_ID" != 0 ] || rm -f "$place"; }
+[ "$SLURM_ARRAY_TASK_ID" != 0 ] || say "$(hostname)"
+trap 'scontrol requeue "$SLURM_JOB_ID"; exit 75' USR1 # Slurm wants a machine back that waits
 until [ -s "$place" ]; do sleep 1; done
 host=$(< "$place")
+[ "$host" != over ] || exit 0 # training was complete before this task had a machine
 
 # In the background: a shell takes a signal only between commands, or while it waits.
 tfdist run -n 2 --rendezvous "$host:2222" --min 2 --max 8 --grace-period 100 "$@" &
 run=$!
 asked=no
-trap 'asked=back; kill -TERM "$run"' USR1 # Slurm wants the machine back: leave, and come again
-trap 'asked=end; kill -TERM "$run"' TERM  # scancel: leave
+trap 'asked=back; take_back; kill -TERM "$run"' USR1 # Slurm wants the machine back
+trap 'asked=end; take_back; kill -TERM "$run"' TERM   # scancel
 until wait "$run"; status=$?; ! kill -0 "$run" 2> /dev/null; do :; done
 
 if [ "$status" = 0 ]; then
   # Training is complete. Tasks that wait for a machine would come too late.
+  say over
   [ "$SLURM_ARRAY_TASK_ID" != 0 ] || scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"
-elif [ "$asked" = back ] || { [ "$asked" = no ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$again" ]; }; then
+  exit 0
+fi
+take_back
+if [ "$asked" = back ] || { [ "$asked" = no ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$again" ]; }; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

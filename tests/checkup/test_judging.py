@@ -91,6 +91,30 @@ def test_ranks_of_one_host_are_compared_with_each_other_only():
     assert problem.startswith("The link between rank 0 on a and rank 1 on a is slow")
 
 
+def test_an_all_reduce_that_the_links_do_not_explain_is_named():
+    found = report("a", "b", "c")
+    found.sums.append(Sum(10_000_000, 0.31, 0.1))
+    (problem,) = judging.problems(found)
+    said = "An all-reduce of 10 MB takes 3.1x as long as a ring on the slowest link (310 ms instead"
+    assert problem.startswith(f"{said} of 100 ms): ")
+    found.sums.append(Sum(100_000_000, 1.9, 1.0))  # the larger one is less disturbed
+    assert judging.problems(found) == []
+    found.sums = [Sum(1000, 9.0, 0.1), Sum(1_000_000, 9.0, 0.1)]
+    assert judging.problems(found) == []
+    found.sums = []
+    assert judging.problems(found) == []
+
+
+def test_where_ranks_share_cores_a_slow_all_reduce_is_a_note():
+    found = report("a", "a", "a", "b")
+    found.sums.append(Sum(100_000_000, 4.0, 1.0))
+    found.ranks = [dataclasses.replace(fact, cores=2) for fact in found.ranks]
+    assert judging.problems(found) == []
+    cores, line = judging.notes(found, "")
+    assert cores.startswith("3 ranks share 2 core(s) on a: ")
+    assert line.startswith("An all-reduce of 100 MB takes 4.0x as long as a ring")
+
+
 def test_a_late_link_is_slow_if_it_is_much_later():
     found = report("a", "b", "c", "d")
     found.links[0] = dataclasses.replace(found.links[0], latency_seconds=9e-4)

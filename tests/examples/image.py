@@ -46,7 +46,7 @@ def make(root, run):
             run(rest, folder)
         elif instruction in ("ENTRYPOINT", "CMD"):
             command[instruction] = json.loads(rest)
-        elif instruction not in ("FROM", "ARG", "USER"):
+        elif instruction not in ("FROM", "ARG", "USER", "ENV"):
             raise ValueError(f"an instruction is new here: add it. Received: {instruction}")
     return folder, command["ENTRYPOINT"], command["CMD"]
 

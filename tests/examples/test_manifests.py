@@ -186,3 +186,13 @@ def test_the_image_is_made_of_files_that_exist(tmp_path):
     folder, _, _ = image.make(tmp_path, lambda step, place: places.append(place))
     assert [(place / "tfdist" / "__init__.py").exists() for place in places] == [True]
     assert (folder / "train.py").exists()
+
+
+def test_the_user_of_the_image_may_write_backups():
+    """The user is not root, to whom the folder of the job belongs."""
+    steps = dict(image.instructions())
+    assert steps["USER"] == "1000" and steps["ENV"].startswith("BACKUP=/tmp/")
+    for file in manifests.JOBS:
+        for container in manifests.containers(file).values():
+            folder = manifests.variable(container, "BACKUP")
+            assert folder in {volume["mountPath"] for volume in container["volumeMounts"]}

@@ -98,6 +98,53 @@ def test_the_first_task_says_where_the_rendezvous_is(start, tmp_path):
     assert (tmp_path / "cancelled").read_text().split() == ["--state=PENDING", "11"]
 
 
+def test_other_tasks_come_to_the_first_one(start, tmp_path):
+    (tmp_path / "rendezvous-11").write_text("node3\n")
+    assert ended(start("elastic_array.sh", "0", SLURM_ARRAY_TASK_ID="2")) == 0
+    options = (tmp_path / "started").read_text().split()
+    assert options[options.index("--rendezvous") + 1] == "node3:2222"
+    assert not (tmp_path / "cancelled").exists()
+
+
+@pytest.mark.parametrize("last", ["0", "1"])
+def test_a_task_that_gets_its_machine_after_the_end_trains_nothing(last, start, tmp_path):
+    (tmp_path / "rendezvous-11").write_text("node3\n")
+    assert ended(start("elastic_array.sh", "0", SLURM_ARRAY_TASK_ID=last)) == 0
+    (tmp_path / "started").unlink()
+    assert ended(start("elastic_array.sh", "75", SLURM_ARRAY_TASK_ID="2")) == 0
+    assert not (tmp_path / "started").exists() and not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_nobody_comes_to_a_first_task_that_leaves(number, start, tmp_path):
+    """A task that comes to its machine would serve a second job."""
+    process = start("elastic_array.sh")
+    wait_for(tmp_path / "started")
+    time.sleep(0.2)
+    process.send_signal(number)
+    assert ended(process) == 143
+    assert not (tmp_path / "rendezvous-11").exists()
+
+
+def test_nobody_comes_to_a_first_task_whose_job_failed(start, tmp_path):
+    assert ended(start("elastic_array.sh", "75")) == 75
+    assert not (tmp_path / "rendezvous-11").exists()
+
+
+def test_other_tasks_leave_and_the_first_one_stays_where_it_is(start, tmp_path):
+    (tmp_path / "rendezvous-11").write_text("node3\n")
+    assert ended(start("elastic_array.sh", "75", SLURM_ARRAY_TASK_ID="1")) == 75
+    assert (tmp_path / "rendezvous-11").read_text() == "node3\n"
+
+
+def test_a_task_that_waits_for_the_first_one_comes_again_too(start, tmp_path):
+    process = start("elastic_array.sh", SLURM_ARRAY_TASK_ID="1")
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR1)
+    assert ended(process) == 75
+    assert (tmp_path / "requeued").exists() and not (tmp_path / "started").exists()
+
+
 @pytest.mark.parametrize(("number", "again"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
 def test_a_machine_that_is_asked_to_leave_comes_again_unless_it_was_cancelled(
     number, again, start, tmp_path

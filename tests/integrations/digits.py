@@ -1,6 +1,8 @@
 """What the tests give to Slurm and Ray: trains digits; each rank writes its weights.
 
-python train.py FOLDER [--backup] [--dies]
+python train.py FOLDER [--backup] [--dies] [--awaits=EPOCH:PATTERN:FILES]...
+
+An epoch that awaits files begins when so many are in the folder.
 """
 
 import os
@@ -16,10 +18,11 @@ from sklearn.datasets import load_digits
 import tfdist
 
 EPOCHS = 6
+AWAITS = [word.removeprefix("--awaits=").split(":") for word in sys.argv if "--awaits=" in word]
 
 
 class Slow(keras.callbacks.Callback):
-    """Leaves time for signals, and says which epoch has begun."""
+    """Leaves time for signals, and says which epoch has begun, and who is in it."""
 
     def on_epoch_begin(self, epoch, logs=None):
         (folder / f"epoch-{epoch}").touch()
@@ -29,6 +32,11 @@ class Slow(keras.callbacks.Callback):
                 died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(1)
+        restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+        (folder / f"rank-{epoch}-{restarts}-{os.getpid()}").touch()
+        for begins, pattern, files in AWAITS:
+            while int(begins) == epoch and len([*folder.glob(pattern)]) < int(files):
+                time.sleep(0.1)
 
 
 folder = pathlib.Path(sys.argv[1])

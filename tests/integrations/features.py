@@ -113,7 +113,7 @@ def _numbers():
 
 
 def tuner(strategy, folder):
-    """KerasTuner: three trials, and the weights of the best one."""
+    """KerasTuner: three trials with the strategy's callbacks, and the best one's parameters."""
     import keras_tuner
 
     def build(parameters):
@@ -133,7 +133,11 @@ def tuner(strategy, folder):
     )
     x, y = _numbers()
     given = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
-    search.search(x, y, validation_data=(x, y), **given)
+    report = folder / "report.html"
+    callbacks = [] if strategy is None else strategy.callbacks(report=report)
+    search.search(x, y, validation_data=(x, y), callbacks=callbacks, **given)
+    if strategy is not None and strategy.is_chief:
+        assert report.exists()
     best = search.get_best_hyperparameters()[0]
     return [np.array([best["units"], best["rate"]])]
 

@@ -75,17 +75,19 @@ class Slurm:
         kept = {n: value for n, value in os.environ.items() if not n.startswith(foreign)}
         self.environment = {**kept, "PATH": _path(), "SLURM_CONF": str(folder / "slurm.conf")}
 
-    def run(self, *command: str, **variables: str) -> str:
+    def run(self, *command: str, cwd: Path | None = None, **variables: str) -> str:
         """What a command prints."""
         environment = {**self.environment, **variables}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
     def submit(self, folder: Path, command: Sequence[str], *options: str, **variables: str) -> str:
         """Submits a script with its arguments; returns the number of the job."""
-        given = ("sbatch", "--parsable", f"--chdir={folder}", f"--output={folder}/%j.log")
-        return self.run(*given, *options, *command, **variables)
+        given = ("sbatch", "--parsable", f"--output={folder}/%j.log")
+        return self.run(*given, *options, *command, cwd=folder, **variables)
 
     def state(self, job: str) -> dict[str, str]:
         """What `scontrol` says of a job."""

@@ -152,8 +152,10 @@ def test_an_optimizer_whose_slots_are_weights(around):
         model = keras.Sequential([keras.Input((by_hand.FEATURES,)), keras.layers.Dense(1)])
         model.compile(around(_ScheduleFree(0.01)), "mse")
     before = model.get_weights()
-    with pytest.raises(ValueError, match="never meet there.* optimizer=ScheduleFreeAdamW, local="):
-        _fit(model)
+    message = "never meet there.* optimizer=ScheduleFreeAdamW, local="
+    for _ in range(2):  # `fit` may be called again
+        with pytest.raises(ValueError, match=message):
+            _fit(model)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 

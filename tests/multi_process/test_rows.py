@@ -8,20 +8,39 @@ import tfdist
 from tests.devices import DEVICES
 from tests.multi_process.jobs import ALL, scenario
 from tests.multi_process.scenarios import rows
+from tfdist.step.tables import Tables
 
 
 @scenario(rows.sums, (*ALL, "horovod-2x2"))
 def test_sums_of_rows_are_numpys(found):
-    for rank in found:
+    for tables, rank in ((tables, rank[tables.name]) for rank in found for tables in Tables):
         for name, of_counts in rank.items():
             counts = rows.COUNTS[name][: _replicas(found)]
-            # A row has 12 bytes, and its number 8.
-            is_table = 20 * sum(counts) > 2 * 12 * rows.ROWS
-            # A replica without rows may send one of zeros.
-            most = sum(max(1, count) for count in counts)
-            for sums, number in zip(of_counts["found"], of_counts["rows"], strict=True):
-                np.testing.assert_array_equal(sums, of_counts["expected"])
-                assert number == rows.ROWS if is_table else sum(counts) <= number <= most
+            # A row has 12 bytes, and its number 8. A row of a table has 12 or 28.
+            size = 12 if tables is Tables.SUMS else 28
+            is_table = tables is not Tables.NONE and 20 * sum(counts) > 2 * size * rows.ROWS
+            assert is_table == (tables is not Tables.NONE and name == "many")
+            for sums, numbers in zip(of_counts["found"], of_counts["numbers"], strict=True):
+                for kind, expected in of_counts["expected"].items():
+                    if not is_table:
+                        np.testing.assert_array_equal(sums[kind], expected)
+                    elif kind in ("SUMS", tables.name):
+                        np.testing.assert_allclose(sums[kind], expected, rtol=1e-6, atol=1e-5)
+                _check_numbers(tables if is_table else Tables.NONE, numbers, of_counts, counts)
+
+
+def _check_numbers(tables, numbers, of_counts, counts):
+    """How often each row has come."""
+    given = of_counts["given"]
+    if tables is Tables.NONE:
+        # A replica without rows may send one of zeros.
+        most = sum(max(1, count) for count in counts)
+        assert sum(given) == sum(counts) <= sum(numbers) <= most
+    elif tables is Tables.SUMS:
+        assert numbers == [1] * rows.ROWS
+    else:
+        for number, count in zip(numbers, given, strict=True):
+            assert number % 2 == 0 and bool(count) == bool(number) and number <= count + 1
 
 
 @scenario(rows.coded, (*ALL, "horovod-2x2"))
@@ -77,7 +96,7 @@ def test_coded_rows_train_as_on_devices_of_one_process(found, name):
 
 
 def _replicas(found):
-    return len(found) * len(found[0]["few"]["found"])
+    return len(found) * len(found[0]["SUMS"]["few"]["found"])
 
 
 @scenario(rows.trained, (*ALL, "horovod-2x2"))

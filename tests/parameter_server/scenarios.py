@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 from typing import Any
 
@@ -202,7 +203,8 @@ def counters(resolver, folder) -> dict[str, Any]:
     strategy = tfdist.ParameterServerStrategy(resolver)
     model = _linear(strategy, lambda: keras.optimizers.SGD(0.0))
     versions = _Versions(strategy)
-    callbacks = [*strategy.callbacks(log_dir=str(folder)), versions]
+    # Copied as by KerasTuner: a copy has the same strategy.
+    callbacks = [*copy.deepcopy(strategy.callbacks(log_dir=str(folder))), versions]
     history = model.fit(X, Y, batch_size=1, epochs=3, verbose=0, callbacks=callbacks).history
     events = [*(folder / "staleness").glob("events*")]
     tags = {

@@ -112,8 +112,9 @@ def test_an_update_and_an_epoch_count_all_steps():
     made = accumulating(4)
     found = made.predict(Candidate("multi_worker"), 2)
     assert (found.batch_size, found.samples_per_update) == (128, 512)
-    assert candidates.with_few_updates([found], 20 * 512) == []
-    assert candidates.with_few_updates([found], 20 * 512 - 1) == [2]
+    alone = made.alone()
+    assert candidates.with_few_updates(alone, [found], 20 * 512) == []
+    assert candidates.with_few_updates(alone, [found], 20 * 512 - 1) == [2]
     assert found.epoch_seconds(129) == pytest.approx(2 * found.step)
     reason = candidates.recommend(made.alone(), [found], 0.1).reason
     assert "an update is of 512 samples in 4 steps: pass batch_size=128 to `fit`" in reason

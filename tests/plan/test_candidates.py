@@ -16,6 +16,7 @@ from tfdist.plan.machine import Costs, Machines, link_of
 from tfdist.plan.prediction import ONE_DEVICE, Candidate, Planner
 from tfdist.plan.workload import Device, Message, TracedVariable, Workload
 from tfdist.staleness import Policies
+from tfdist.step.tables import Tables
 from tfdist.strategies.parameter_server import checks
 from tfdist.strategies.registry import BACKENDS
 
@@ -261,18 +262,16 @@ TABLE = TracedVariable("table", (100_000, 100), "float32", 4, 1.0, rows=50)
 SMALL = TracedVariable("small", (100, 1000), "float32", 4, 0.5)
 
 
-def with_a_table(rows_are_summed=False):
-    workload = dataclasses.replace(
-        MODEL, variables=(SMALL, TABLE), rows_are_summed=rows_are_summed, moments=()
-    )
+def with_a_table(tables=Tables.NONE):
+    workload = dataclasses.replace(MODEL, variables=(SMALL, TABLE), tables=tables, moments=())
     known = models.Found(workload, Device(1.0, 64), Costs(), [])
     machines = Machines(Link(0.0, 1e-7), costs=Costs())
     return Planner(workload, known.messages, known.device, machines)
 
 
-@pytest.mark.parametrize("rows_are_summed", [False, True])
-def test_whole_tables_travel_with_sharding(rows_are_summed):
-    made = with_a_table(rows_are_summed)
+@pytest.mark.parametrize("tables", Tables)
+def test_whole_tables_travel_with_sharding(tables):
+    made = with_a_table(tables)
     none, optimizer, parameters = (
         made.predict(Candidate("horovod", sharding=kind), 2)
         for kind in (None, "optimizer", "parameters")
@@ -285,7 +284,7 @@ def test_whole_tables_travel_with_sharding(rows_are_summed):
 
 
 def test_rows_that_would_travel_as_a_table_travel_as_rows_with_sharding():
-    made = with_a_table(rows_are_summed=True)
+    made = with_a_table(tables=Tables.SUMS)
     many = dataclasses.replace(TABLE, rows=150_000)
     workload = dataclasses.replace(made.workload, variables=(SMALL, many))
     made = dataclasses.replace(made, workload=workload)

@@ -94,7 +94,6 @@ def test_a_saved_model_is_planned(saved):
             ["--batch-size", "8", "--bandwidth", "1MB/s", "--device", "gpu"],
             "Received: --device gpu without --device-step",
         ),
-        (["--price", "2.5/h"], "Received: --price 2.5 without --samples"),
         (["--batch-size", "8", "--bandwidth", "1MB/s", "--samples", "9" * 400], "'--samples'"),
         (
             ["--batch-size", "8", "--bandwidth", "1MB/s", "--strong", "--workers", "16,32"],

@@ -4,7 +4,7 @@ import pytest
 
 from tfdist.plan.machine import Costs, Machines, link_of
 from tfdist.plan.prediction import Candidate, Planner
-from tfdist.plan.table import Epoch, as_text, money
+from tfdist.plan.table import Epoch, as_data, as_text, money
 from tfdist.plan.workload import Device, TracedVariable, Workload
 
 MODEL = Workload(64, (TracedVariable("w", (1000,), "float32", 4, 1.0),), 1 / 3, 4000)
@@ -55,6 +55,20 @@ def test_all_machines_cost(candidate, workers, per_host, machines):
     assert found.machines == machines
     epoch = Epoch(64 * 6000, 2.5)
     assert epoch.cost(found) == pytest.approx(2.5 * machines * epoch.seconds(found) / 3600)
+
+
+def test_where_the_samples_are_not_known_a_million_of_them_cost():
+    found = predicted(Candidate("multi_worker"), 2)
+    epoch = Epoch(None, 2.5)
+    assert (epoch.seconds(found), epoch.cost(found)) == (None, None)
+    expected = 2 * 2.5 * 1e6 / found.samples_per_second / 3600
+    assert epoch.cost_of_a_million(found) == pytest.approx(expected)
+    head, row = as_text([found], epoch)
+    assert head.endswith("cost of a million") and row.endswith(money(expected))
+    (data,) = as_data([found], epoch)
+    assert data["million_samples_cost"] == pytest.approx(expected)
+    assert Epoch(None, None).cost_of_a_million(found) is None
+    assert "cost" not in as_text([found], Epoch(64, None))[0]
 
 
 def test_small_costs_have_digits():

@@ -1,5 +1,7 @@
 """What is planned to travel is what travels."""
 
+import dataclasses
+
 import keras
 import pytest
 import tensorflow as tf
@@ -11,15 +13,16 @@ from tfdist.compression.choice import Choice
 from tfdist.plan.messages import messages_of
 from tfdist.plan.workload import TracedVariable, Workload
 from tfdist.step.exchange import SMALL_BYTES
+from tfdist.step.tables import Tables
 
 
-def workload(*shapes, rows=None, sums=False):
+def workload(*shapes, rows=None, tables=Tables.NONE):
     count = len(shapes)
     variables = [
         TracedVariable(f"v{i}", shape, "float32", 4, 1 - i / count, rows if i == 0 else None)
         for i, shape in enumerate(shapes)
     ]
-    return Workload(8, tuple(variables), 1 / 3, 0, 0, sums)
+    return Workload(8, tuple(variables), 1 / 3, 0, 0, tables)
 
 
 SHAPES = ((100, 300), (300,), (300, 200), (200,), (200, 10), (10,))
@@ -61,7 +64,7 @@ def test_warm_ups_are_over():
 
 
 def test_rows_travel_or_the_table_if_that_is_less():
-    few, many = (workload((1000, 16), (10,), rows=rows, sums=True) for rows in (50, 5000))
+    few, many = (workload((1000, 16), (10,), rows=rows, tables=Tables.SUMS) for rows in (50, 5000))
     (table,) = [m for m in messages_of(many, None, 2) if m.payload > 1000]
     assert (table.payload, table.aggregation) == (64000, "sum")
     (rows,) = [m for m in messages_of(few, None, 2) if m.payload > 1000]
@@ -70,6 +73,26 @@ def test_rows_travel_or_the_table_if_that_is_less():
     assert max(m.payload for m in messages_of(few, None, 100)) == 64000
     always = workload((1000, 16), (10,), rows=5000)
     assert max(m.payload for m in messages_of(always, None, 2)) == 5000 * 68
+
+
+def test_a_table_of_several_sums_is_larger():
+    few, many = (
+        workload((1000, 16), (10,), rows=rows, tables=Tables.SQUARES) for rows in (1941, 1942)
+    )
+    (rows,) = [m for m in messages_of(few, None, 2) if m.payload > 1000]
+    assert (rows.payload, rows.aggregation) == (1941 * 68, "gather")
+    (table,) = [m for m in messages_of(many, None, 2) if m.payload > 1000]
+    assert (table.payload, table.dense, table.aggregation) == (132000, 132000, "sum")
+
+
+@pytest.mark.parametrize(
+    ("tables", "aggregation"), [(Tables.SUMS, "sum"), (Tables.SQUARES, "gather")]
+)
+def test_rows_that_are_alike_on_all_ranks_are_no_table_of_several_sums(tables, aggregation):
+    made = workload((1000, 16), rows=5000, tables=tables)
+    fixed = dataclasses.replace(made.variables[0], rows_are_fixed=True)
+    (found,) = messages_of(dataclasses.replace(made, variables=(fixed,)), None, 2)
+    assert found.aggregation == aggregation
 
 
 @pytest.mark.parametrize(
@@ -86,7 +109,9 @@ def test_what_rounds_each_number_rounds_rows_too(compression, rows):
 
 def test_a_small_table_is_compressed_as_a_table_if_rows_are_summed():
     # PowerSGD of rank 4 sends 16 bytes for each row and column, and 16 KiB for all such tables.
-    small, large = (workload((size, 16), (500, 500), rows=50, sums=True) for size in (1008, 1009))
+    small, large = (
+        workload((size, 16), (500, 500), rows=50, tables=Tables.SUMS) for size in (1008, 1009)
+    )
     every = [m.payload for m in messages_of(small, Choice.of(PowerSGD(rank=4)), 2)]
     assert sorted(every) == [16 * 1000, 16 * 1024]
     every = [m.payload for m in messages_of(large, Choice.of(PowerSGD(rank=4)), 2)]

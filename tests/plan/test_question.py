@@ -5,7 +5,7 @@ import json
 import keras
 import pytest
 
-from tfdist.plan import models, question
+from tfdist.plan import models, question, table
 from tfdist.plan.alpha_beta import Link
 from tfdist.plan.machine import CPU_COSTS, GPU_COSTS, INSIDE, Cluster, link_of
 
@@ -40,6 +40,41 @@ def test_workers_with_few_updates_are_shown_with_a_note(saved):
     expected = "Not recommended: 16, 64 workers, as an epoch of 1,000 samples has less than 20"
     assert expected in found
     assert "Not recommended" not in notes(saved, batch_size=4, workers=[2, 64])[1]
+
+
+def test_workers_that_make_as_many_updates_as_one_device_are_recommended(saved):
+    few = "Also on one device an epoch of 40 samples has less than 20 updates"
+    _, found = notes(saved, batch_size=8, samples=40, strong=True, workers=[2, 4])
+    assert few in found and "Not recommended" not in found
+    _, found = notes(saved, batch_size=8, samples=40, workers=[2, 4])
+    assert few in found and "Not recommended: 2, 4 workers" in found
+    assert few not in notes(saved, batch_size=2, samples=40, workers=[2, 4])[1]
+
+
+SCRIPT = """
+import keras, numpy as np
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+model.fit(np.zeros((3000, 3)), np.zeros((3000, 2)), batch_size=10)
+"""
+
+
+def test_the_samples_of_a_script_count_if_no_others_are_given(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    for given, used in (({}, 3000), ({"samples": 50}, 50)):
+        asked = question.Question(str(path), bandwidth=1e9, device_step=1.0, price=2.5, **given)
+        found = question.answer(asked)
+        assert found.question.epoch == table.Epoch(used, 2.5)
+        said = "3,000 samples, by what the script gives to `fit` (the arrays of its `fit`): give"
+        assert any(said in note for note in found.notes) == (not given)
+        assert not any("a million samples" in note for note in found.notes)
+
+
+def test_without_samples_the_cost_is_that_of_a_million(saved):
+    _, found = notes(saved, batch_size=8, price=2.5)
+    assert "the cost is that of a million samples: give --samples" in found
+    assert "a million samples" not in notes(saved, batch_size=8)[1]
 
 
 LINK = Link(1e-3, 1e-6)

@@ -31,6 +31,7 @@ def endless():
 
 
 """
+_DATA = "tf.data.Dataset.from_tensor_slices((x, y)).batch(8)"
 AFTER = "\nraise RuntimeError('this must not run')\n"
 
 
@@ -57,9 +58,30 @@ def first_fit(tmp_path, text, *arguments):
     ],
 )
 def test_the_first_batch_is_taken(tmp_path, call, batch):
-    model, inputs = first_fit(tmp_path, call, "5")
+    model, inputs, _ = first_fit(tmp_path, call, "5")
     assert inputs.shape == (batch, 3)
     assert model.built and model.optimizer.iterations == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "samples"),
+    [
+        ("model.fit(x, y)", 40),
+        ("model.fit(x, y, validation_split=0.25)", 30),
+        ("model.fit(x, y, validation_split=0.25, validation_data=(x, y))", 40),
+        ("model.fit(x, y, batch_size=8, steps_per_epoch=2)", 16),
+        ("model.fit(x, y, 8, 1, 0, None, 0.0, None, True, None, None, 0, 3)", 24),
+        (f"model.fit({_DATA})", 40),
+        ("model.fit(Batches())", 40),
+        ("model.fit(endless(), steps_per_epoch=3)", 21),
+        ("model.fit(endless())", None),
+        (f"model.fit({_DATA}.repeat())", None),
+        (f"model.fit({_DATA}.filter(lambda *_: True))", None),
+    ],
+)
+def test_the_samples_of_an_epoch_are_known_where_fit_knows_them(tmp_path, call, samples):
+    *_, found = first_fit(tmp_path, call)
+    assert (found and found.number) == samples
 
 
 def test_fit_is_keras_own_afterwards(tmp_path):

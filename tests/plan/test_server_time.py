@@ -11,6 +11,7 @@ from tfdist.plan.candidate import Candidate
 from tfdist.plan.machine import Costs, Machines
 from tfdist.plan.server_time import Servers, Way
 from tfdist.plan.workload import Message
+from tfdist.step.tables import Tables
 
 PARTS = (1.0, 2.0, 0.5)  # forward, backward, update
 LINK = Link(0.0, 1e-6)
@@ -102,9 +103,9 @@ def test_synchronous_updates_are_exact_and_of_all_samples():
     assert found.step >= 1.0 + 4 * server_time.CHIEF
 
 
-@pytest.mark.parametrize("rows_are_summed", [False, True])
-def test_rows_are_read_and_sent_as_rows(rows_are_summed):
-    made = with_a_table(rows_are_summed)
+@pytest.mark.parametrize("tables", Tables)
+def test_rows_are_read_and_sent_as_rows(tables):
+    made = with_a_table(tables)
     machines = Machines(Link(0.0, 1e-3), costs=Costs())
     made = dataclasses.replace(made, machines=machines)
     found = made.predict(Candidate("parameter_server"), 2)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.plan import tracing
+from tfdist.step.tables import Tables
 
 layers = keras.layers
 
@@ -60,8 +61,9 @@ def test_embeddings_have_rows():
     stack = keras.Input((6,), dtype="int32"), layers.Embedding(100, 8), layers.Flatten()
     workload = traced(*stack, optimizer=keras.optimizers.SGD(momentum=0.9))
     (table,) = workload.variables
-    assert (table.rows, table.nbytes, workload.rows_are_summed) == (24, 3200, True)
-    assert not traced(*stack, optimizer=keras.optimizers.Adam()).rows_are_summed
+    assert (table.rows, table.nbytes, workload.tables) == (24, 3200, Tables.SUMS)
+    assert traced(*stack, optimizer=keras.optimizers.Adam()).tables is Tables.SQUARES
+    assert traced(*stack).tables is Tables.NONE
 
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 0), ("adam", 2), (None, 1)])

@@ -56,6 +56,29 @@ def test_the_gradients_are_exchanged_once_per_update(monkeypatch):
     assert exchanges == [1, 1]  # one bucket, on each of two replicas
 
 
+def _origins(operation):
+    """The types of the operations without inputs that an operation is computed from."""
+    inputs = [tensor.op for tensor in operation.inputs]
+    return {operation.type} if not inputs else set().union(*map(_origins, inputs))
+
+
+def test_sums_begin_anew_with_zeros_that_no_graph_keeps():
+    """TensorFlow computes what it knows once, and would keep such zeros in memory for good."""
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=3)
+    model = _model(strategy)
+    _fit(model, 8)
+    accumulator = model.optimizer.accumulator
+
+    @tf.function
+    def take(micro_batches):
+        strategy.run(accumulator.take, args=(micro_batches,))
+
+    graph = take.get_concrete_function(tf.TensorSpec([], tf.int64)).graph
+    assigned = [o.inputs[1].op for o in graph.get_operations() if o.type == "AssignVariableOp"]
+    assert len(assigned) == 2
+    assert all("Placeholder" in _origins(operation) for operation in assigned)
+
+
 @pytest.mark.parametrize("replicas_after", [1, 2, pytest.param(4, marks=pytest.mark.full)])
 def test_a_file_keeps_the_gradients_of_an_unfinished_update(replicas_after, tmp_path):
     model = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))

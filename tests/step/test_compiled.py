@@ -250,6 +250,33 @@ def test_moving_statistics_and_sparse_gradients_are_compiled_as_a_whole(two_repl
     assert np.abs(model.layers[2].moving_mean.numpy()).max() > 0
 
 
+class Places(layers.Layer):
+    """Looks up the same rows for all samples."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=shape[1:])
+
+    def call(self, x):
+        return x + keras.ops.take(self.table, keras.ops.arange(4), axis=0)
+
+
+@pytest.mark.parametrize(("optimizer", "is_whole"), [("sgd", True), ("adam", False)])
+def test_rows_that_are_alike_matter_where_an_optimizer_counts_them(
+    two_replicas, optimizer, is_whole
+):
+    found = []
+    for strategy in (tf.distribute.get_strategy(), two_replicas):
+        keras.utils.set_random_seed(5)
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((4,)), Places(), layers.Dense(2)])
+            model.compile(optimizer, "mse", jit_compile=True)
+        with log_messages() as messages:
+            found.append(_trained(model)[0])
+    assert any("are the same for all samples" in message for message in messages) != is_whole
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
 def test_shares_that_move_are_refused():
     strategy = tfdist.MirroredStrategy(DEVICES[:2], balance=True)
     with strategy.scope():

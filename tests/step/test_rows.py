@@ -9,6 +9,7 @@ from tfdist import compression
 from tfdist.compression import FP16
 from tfdist.step.rounded_rows import coder_of, table_is_smaller
 from tfdist.step.rows import are_summed
+from tfdist.step.tables import Tables
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,25 @@ from tfdist.step.rows import are_summed
     ],
 )
 def test_the_smaller_of_both(spec, coder, index_bytes, rows, expected):
-    found = table_is_smaller(spec, tf.constant(rows, tf.int64), coder, index_bytes)
+    rows = tf.constant(rows, tf.int64)
+    found = table_is_smaller(spec, rows, Tables.SUMS, coder, index_bytes)
     assert bool(found) is expected
+
+
+@pytest.mark.parametrize("tables", [Tables.SQUARES, Tables.MAGNITUDES])
+@pytest.mark.parametrize(
+    ("spec", "least"),
+    [
+        # Two numbers for each number of the table, and one for each row, are 5 instead of 2.
+        (tf.TensorSpec([100, 2]), 251),
+        # They are 4 bytes each also where the table has half precision.
+        (tf.TensorSpec([100, 2], tf.float16), 334),
+        (tf.TensorSpec([100, 2], tf.float64), 334),
+    ],
+)
+def test_tables_of_several_sums_are_larger(spec, least, tables):
+    found = [table_is_smaller(spec, rows, tables, index_bytes=8) for rows in (least - 1, least)]
+    assert found == [False, True]
 
 
 def test_error_feedback_leaves_rows_whole():
@@ -45,6 +63,7 @@ _OPTIMIZERS = [
     (lambda: keras.optimizers.SGD(0.1, clipvalue=0.1), False),
     (lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1), False),
     (lambda: keras.optimizers.Adam(0.1), False),
+    (lambda: keras.optimizers.Lion(0.1, weight_decay=0.1), True),
 ]
 
 

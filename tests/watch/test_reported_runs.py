@@ -3,7 +3,9 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tests.log_messages import log_messages
 from tfdist.callbacks import RunReport
 
 X = np.ones((32, 4), "float32")
@@ -75,3 +77,29 @@ def test_metrics_with_names_of_ours_keep_their_values(two_replicas, tmp_path):
     for name in ("loss", "usual", *names):
         assert f"<figcaption>{name}</figcaption>" in section
     assert "exchange_seconds" not in section
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_training(two_replicas, tmp_path):
+    (tmp_path / "file").touch()
+    model = model_of(two_replicas)
+    before = model.get_weights()
+    expected = (
+        "The folder for TensorBoard must be one that can be made and written: /[^{}]*file is not a "
+        r"directory\. Received: log_dir='.*file'"
+    )
+    with pytest.raises(ValueError, match=expected):
+        fit(model, two_replicas.callbacks(log_dir=tmp_path / "file"))
+    assert all((a == b).all() for a, b in zip(before, model.get_weights()))
+    assert two_replicas.parts is None
+
+
+def test_a_folder_that_is_full_later_is_warned_of(two_replicas, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    callbacks = two_replicas.callbacks(log_dir=tmp_path)
+    monkeypatch.setattr(tf.summary, "scalar", full)
+    with log_messages() as messages:
+        history = fit(model_of(two_replicas), callbacks, epochs=2)
+    assert len(history["loss"]) == 2
+    assert len([text for text in messages if text.endswith(": No space left on device")]) == 2

@@ -16,7 +16,7 @@ from tfdist.watch import status
 from tfdist.watch.measuring import resident_bytes
 from tfdist.watch.status import Status
 
-_NOTHING = Sums(0.0, 0.0, 0.0, 0.0)
+_NOTHING = Sums(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Live(keras.callbacks.Callback):
@@ -84,23 +84,37 @@ class Live(keras.callbacks.Callback):
                 )
             self._has_warned = True
 
-    def _own(self, step: int, seconds: float) -> Status:
+    def _own(self, called: int, seconds: float) -> Status:
+        """What this rank does.
+
+        Args:
+            called: how many steps of the epoch Keras has called. The last call may make fewer.
+            seconds: since the launcher was told last.
+        """
         strategy = self.model.distribute_strategy
         processes: Processes = getattr(strategy, "processes", None) or OneProcess()
         has_workers = hasattr(strategy, "staleness_report")
         name = "chief" if has_workers else f"rank {processes.rank}"
         params = self.params or {}
-        common = (name, status.now(), self._epoch, step, params.get("epochs"), params.get("steps"))
+        steps = params.get("steps")
+        step = min(called, steps or called)
+        common: dict[str, Any] = {
+            "epochs": params.get("epochs"),
+            "steps": steps,
+            "memory": resident_bytes(),
+        }
         if self._parts is None:
-            return Status(*common, memory=resident_bytes())
+            return Status(name, status.now(), self._epoch, step, **common)
         sums = Sums(*(b - a for a, b in zip(self._before, self._parts.read())))
+        step = min(step, self._step + round(sums.steps))
         known = sums.compute + sums.exchange + sums.update
         data = others = None
         if sums.exchange or sums.update:  # replicas that train apart exchange elsewhere
             data, others = max(0.0, self._calls - known) / seconds, sums.exchange / seconds
         if processes.is_alone:
             others = None
-        return Status(*common, sums.samples / seconds, data, others, resident_bytes())
+        common |= {"samples": sums.samples / seconds, "data": data, "others": others}
+        return Status(name, status.now(), self._epoch, step, **common)
 
     def _workers(self) -> list[Status]:
         """What the workers of a parameter server have done since training began."""

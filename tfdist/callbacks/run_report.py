@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import os
 import pathlib
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 from tfdist.arguments import check_path, problem_with_file
 from tfdist.callbacks.compression_monitor import traffic_of
+from tfdist.callbacks.summaries import Summaries
 from tfdist.engines.processes import OneProcess, Processes
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.processes.runs import raise_everywhere
@@ -60,9 +62,9 @@ class RunReport(keras.callbacks.Callback):
     on a GPU, times are those of the host.
 
     Times are read in the step, and summed up there, so the step is traced anew when training begins
-    and ends. What the ranks have measured travels at the end of an epoch, in a kilobyte for each
-    rank. Give the callback to all ranks. A `fit` replaces the file of the `fit` before: give each
-    one a callback with a path of its own to keep both.
+    and ends. At the end of an epoch the ranks sum a table of what they have measured, with a
+    kilobyte for each rank. Give the callback to all ranks. A `fit` replaces the file of the `fit`
+    before: give each one a callback with a path of its own to keep both.
 
     Args:
         path: of the file; its folder must exist. None for no file.
@@ -71,8 +73,8 @@ class RunReport(keras.callbacks.Callback):
 
     Raises:
         TypeError: for a path that is none.
-        ValueError: at the beginning of training, for a file that cannot be written, and for a model
-            without a strategy of tfdist.
+        ValueError: at the beginning of training, for a file or a folder that cannot be written, and
+            for a model without a strategy of tfdist.
 
     Example:
 
@@ -103,11 +105,8 @@ class RunReport(keras.callbacks.Callback):
         super().__init__()
         if path is not None:
             check_path("path", path)
-        if log_dir is not None:
-            check_path("log_dir", log_dir)
         self._path = None if path is None else pathlib.Path(path)
-        self._log_dir = log_dir
-        self._writer: Any = None
+        self._summaries = Summaries(log_dir, "ranks")
         self._measuring: Measuring
         self._run: Run
         self._fits = 0
@@ -119,8 +118,8 @@ class RunReport(keras.callbacks.Callback):
         """Begins to measure.
 
         Raises:
-            ValueError: for a file that cannot be written, and for a model without a strategy of
-                tfdist.
+            ValueError: for a file or a folder that cannot be written, and for a model without a
+                strategy of tfdist.
         """
         strategy = self.model.distribute_strategy
         if not hasattr(strategy, "measure_parts"):
@@ -129,7 +128,7 @@ class RunReport(keras.callbacks.Callback):
                 f"of tfdist. Received: a model under {type(strategy).__name__}"
             )
         parts = strategy.measure_parts(self.model)
-        self._measuring = Measuring(parts)
+        self._measuring = Measuring(parts, self.model.steps_per_execution)
         self._run = Run(
             title=f"Training {self.model.name}",
             began=time.time(),
@@ -139,10 +138,16 @@ class RunReport(keras.callbacks.Callback):
             earlier=self._fits,
         )
         self._fits += 1
+        raise_everywhere(self._processes, self._problem(), "begin the report")
+
+    def _problem(self) -> Exception | None:
+        """Why this rank cannot write what it is to write."""
+        if not self.model.distribute_strategy.is_chief:
+            return None
         error: Exception | None = None
-        if strategy.is_chief and self._path is not None:
+        if self._path is not None:
             error = problem_with_file("report", "report", self._path) or self._written()
-        raise_everywhere(self._processes, error, "begin the report")
+        return error or self._summaries.problem()
 
     @property
     def _processes(self) -> Processes:
@@ -183,8 +188,7 @@ class RunReport(keras.callbacks.Callback):
         slowest = found.slowest()
         if slowest is not None and (self.params or {}).get("verbose"):
             print(f"\n{slowest}")
-        if self._log_dir is not None:
-            self._write_scalars(self._log_dir, found)
+        self._summaries.write(functools.partial(_write_scalars, found))
         if time.monotonic_ns() >= self._next:
             self._write()
 
@@ -243,20 +247,18 @@ class RunReport(keras.callbacks.Callback):
             found[index] = WorkerNumbers(updates, mean, own.dropped.total(), own.waits)
         return found
 
-    def _write_scalars(self, log_dir: str | os.PathLike, epoch: Epoch) -> None:
-        if self._writer is None:
-            self._writer = tf.summary.create_file_writer(os.path.join(log_dir, "ranks"))
-        values = {f"run/{name}": value for name, value in epoch.history().items()}
-        for number, rank in enumerate(epoch.ranks):
-            if rank is not None:
-                own = {f"{name}_seconds": seconds for name, seconds in rank.parts().items()}
-                own |= {"memory_bytes": rank.memory, "peak_memory_bytes": rank.peak_memory}
-                values |= {f"rank_{number}/{name}": value for name, value in own.items()}
-        with self._writer.as_default():
-            for name, value in values.items():
-                if math.isfinite(value):
-                    tf.summary.scalar(name, value, step=epoch.number)
-        self._writer.flush()
+
+def _write_scalars(epoch: Epoch) -> None:
+    """Writes the numbers of each rank for TensorBoard."""
+    values = {f"run/{name}": value for name, value in epoch.history().items()}
+    for number, rank in enumerate(epoch.ranks):
+        if rank is not None:
+            own = {f"{name}_seconds": seconds for name, seconds in rank.parts().items()}
+            own |= {"memory_bytes": rank.memory, "peak_memory_bytes": rank.peak_memory}
+            values |= {f"rank_{number}/{name}": value for name, value in own.items()}
+    for name, value in values.items():
+        if math.isfinite(value):
+            tf.summary.scalar(name, value, step=epoch.number)
 
 
 def _left_out(strategy: tf.distribute.Strategy, has_parts: bool) -> list[str]:

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.arguments import check_path, shown
+from tfdist.arguments import shown
+from tfdist.callbacks.summaries import Summaries
 
 
 class StalenessMonitor(keras.callbacks.Callback):
@@ -43,6 +44,7 @@ class StalenessMonitor(keras.callbacks.Callback):
 
     Raises:
         TypeError: when `strategy` is another strategy.
+        ValueError: at the beginning of training, for a `log_dir` that cannot be written.
 
     Example:
 
@@ -65,14 +67,18 @@ class StalenessMonitor(keras.callbacks.Callback):
                 "`strategy` must be a `tfdist.ParameterServerStrategy`, which alone has stale "
                 f"gradients. Received: strategy={shown(strategy)} of type {type(strategy)}"
             )
-        if log_dir is not None:
-            check_path("log_dir", log_dir)
         self._strategy = strategy
         self._before = copy.deepcopy(strategy.staleness_report())
-        self._writer = None
-        if log_dir is not None:
-            folder = os.path.join(log_dir, "staleness")
-            self._writer = tf.summary.create_file_writer(folder)
+        self._summaries = Summaries(log_dir, "staleness")
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Begins to write the histograms.
+
+        Raises:
+            ValueError: for a folder that cannot be written.
+        """
+        if error := self._summaries.problem():
+            raise error
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Keeps a copy of the report so far."""
@@ -94,9 +100,10 @@ class StalenessMonitor(keras.callbacks.Callback):
                 if rate is not None:
                     rate = float(keras.ops.convert_to_numpy(rate))
                     logs["effective_learning_rate"] = rate * report.learning_rate_factor
-        if self._writer is not None:
-            with self._writer.as_default():
-                for index, own in sorted(report.workers.items()):
-                    values = np.array([*own.histogram.elements()], np.float32)
-                    tf.summary.histogram(f"staleness/worker_{index}", values, step=epoch)
-            self._writer.flush()
+
+        def write() -> None:
+            for index, own in sorted(report.workers.items()):
+                values = np.array([*own.histogram.elements()], np.float32)
+                tf.summary.histogram(f"staleness/worker_{index}", values, step=epoch)
+
+        self._summaries.write(write)

@@ -52,9 +52,8 @@ class StragglerMonitor(keras.callbacks.Callback):
         super().__init__()
         self.seconds: list[np.ndarray] = []
         self._clock: StepClock
-        self._before = np.zeros(0)
-        self._first: int | None = None
-        self._last = 0
+        self._before = np.zeros((2, 0))
+        self._is_first = True
         self._begun = self._ended = 0.0
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -81,32 +80,38 @@ class StragglerMonitor(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Begins anew."""
-        self._first = None
+        self._is_first = True
+        self._before = self._computed()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Notes the time; the first step is left out, as it may be traced."""
-        self._last, self._ended = batch, time.monotonic()
-        if self._first is None:
-            self._first, self._begun, self._before = batch, self._ended, self._computed()
+        """Notes the time; the first call is left out, as it may be traced."""
+        self._ended = time.monotonic()
+        if self._is_first:
+            self._is_first = False
+            self._begun, self._before = self._ended, self._computed()
 
     def _computed(self) -> np.ndarray:
-        """The seconds of this process' replicas."""
-        parts = self.model.distribute_strategy.experimental_local_results(self._clock.seconds)
-        return np.array([float(part) for part in parts])
+        """The seconds of this process' replicas, and how many steps each has made."""
+        local = self.model.distribute_strategy.experimental_local_results
+        sums = self._clock.seconds, self._clock.steps
+        return np.array([[float(part) for part in local(each)] for each in sums])
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Notes what the replicas have computed, and for how long they waited."""
         strategy = self.model.distribute_strategy
-        steps = self._last - (self._first or 0)
-        own = [*(self._computed() - self._before), self._ended - self._begun]
-        rows = strategy.processes.all_gather([int(1e9 * seconds) for seconds in own]) / 1e9
-        if rows[:, :-1].size == 1 or not steps:
+        computed, steps = self._computed() - self._before
+        own = [*computed, self._ended - self._begun]
+        row = [*(int(1e9 * seconds) for seconds in own), round(steps[0])]
+        rows = strategy.processes.all_gather(row)
+        counts = rows[:, -1:]
+        if rows[:, :-2].size == 1 or not counts.all():
             return
-        seconds = rows[:, :-1].ravel() / steps
+        rows = rows / counts / 1e9
+        seconds = rows[:, :-2].ravel()
         self.seconds.append(seconds)
         slowest = int(seconds.argmax())
         waits = float((seconds[slowest] - np.delete(seconds, slowest)).mean())
-        waiting = waits / (rows[:, -1].max() / steps)
+        waiting = waits / rows[:, -2].max()
         if logs is not None:
             logs.update(slowest_replica=slowest, waiting=waiting)
         if strategy.is_chief and (self.params or {}).get("verbose"):

@@ -1,6 +1,7 @@
 """Which measurements are problems, and what to do about each; needs no TensorFlow.
 
-A rank or a link is slow if it takes more than twice as long as the median of the others.
+A rank or a link is slow if it takes more than twice as long as the median of the others. An
+all-reduce is slow if it takes more than three times as long as its links should.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from tfdist.checkup.long_sums import slow_sum
 from tfdist.checkup.machine import Facts
 from tfdist.checkup.report import Drill, Equality, Link, Report
 from tfdist.engines.clocks import Clock
@@ -29,6 +31,7 @@ def problems(report: Report) -> list[str]:
         *clocks(report.clocks, names),
         *slow_ranks(report.compute_seconds, names),
         *slow_links(report, names),
+        *([] if _hosts_short_of_cores(report) else slow_sum(report.sums)),
         *unequal(report.equalities, names),
         *(failed(report.drill) if report.drill else []),
     ]
@@ -42,22 +45,32 @@ def notes(report: Report, left_out: str) -> list[str]:
         left_out: why not all all-reduces were measured; "" if they were.
     """
     found = [f"{left_out}, so they were left out"] if left_out else []
-    for host in dict.fromkeys(report.hosts):
-        ranks = [rank for rank, own in enumerate(report.hosts) if own == host]
-        fact = report.ranks[ranks[0]]
-        enough = min(fact.cores, fact.core_limit or fact.cores)
-        if len(ranks) > enough and not fact.gpus:
-            name = host_name(report, ranks[0])
-            found.append(
-                f"{len(ranks)} ranks share {enough:g} core(s) on {name}: what is measured there "
-                "is the cores as much as the links"
-            )
+    short = _hosts_short_of_cores(report)
+    for rank, (count, cores) in short.items():
+        found.append(
+            f"{count} ranks share {cores:g} core(s) on {host_name(report, rank)}: what is measured "
+            "there is the cores as much as the links"
+        )
+    if short:  # which may be the reason, so it is no problem
+        found += slow_sum(report.sums)
     size = len(report.ranks)
     if len(report.links) < size * (size - 1) // 2:
         found.append(
             f"{len(report.links)} of {size * (size - 1) // 2} pairs of ranks were measured, as all "
             "would take too long"
         )
+    return found
+
+
+def _hosts_short_of_cores(report: Report) -> dict[int, tuple[int, float]]:
+    """By the first rank of a host with more ranks than cores: how many there are of both."""
+    found = {}
+    for host in dict.fromkeys(report.hosts):
+        rank, count = report.hosts.index(host), report.hosts.count(host)
+        fact = report.ranks[rank]
+        cores = min(fact.cores, fact.core_limit or fact.cores)
+        if count > cores and not fact.gpus:
+            found[rank] = count, cores
     return found
 
 

@@ -17,7 +17,8 @@ _LARGEST_BATCH = 2**31 - 1  # shapes in a trace have 32 bits
 _EXAMPLE = """\b
 Example:
   tfdist plan model.keras --batch-size 64 --bandwidth 1Gbit/s
-  tfdist plan train.py --cluster test.json --workers 1,2,4,...,64 --price 2.5/h --samples 50000
+  tfdist plan train.py --cluster test.json --workers 1,2,4,...,64 --price 2.5/h
+  tfdist plan train.py --bandwidth 1Gbit/s --price 2.5/h --samples 50000
   tfdist plan train.py --bandwidth 10Gbit/s --device-step 110ms -- --epochs 3
   tfdist plan --explain
 """
@@ -56,7 +57,11 @@ Example:
     default=0,
     help="Further machines that could only sum gradients, as many as workers at most.",
 )
-@click.option("--samples", type=click.IntRange(1, _MOST), help="Samples of an epoch.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1, _MOST),
+    help="Samples of an epoch (default: those of the script's `fit`, if they are known).",
+)
 @click.option("--price", type=Price(), help="Of a machine for an hour, such as 2.5/h.")
 @click.option("--memory", type=Size(), help="Of a device, such as 16GB: what does not fit is out.")
 @click.option(

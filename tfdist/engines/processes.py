@@ -17,6 +17,8 @@ import tensorflow as tf
 PIECE_BYTES = 16 * 1024 * 1024
 """The size of pieces: enough for the full speed of the link, small enough for any memory."""
 
+_NOTHING = b"\xff"  # fills up texts: in UTF-8 no text has this byte
+
 
 class Processes(abc.ABC):
     """The processes of a job, from the view of one of them.
@@ -206,9 +208,10 @@ class Processes(abc.ABC):
         """
         encoded = text.encode()
         longest = int(self.all_gather([len(encoded)]).max())
-        padded = list(encoded) + [-1] * (longest - len(encoded))
-        rows = self.all_gather(padded[:longest])  # one that joins may have a longer text
-        return [bytes(int(b) for b in row if b >= 0).decode() for row in rows]
+        # One that joins may have a longer text. Eight bytes travel as one integer.
+        padded = encoded[:longest].ljust(-(-longest // 8) * 8, _NOTHING)
+        rows = self.all_gather(np.frombuffer(padded, np.int64).tolist())
+        return [row.tobytes().rstrip(_NOTHING).decode() for row in rows]
 
     def broadcast(self, values: Sequence[np.ndarray], root: int) -> list[np.ndarray]:
         """The `values` of process `root`, bit by bit.

@@ -112,10 +112,12 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Creates the inner optimizer's state and the accumulators for `variables`."""
-        if self.built:
-            return
-        check_trainable(variables)
-        super().build(variables)
+        if not self.built:
+            check_trainable(variables)
+            super().build(variables)
+
+    def _build_inner(self, variables: list[keras.Variable]) -> None:
+        self._update.build(variables)
         if isinstance(tf.distribute.get_strategy(), collection.CollectsGradients):
             return
         self._path = StepPath(
@@ -124,9 +126,6 @@ class DistributedOptimizer(OptimizerWrapper):
         for name, state in self._path.states().items():
             if state is not None:  # as attributes, so that Keras' saving finds them
                 setattr(self, name, state)
-
-    def _build_inner(self, variables: list[keras.Variable]) -> None:
-        self._update.build(variables)
 
     def _keeper(self) -> Update:
         return self._update
@@ -172,8 +171,9 @@ class DistributedOptimizer(OptimizerWrapper):
                 the optimizer was built for.
 
         Raises:
-            ValueError: in cross-replica context; without any gradient; for a variable that the
-                optimizer was not built for; in a user's own loop under a parameter server.
+            ValueError: in cross-replica context; without any gradient; without variables before the
+                optimizer is built; for a variable that the optimizer was not built for; in a user's
+                own loop under a parameter server.
         """
         context = tf.distribute.get_replica_context()
         if context is None:
@@ -181,7 +181,7 @@ class DistributedOptimizer(OptimizerWrapper):
                 "DistributedOptimizer.apply takes one replica's gradients: call it in the function "
                 "that is passed to strategy.run. Received: a call in cross-replica context."
             )
-        variables = list(trainable_variables or self.built_for)
+        variables = self._given_or_built_for(trainable_variables)
         refuse_unweighted(grads)
         note_scaled(self, grads)
         collected = collection.current()

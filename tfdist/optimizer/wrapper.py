@@ -61,6 +61,21 @@ class OptimizerWrapper(compat.IndexedOptimizer):
         """The inner optimizer, as the user gave it."""
         return self._inner.optimizer
 
+    def _given_or_built_for(self, variables: list[keras.Variable] | None) -> list[keras.Variable]:
+        """The variables that `apply` was given, or those that the optimizer was built for.
+
+        Raises:
+            ValueError: without variables, before the optimizer is built.
+        """
+        if not variables and not self.built:
+            raise ValueError(
+                "Without variables `apply` updates those that the optimizer was built for. Call "
+                "`optimizer.build(variables)` in the strategy's scope before the first step, or "
+                f"give `apply` the variables. Received: an apply of {self.name} without variables, "
+                "which is not built"
+            )
+        return list(variables or self.built_for)
+
     def _in_build_order(self, grads: list, variables: list[keras.Variable]) -> list:
         """The gradients at the positions of their variables; None for variables not given."""
         places = [self._index_of(variable) for variable in variables]

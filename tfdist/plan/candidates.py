@@ -161,9 +161,9 @@ def recommend(
         least_efficiency: what counts as used well: samples per second, by those of as many devices
             that work alone.
         memory: the bytes that a device has; None for no bound.
-        samples: of an epoch, which has some updates at least; None if they are not known.
+        samples: of an epoch, for `with_few_updates`; None if they are not known.
     """
-    few = with_few_updates(predictions, samples)
+    few = with_few_updates(alone, predictions, samples)
     counts = sorted({p.workers for p in predictions}.difference(few))
     found = _bests(predictions, counts, memory)
 
@@ -211,14 +211,20 @@ def recommend(
     return Recommendation(chosen.workers, candidate.code, reason + ".", candidate.reducers)
 
 
-def with_few_updates(predictions: Iterable[Prediction], samples: int | None) -> list[int]:
+def with_few_updates(
+    alone: Prediction, predictions: Iterable[Prediction], samples: int | None
+) -> list[int]:
     """The numbers of workers that are not recommended: an epoch has less than `UPDATES` updates.
 
+    Where one device makes no more updates than the workers do, they are no reason to stay there.
+
     Args:
+        alone: one device.
         predictions: for all numbers of workers.
         samples: of an epoch; None if they are not known.
     """
     most = float("inf") if samples is None else samples
+    most = max(most, UPDATES * alone.accumulated * alone.global_batch)
     return sorted(
         {p.workers for p in predictions if UPDATES * p.accumulated * p.global_batch > most}
     )

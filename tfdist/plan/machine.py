@@ -59,13 +59,13 @@ GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # codecs is from two cores, as it is here. The update is what the steps on one device there do not
 # gain from smaller batches: an MLP of 40 MB, SGD with momentum.
 CPU_COSTS = Costs(
-    horovod=9.16e-10,
-    tensorflow=1.28e-9,
-    halves=7.86e-10,
-    residual=5.13e-10,
+    horovod=9.4e-10,
+    tensorflow=1.29e-9,
+    halves=8.06e-10,
+    residual=5.33e-10,
     update=6e-10,
     rows=1.48e-9,
-    waiting=0.169,
+    waiting=0.167,
 )
 COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 

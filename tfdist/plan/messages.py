@@ -13,7 +13,8 @@ from tfdist.options import DEFAULT_BUCKET_BYTES
 from tfdist.plan.workload import Message, TracedVariable, Workload
 from tfdist.step.compression_units import Unit, compressor_at, plan_units, small_tables
 from tfdist.step.exchange import enough, plan_buckets
-from tfdist.step.rounded_rows import coder_of, row_bytes, table_is_smaller
+from tfdist.step.rounded_rows import coder_of, row_bytes, table_bytes, table_is_smaller
+from tfdist.step.tables import Tables
 
 # An update at which warm-ups are over.
 _LATE = 2**31 - 1
@@ -45,7 +46,7 @@ def messages_of(
             units = plan_units(compression, specs, [v.path for v in every], bucket_bytes)
     compressors = {i: unit.compressor for unit in units for i in unit.bucket.indices}
     sparse = {index for index, variable in enumerate(every) if variable.rows is not None}
-    if workload.rows_are_summed:
+    if workload.tables is Tables.SUMS:
         sparse -= small_tables(units, sparse).keys()
     dense = set(range(len(every))) - sparse
     units = [part for unit in units if (part := unit.only(dense)).bucket.indices]
@@ -88,8 +89,13 @@ def _of_rows(
     assert variable.rows is not None
     spec = tf.TensorSpec(variable.shape, variable.dtype)
     coder = coder_of(compressor)
-    if workload.rows_are_summed and table_is_smaller(spec, variable.rows * ranks, coder):
-        return Message(variable.nbytes, variable.nbytes, variable.ready)
+    tables = workload.tables
+    # Else rows that are the same on all ranks are summed place by place.
+    may_be_table = tables is Tables.SUMS or not variable.rows_are_fixed
+    if tables is not Tables.NONE and may_be_table:
+        if table_is_smaller(spec, variable.rows * ranks, tables, coder):
+            size = table_bytes(spec, tables)
+            return Message(size, size, variable.ready)
     coded, whole = (variable.rows * row_bytes(spec, used) for used in (coder, None))
     name = None if coder is None else coder.name
     return Message(coded, whole, variable.ready, "gather", compressor=name, is_rows=True)

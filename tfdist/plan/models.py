@@ -34,6 +34,7 @@ class Found:
         refused: the strategies and options that refuse the model, each with the reason.
         uses_cores: whether the step was measured on all cores of this machine.
         on_gpus: whether the devices are GPUs.
+        samples: of an epoch of the script's `fit`; None if they are not known.
     """
 
     workload: Workload
@@ -43,6 +44,7 @@ class Found:
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     uses_cores: bool = False
     on_gpus: bool = False
+    samples: scripts.Samples | None = None
 
     def messages(self, compression: Compression, ranks: int, workload: Workload) -> list[Message]:
         """What travels in a step of this model, or of one that differs in what travels."""
@@ -80,8 +82,9 @@ def read(
     if not os.path.isfile(path):
         raise ValueError(f"There is no such file. Received: {path!r}")
     notes: list[str] = []
+    samples: scripts.Samples | None = None
     if path.endswith(".py"):
-        model, first = scripts.first_fit(path, arguments)
+        model, first, samples = scripts.first_fit(path, arguments)
         specs = tf.nest.map_structure(lambda one: spec_of(one, batch_size or one.shape[0]), first)
         inputs, data = functools.partial(_resized, first, batch_size), "the script's first batch"
         notes.append(f"{path} ran up to its first fit, and trained nothing.")
@@ -129,7 +132,8 @@ def read(
     if kind == "gpu":
         notes.append("Compressors were not measured on GPUs: 20 times as fast as two cores, say.")
     uses_cores = step is None and kind == "cpu"
-    return Found(workload, known, COSTS[kind], notes, refused, uses_cores, kind == "gpu")
+    costs, on_gpus = COSTS[kind], kind == "gpu"
+    return Found(workload, known, costs, notes, refused, uses_cores, on_gpus, samples)
 
 
 def _kind(asked: str | None, step: float | None) -> str:

@@ -10,6 +10,7 @@ from tfdist.plan import collectives, memory, server_time, sharded_time, step_tim
 from tfdist.plan.candidate import ONE_DEVICE, Candidate, Compression
 from tfdist.plan.machine import Machines
 from tfdist.plan.workload import Device, Message, Workload
+from tfdist.step.tables import Tables
 
 Messages = Callable[[Compression, int, Workload], Sequence[Message]]
 """What travels, by the compression, the number of ranks and the model."""
@@ -179,7 +180,7 @@ class Planner:
         machines = self.machines
         pushed, pulled = (
             server_time.way_of(
-                self.messages(code, workers, dataclasses.replace(model, rows_are_summed=False)),
+                self.messages(code, workers, dataclasses.replace(model, tables=Tables.NONE)),
                 machines.costs,
                 machines.slowdown_of(workers),
             )
@@ -230,7 +231,7 @@ class Planner:
         self, candidate: Candidate, workers: int, parts: tuple[float, float, float]
     ) -> tuple[float, float]:
         """As `_exchanged`, with `sharding`, where rows never travel as tables."""
-        workload = dataclasses.replace(self._exchanged_by(candidate), rows_are_summed=False)
+        workload = dataclasses.replace(self._exchanged_by(candidate), tables=Tables.NONE)
         messages = self.messages(None, workers, workload)
         tables = [
             Message(variable.nbytes, variable.nbytes, variable.ready)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tfdist.plan import candidates, models, refusals, table, trained
+from tfdist.plan import candidates, models, refusals, scripts, table, trained
 from tfdist.plan.candidate import Candidate
 from tfdist.plan.machine import INSIDE, Cluster, Machines, link_of, read_cluster
 from tfdist.plan.prediction import Planner, Prediction
@@ -32,7 +32,7 @@ class Question:
         strong: whether the batch is divided among the workers.
         servers: the number of parameter servers.
         reducers: the number of further machines that could be reducers.
-        samples: of an epoch; None if they are not known.
+        samples: of an epoch; None for those of the script's `fit`, if they are known.
         price: of a machine for an hour; None if it is not known.
         memory: the bytes of a device; None for no bound.
         efficiency: to which part workers must be used that are recommended.
@@ -98,21 +98,17 @@ def answer(question: Question) -> Answer:
         question: what is asked.
 
     Raises:
-        ValueError: when the model or the cluster cannot be read, or the link is not known; for a
-            price without the samples of an epoch, for more workers than samples with `strong`, and
-            for devices of another kind than those on which steps run here.
+        ValueError: when the model or the cluster cannot be read, or the link is not known; for more
+            workers than samples with `strong`, and for devices of another kind than those on which
+            steps run here.
     """
-    if question.price is not None and question.samples is None:
-        raise ValueError(
-            "The price is that of an epoch: give --samples too. "
-            f"Received: --price {question.price} without --samples"
-        )
     known = None if question.cluster is None else read_cluster(question.cluster)
     machines, asked = _machines(question, known), _asked(question, known)
     _check_link(question, known, machines, max(asked))
     step = question.device_step or (known.device_step if known else None)
     device = question.device or (known.device if known and step else None)
     found = models.read(question.model, question.arguments, question.batch_size, step, device)
+    question, of_epoch = _with_samples(question, found.samples)
     machines = dataclasses.replace(machines, costs=found.costs, shares_cores=found.uses_cores)
     counts = _possible(asked, question, found.device.batch)
     planner = Planner(
@@ -124,10 +120,28 @@ def answer(question: Question) -> Answer:
     advice = candidates.recommend(
         alone, predictions, question.efficiency, question.memory, question.samples
     )
-    few = candidates.with_few_updates(predictions, question.samples)
-    notes = [*found.notes, *_notes(question, planner), *refused]
+    few = candidates.with_few_updates(alone, predictions, question.samples)
+    notes = [*found.notes, *of_epoch, *_notes(question, planner), *refused]
     notes += _left_out(question, asked, counts, few)
+    notes += _few_alone(question, alone)
     return Answer(question, notes, alone, predictions, advice)
+
+
+def _with_samples(question: Question, found: scripts.Samples | None) -> tuple[Question, list[str]]:
+    """The question with the samples of an epoch, and notes of where they come from."""
+    if question.samples is None and found is not None:
+        note = (
+            f"An epoch has {found.number:,} samples, by what the script gives to `fit` "
+            f"({found.source}): give --samples for another number."
+        )
+        return dataclasses.replace(question, samples=found.number), [note]
+    if question.samples is None and question.price is not None:
+        note = (
+            "How many samples an epoch has is not known, so the cost is that of a million samples: "
+            "give --samples for that of an epoch."
+        )
+        return question, [note]
+    return question, []
 
 
 def _choices(
@@ -221,6 +235,18 @@ def _left_out(
             f"has less than {candidates.UPDATES} updates with them."
         )
     return notes
+
+
+def _few_alone(question: Question, alone: Prediction) -> list[str]:
+    """A note if one device makes few updates, too."""
+    needed = candidates.UPDATES * alone.samples_per_update
+    if question.samples is None or question.samples >= needed:
+        return []
+    return [
+        f"Also on one device an epoch of {question.samples:,} samples has less than "
+        f"{candidates.UPDATES} updates, with which a model hardly learns. So only those numbers of "
+        "workers are not recommended that make fewer."
+    ]
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -1,14 +1,16 @@
-"""Runs a script up to its first `fit`, for the model, the optimizer and the first batch."""
+"""Runs a script up to its first `fit`, for the model, the optimizer and its data."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
+import math
 import os
 import runpy
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import keras
 import numpy as np
@@ -20,21 +22,45 @@ from tfdist.structures import Structure
 _DEFAULT_BATCH = 32  # Keras' own
 
 
+class Samples(NamedTuple):
+    """The samples of an epoch.
+
+    Attributes:
+        number: how many there are.
+        source: how that is known, for people.
+    """
+
+    number: int
+    source: str
+
+
+class First(NamedTuple):
+    """What a script gives to its first `fit`.
+
+    Attributes:
+        model: what is trained.
+        inputs: the first batch of inputs.
+        samples: of an epoch; None if they are not known.
+    """
+
+    model: keras.Model
+    inputs: Structure
+    samples: Samples | None
+
+
 class _Reached(BaseException):
     """The script has called `fit`: ends the script, past its `except Exception`.
 
     Args:
-        model: what is trained.
-        inputs: the first batch of inputs.
-        error: why there is none.
+        found: what was given to `fit`; or else why it is not known.
     """
 
-    def __init__(self, model: keras.Model, inputs: Structure, error: Exception | None = None):
-        self.model, self.inputs, self.error = model, inputs, error
+    def __init__(self, found: First | Exception):
+        self.found = found
 
 
-def first_fit(script: str, arguments: Sequence[str] = ()) -> tuple[keras.Model, Structure]:
-    """The model of the script's first `fit`, and the first batch of inputs.
+def first_fit(script: str, arguments: Sequence[str] = ()) -> First:
+    """What the script gives to its first `fit`.
 
     Nothing is trained: `fit` ends the script. What the script prints goes to stderr.
 
@@ -62,10 +88,10 @@ def first_fit(script: str, arguments: Sequence[str] = ()) -> tuple[keras.Model, 
             "The script ended and had not called `fit` of a Keras model. Give a script that "
             f"trains, with its arguments after `--`, or a model.keras. Received: {script!r}"
         )
-    first = calls[0]
-    if first.error is not None:
-        raise ValueError(str(first.error)) from first.error
-    return first.model, first.inputs
+    found = calls[0].found
+    if isinstance(found, Exception):
+        raise ValueError(str(found)) from found
+    return found
 
 
 def _no_fit(end: BaseException, script: str) -> ValueError:
@@ -94,22 +120,17 @@ def _intercepted() -> Iterator[list[_Reached]]:
     calls: list[_Reached] = []
     before = keras.Model.fit
 
-    def fit(
-        self: keras.Model,
-        x: Structure = None,
-        y: Structure = None,
-        batch_size: int | None = None,
-        *_: object,
-        **__: object,
-    ) -> NoReturn:
+    def fit(self: keras.Model, *args: Structure, **kwargs: Structure) -> NoReturn:
         try:
-            inputs = _first_batch(x, batch_size)
+            given = inspect.signature(before).bind(self, *args, **kwargs).arguments
+            inputs = _first_batch(given.get("x"), given.get("batch_size"))
             if not self.built:
                 self(inputs)
+            samples = _samples(given, int(tf.nest.flatten(inputs)[0].shape[0]))
         except Exception as error:
-            calls.append(_Reached(self, None, error))
+            calls.append(_Reached(error))
         else:
-            calls.append(_Reached(self, inputs))
+            calls.append(_Reached(First(self, inputs, samples)))
         raise calls[-1]
 
     keras.Model.fit = fit
@@ -155,8 +176,7 @@ def _first_inputs(x: Structure, batch_size: int | None) -> Structure:
     _check_dense(x)
     if isinstance(x, keras.utils.PyDataset):
         return _inputs(x[0])
-    is_arrays = all(hasattr(part, "shape") and len(part) for part in tf.nest.flatten(x))
-    if is_arrays and not isinstance(x, tf.data.Dataset):
+    if _are_arrays(x):
         count = batch_size or _DEFAULT_BATCH
         return tf.nest.map_structure(lambda part: tf.convert_to_tensor(part[:count]), x)
     if isinstance(x, Iterable):
@@ -167,6 +187,31 @@ def _first_inputs(x: Structure, batch_size: int | None) -> Structure:
         "tfdist plan knows arrays, tensors, `tf.data.Dataset`, `PyDataset` and generators as the "
         f"first argument of `fit`. Received: x={shown(x)}"
     )
+
+
+def _are_arrays(x: Structure) -> bool:
+    parts = tf.nest.flatten(x)
+    is_data = isinstance(x, (tf.data.Dataset, keras.utils.PyDataset))
+    return not is_data and all(hasattr(part, "shape") and len(part) for part in parts)
+
+
+def _samples(given: Mapping[str, Any], batch: int) -> Samples | None:
+    """The samples of an epoch of `fit` with these arguments, whose first batch has so many."""
+    x, steps = given.get("x"), given.get("steps_per_epoch")
+    if steps is not None and steps > 0:
+        return Samples(steps * batch, f"steps_per_epoch={steps}, batches of {batch}")
+    if _are_arrays(x):
+        held_out = given.get("validation_data") is None and given.get("validation_split") or 0.0
+        count = math.floor(len(tf.nest.flatten(x)[0]) * (1.0 - held_out))  # as Keras rounds
+        return Samples(count, "the arrays of its `fit`")
+    batches = None
+    if isinstance(x, keras.utils.PyDataset):
+        batches = x.num_batches
+    elif isinstance(x, tf.data.Dataset):
+        batches = int(x.cardinality())  # less than 0 where it is not known, or infinite
+    if batches is None or batches < 1:
+        return None
+    return Samples(batches * batch, f"{batches:,} batches of {batch} in its data set")
 
 
 def _inputs(batch: Structure) -> Structure:

@@ -15,7 +15,7 @@ from tfdist.plan.prediction import Prediction
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """What an epoch costs.
+    """What an epoch costs; a million samples where nobody knows how many it has.
 
     Attributes:
         samples: of an epoch; None if they are not known.
@@ -34,6 +34,13 @@ class Epoch:
         seconds = self.seconds(prediction)
         if seconds is None or self.price is None:
             return None
+        return prediction.machines * self.price * seconds / 3600
+
+    def cost_of_a_million(self, prediction: Prediction) -> float | None:
+        """Of a million samples, for all machines."""
+        if self.price is None:
+            return None
+        seconds = 1e6 / prediction.samples_per_second
         return prediction.machines * self.price * seconds / 3600
 
 
@@ -57,6 +64,7 @@ def as_data(predictions: Sequence[Prediction], epoch: Epoch) -> list[dict[str, A
             "memory_bytes": p.memory,
             "epoch_seconds": epoch.seconds(p),
             "epoch_cost": epoch.cost(p),
+            "million_samples_cost": epoch.cost_of_a_million(p),
         }
         for p in predictions
     ]
@@ -67,7 +75,8 @@ def as_text(predictions: Sequence[Prediction], epoch: Epoch) -> list[str]:
     head = ["workers", "strategy", "options", "exact", "step", "samples/s", "efficiency"]
     head += ["sent/step", "memory"]
     head += ["epoch"] if epoch.samples is not None else []
-    head += ["cost"] if epoch.samples is not None and epoch.price is not None else []
+    if epoch.price is not None:
+        head += ["cost of a million"] if epoch.samples is None else ["cost"]
     merged: dict[tuple[str, ...], list[str]] = {}
     for p in predictions:
         cells = _cells(p, epoch)
@@ -89,7 +98,8 @@ def _cells(prediction: Prediction, epoch: Epoch) -> tuple[str, ...]:
         size(p.sent),
         size(p.memory),
     ]
-    seconds, cost = epoch.seconds(p), epoch.cost(p)
+    seconds = epoch.seconds(p)
+    cost = epoch.cost_of_a_million(p) if seconds is None else epoch.cost(p)
     cells += [] if seconds is None else [duration(seconds)]
     cells += [] if cost is None else [money(cost)]
     return tuple(cells)

@@ -20,9 +20,10 @@ from tfdist.memory.tracing import slots_of, takes_training
 from tfdist.memory.tracing import trace as trace_passes
 from tfdist.plan.workload import TracedVariable, Workload
 from tfdist.step.fixed_rows import may_be_fixed
-from tfdist.step.rows import are_summed
+from tfdist.step.row_tables import tables_of
 from tfdist.step.sharding.elementwise import needs_whole_variables
 from tfdist.step.sharding.weights import may_be_divided
+from tfdist.step.tables import Tables
 from tfdist.structures import Structure
 
 # An element that is read, mapped and written takes as long as so many multiplications.
@@ -139,7 +140,7 @@ def trace(
         forward / max(1, whole),
         slot_bytes=trained if optimizer is None else _slot_bytes(optimizer, model),
         frozen_bytes=max(0, frozen),
-        rows_are_summed=optimizer is not None and are_summed(optimizer),
+        tables=Tables.NONE if optimizer is None else tables_of(optimizer),
         moments=passes.moments,
         updates_whole=optimizer is not None and needs_whole_variables(optimizer),
         is_eager=bool(getattr(model, "run_eagerly", False)),

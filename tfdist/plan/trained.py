@@ -7,6 +7,8 @@ two.
 
 from __future__ import annotations
 
+import dataclasses
+
 from tfdist.compression.quantize import QSGD
 from tfdist.local.choices import DiLoCo, LocalSGD, LocalSteps
 from tfdist.plan.candidate import Candidate, Compression
@@ -15,6 +17,8 @@ _FOUR_BITS = QSGD(levels=7, norm="max", error_feedback=True)
 _POWERSGD = "powersgd"  # of rank 4
 _STREAMING = DiLoCo(32, fragments=4, overlap=6)
 _LONGER = DiLoCo(128, fragments=2, overlap=63)
+_SHORTER = DiLoCo(64, fragments=2, overlap=31)
+_MEAN = dataclasses.replace(_SHORTER, outer_learning_rate=1.0, outer_momentum=0.0)
 
 LOSSES: dict[tuple[LocalSteps, Compression], float] = {
     (LocalSGD(32), None): 1.019,
@@ -29,6 +33,10 @@ LOSSES: dict[tuple[LocalSteps, Compression], float] = {
     (_STREAMING, "terngrad"): 1.027,
     (_STREAMING, "onebit"): 1.039,
     (_STREAMING, "signsgd"): 1.042,
+    (_SHORTER, "int8"): 1.040,
+    (_SHORTER, "terngrad"): 1.043,
+    (_MEAN, "int8"): 1.027,
+    (_MEAN, "terngrad"): 1.030,
     (_LONGER, _FOUR_BITS): 1.043,
     (_LONGER, _POWERSGD): 1.280,
 }

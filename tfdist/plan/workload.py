@@ -7,6 +7,7 @@ import math
 from typing import Literal
 
 from tfdist.limits import LEAST_FOR_REDUCERS
+from tfdist.step.tables import Tables
 
 # An update is at most this part of a step, whatever the constants of `Costs` say.
 _LARGEST_UPDATE = 0.5
@@ -70,7 +71,7 @@ class Workload:
         forward: the part of the forward and backward pass that is forward, 0 to 1.
         slot_bytes: the bytes that the optimizer keeps.
         frozen_bytes: the bytes of variables that are not trained.
-        rows_are_summed: whether sparse gradients may travel as tables.
+        tables: what may travel in place of the rows of sparse gradients.
         moments: those of the passes with most bytes for `batch` samples, as in
             `tfdist.memory.sizes`.
         updates_whole: whether the optimizer looks at whole variables. With `sharding` each of them
@@ -86,7 +87,7 @@ class Workload:
     forward: float
     slot_bytes: int
     frozen_bytes: int = 0
-    rows_are_summed: bool = False
+    tables: Tables = Tables.NONE
     moments: tuple[tuple[int, int], ...] = ()
     updates_whole: bool = False
     is_eager: bool = False

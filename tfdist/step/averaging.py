@@ -14,6 +14,7 @@ from tfdist.step.exchange import Packing
 from tfdist.step.sharding.owned_totals import TotalsOfOwned
 from tfdist.step.sharding.parts import NOTHING, Parts
 from tfdist.step.sharding.totals import EarlyPartialTotals, PartialTotals
+from tfdist.step.tables import Tables
 from tfdist.step.totals import Totals
 
 
@@ -61,7 +62,7 @@ def averaging_of(
     specs: Sequence[tf.TensorSpec],
     paths: Sequence[str],
     fragments: Sequence[int],
-    rows_are_summed: Callable[[], bool],
+    tables: Callable[[], Tables],
     in_parts: Mapping[int, Parts] = NOTHING,
     owners: Sequence[int] = (),
 ) -> Averaging:
@@ -74,8 +75,8 @@ def averaging_of(
         specs: the trainable variables' shapes and dtypes.
         paths: the trainable variables' paths.
         fragments: for each variable a number; only those of equal numbers are summed together.
-        rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
-            tables; see `rows.are_summed`.
+        tables: tells, when a step is traced, what may travel in place of the rows of sparse
+            gradients; see `row_tables.tables_of`.
         in_parts: how weights of which replicas keep parts are divided, by their positions. The
             backward pass gives parts of the sums of their gradients, of the shapes in `specs`.
         owners: for each variable the one replica that updates it; empty if all replicas do.
@@ -88,7 +89,7 @@ def averaging_of(
         early = sharding != "optimizer" and options.accumulation_steps > 1
         kind = EarlyPartialTotals if early else PartialTotals
         return kind(options, specs, paths, replicas, in_parts)
-    return Totals(options, specs, paths, fragments, rows_are_summed)
+    return Totals(options, specs, paths, fragments, tables)
 
 
 def residuals_of(averaging: Averaging, places: Container[int]) -> list[tf.Variable]:

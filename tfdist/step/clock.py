@@ -17,20 +17,25 @@ class StepClock:
 
     Attributes:
         seconds: a float64 scalar of each replica, the sum over its train steps.
+        steps: a float64 scalar of each replica, how many steps these are.
     """
 
     def __init__(self) -> None:
-        self.seconds = tf.Variable(
-            0.0,
-            dtype=tf.float64,
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-            name="seconds_of_steps",
+        self.seconds, self.steps = (
+            tf.Variable(
+                0.0,
+                dtype=tf.float64,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name=name,
+            )
+            for name in ("seconds_of_steps", "measured_steps")
         )
 
     def start(self, step: ReplicaStep) -> None:
-        """Measures the step that a replica begins; in replica context."""
+        """Measures the train step that a replica begins; in replica context."""
+        self.steps.assign_add(1.0)
         when_computed(step, tf.timestamp(), self.seconds.assign_add)
 
 

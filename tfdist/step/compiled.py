@@ -100,7 +100,7 @@ class _Postponed(collection.Collected):
         """Keeps an update for later."""
         self.check_graph("an optimizer is applied")
         # Outside of the function nobody sees where the rows come from.
-        if any(map(may_be_fixed, gradients)) and not are_summed(optimizer):
+        if any(map(may_be_fixed, gradients)) and not are_summed(optimizer.unwrap()):
             raise ExchangeRefusedError("rows of a gradient are the same for all samples")
         if self.begin is None and self.graph is not None:
             self.begin = len(self.graph.get_operations())

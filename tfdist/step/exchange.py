@@ -19,6 +19,7 @@ from tfdist.step.fixed_rows import may_be_fixed
 from tfdist.step.rounded_rows import RowCoder
 from tfdist.step.rows import joined_rows, sums_of_fixed_rows, sums_of_rows
 from tfdist.step.spans import timed
+from tfdist.step.tables import Tables
 from tfdist.structures import Structure
 
 # An operation with fewer bytes than this takes as long as one with this many.
@@ -152,7 +153,7 @@ class Packing:
     def sum(
         self,
         packed: Sequence[Any],
-        rows_are_summed: bool = False,
+        tables: Tables = Tables.NONE,
         coders: Mapping[int, RowCoder] | None = None,
     ) -> list[Any]:
         """The sums over the replicas of the tensors from `pack`; called in replica context.
@@ -162,14 +163,14 @@ class Packing:
 
         Args:
             packed: the tensors from `pack`, of the same shapes on every replica.
-            rows_are_summed: whether sparse gradients may travel as tables; see
-                `rows.are_summed`.
+            tables: what may travel in place of the rows of sparse gradients; see
+                `row_tables.tables_of`.
             coders: what rounds the rows of sparse gradients, by the gradient's place in the list;
                 None where all travel as they are.
         """
         dense, sparse = packed[: len(self._buckets)], packed[len(self._buckets) :]
-        tables = self._sparse_specs if rows_are_summed else None
-        rows = timed_rows(sparse, tables, [(coders or {}).get(place) for place in self._sparse])
+        of_rows = [(coders or {}).get(place) for place in self._sparse]
+        rows = timed_rows(sparse, self._sparse_specs, tables, of_rows)
         totals = [_timed_sum(place, dense[place]) for place in reversed(range(len(dense)))]
         return totals[::-1] + rows
 
@@ -190,14 +191,16 @@ def _timed_sum(place: int, bucket: tf.Tensor) -> tf.Tensor:
 
 def timed_rows(
     rows: Sequence[Any],
-    tables: Sequence[tf.TensorSpec] | None = None,
+    specs: Sequence[tf.TensorSpec] = (),
+    tables: Tables = Tables.NONE,
     coders: Sequence[RowCoder | None] = (),
 ) -> list[Any]:
     """The sums over the replicas of sparse gradients; in replica context.
 
     Args:
         rows: `tf.IndexedSlices`.
-        tables: shapes and dtypes of the variables, if whole tables may travel; None if not.
+        specs: shapes and dtypes of the variables, if tables may travel.
+        tables: what may travel in place of rows.
         coders: what rounds each of them; none where all travel as they are.
     """
     if not rows:
@@ -205,14 +208,19 @@ def timed_rows(
     coders = coders or [None] * len(rows)
 
     def run() -> list[Any]:
-        if tables is not None:
-            return sums_of_rows(list(rows), tables, coders, all_reduce)
         found = list(rows)
-        fixed = [place for place, row in enumerate(rows) if may_be_fixed(row)]
+        # Where sums of rows will do, it does not matter how often a row occurs.
+        counts = tables is not Tables.SUMS
+        fixed = [place for place, row in enumerate(rows) if counts and may_be_fixed(row)]
         others = [place for place in range(len(rows)) if place not in fixed]
         sums = sums_of_fixed_rows([rows[place] for place in fixed], all_reduce)
         given = [rows[place] for place in others]
-        sums += joined_rows(given, [coders[place] for place in others], all_reduce)
+        of_given = [coders[place] for place in others]
+        if tables is Tables.NONE:
+            sums += joined_rows(given, of_given, all_reduce)
+        else:
+            of_variables = [specs[place] for place in others]
+            sums += sums_of_rows(given, of_variables, tables, of_given, all_reduce)
         for place, total in zip([*fixed, *others], sums):
             found[place] = total
         return found

@@ -20,7 +20,7 @@ from tfdist import compat
 from tfdist.step import end_of_data, weighting
 from tfdist.structures import Structure
 
-_PARTS = ("compute", "exchange", "update", "samples")
+_PARTS = ("compute", "exchange", "update", "samples", "steps")
 
 
 class Sums(NamedTuple):
@@ -32,12 +32,15 @@ class Sums(NamedTuple):
         update: seconds from the sums to the updated weights. With `sharding` a part of the exchange
             is in it.
         samples: that the replicas of this process had.
+        steps: of this process. An execution of Keras' train function may end with the data, before
+            it has made all of its steps.
     """
 
     compute: float
     exchange: float
     update: float
     samples: float
+    steps: float
 
 
 class StepParts:
@@ -47,7 +50,7 @@ class StepParts:
 
     >>> from tfdist.step.parts import StepParts
     >>> StepParts().read()
-    Sums(compute=0.0, exchange=0.0, update=0.0, samples=0.0)
+    Sums(compute=0.0, exchange=0.0, update=0.0, samples=0.0, steps=0.0)
     """
 
     _begun: tf.Tensor  # in the step that is traced
@@ -83,7 +86,8 @@ class StepParts:
             if is_first:
                 self._begun = tf.timestamp()
                 self._last.assign(self._begun)
-            self._add("samples", tf.cast(0 if size is None else size, tf.float64))
+            samples = tf.cast(0 if size is None else size, tf.float64)
+            self._add(samples=samples, steps=float(is_first))
         self._steps += 1
         try:
             with end_of_data.nothing_without(self._begun):
@@ -107,11 +111,11 @@ class StepParts:
         with tf.control_dependencies(list(after)), tf.device("CPU:0"):
             now = tf.timestamp()
         with tf.device("CPU:0"):
-            self._add(part, now - self._last.read_value())
+            self._add(**{part: now - self._last.read_value()})
             self._last.assign(now)
 
-    def _add(self, part: str, value: tf.Tensor) -> None:
-        self._sums.assign_add(tf.stack([value if name == part else 0.0 for name in _PARTS]))
+    def _add(self, **values: tf.Tensor | float) -> None:
+        self._sums.assign_add(tf.stack([values.get(name, 0.0) for name in _PARTS]))
 
 
 def _noting() -> StepParts | None:

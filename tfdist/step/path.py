@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.engines.current import current
 from tfdist.options import Options
-from tfdist.step import backward, exchange, parts, replica, rows, spans
+from tfdist.step import backward, exchange, parts, replica, row_tables, spans
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.averaging import averaging_of
 from tfdist.step.exchange import Packing
@@ -70,7 +70,7 @@ class StepPath:
             self._specs,
             [v.path for v in variables],
             numbers_of(places),
-            functools.partial(rows.are_summed, optimizer),
+            functools.partial(row_tables.tables_of, optimizer),
             in_parts,
             update.owners,
         )

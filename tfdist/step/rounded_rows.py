@@ -13,6 +13,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfdist.compression.base import Compressor, Step, nbytes
+from tfdist.step.tables import Tables
 from tfdist.structures import Structure
 
 AllReduce = Callable[[list], list]
@@ -58,9 +59,21 @@ def row_bytes(
     return index_bytes + (nbytes(row) if coder is None else coder.wire_bytes(row))
 
 
+def table_bytes(spec: tf.TensorSpec, tables: Tables) -> int:
+    """What a table takes that travels in place of rows.
+
+    Args:
+        spec: the shape and dtype of the variable.
+        tables: what the table holds; not `NONE`.
+    """
+    width = math.prod(spec.shape[1:])
+    return spec.shape[0] * tables.row_bytes(width, spec.dtype.size)
+
+
 def table_is_smaller(
     spec: tf.TensorSpec,
     rows: Structure,
+    tables: Tables,
     coder: Compressor | None = None,
     index_bytes: int = INDEX_BYTES,
 ) -> Structure:
@@ -69,11 +82,11 @@ def table_is_smaller(
     Args:
         spec: as for `row_bytes`.
         rows: the number of rows of all replicas together.
+        tables: as for `table_bytes`.
         coder: as for `row_bytes`.
         index_bytes: as for `row_bytes`.
     """
-    table_bytes = math.prod(spec.shape) * spec.dtype.size
-    return rows * row_bytes(spec, coder, index_bytes) > 2 * table_bytes
+    return rows * row_bytes(spec, coder, index_bytes) > 2 * table_bytes(spec, tables)
 
 
 def joined(

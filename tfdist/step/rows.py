@@ -1,4 +1,4 @@
-"""Sums of sparse gradients: the rows of all replicas, or the whole table if it is fewer bytes."""
+"""Sums of sparse gradients: the rows of all replicas, or a table if that is fewer bytes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tfdist.compression.base import Compressor
 from tfdist.engines.current import current
 from tfdist.engines.replica_context import static_id
 from tfdist.step.rounded_rows import AllReduce, RowCoder, joined, table_is_smaller
+from tfdist.step.row_tables import rows_of, table_of, tables_of
+from tfdist.step.tables import Tables
 from tfdist.structures import Structure
 
 _Exchange = Callable[[tf.Tensor, tf.Tensor], Structure]
@@ -30,14 +32,13 @@ def are_summed(optimizer: keras.optimizers.Optimizer) -> bool:
     Args:
         optimizer: Keras' optimizer, or one with a loss scale around it.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    clips = any(getattr(inner, n) for n in ("clipnorm", "clipvalue", "global_clipnorm"))
-    return type(inner) is keras.optimizers.SGD and not clips
+    return tables_of(optimizer) is Tables.SUMS
 
 
 def sums_of_rows(
     gradients: Sequence[tf.IndexedSlices],
     specs: Sequence[tf.TensorSpec],
+    tables: Tables,
     coders: _Coders,
     all_reduce: AllReduce,
 ) -> list[tf.IndexedSlices]:
@@ -51,11 +52,12 @@ def sums_of_rows(
     Args:
         gradients: one for each sparse gradient; the rows may differ in number between replicas.
         specs: the shapes and dtypes of the variables.
+        tables: what tables hold; not `NONE`.
         coders: what rounds each gradient's numbers; None where they travel as they are.
         all_reduce: sums dense tensors, and joins sparse ones.
 
     Returns:
-        As many sparse gradients, with the rows of all replicas, or with all rows of the table.
+        As many sparse gradients, with the rows of all replicas, or with rows made of the table.
     """
     if not gradients:
         return []
@@ -64,7 +66,7 @@ def sums_of_rows(
     own = tf.stack([tf.size(gradient.indices, tf.int64) for gradient in gradients])
     (totals,) = all_reduce([own])
     return [
-        _coded(gradient, coder, functools.partial(_smaller, spec, total, all_reduce))
+        _coded(gradient, coder, functools.partial(_smaller, spec, tables, total, all_reduce))
         for gradient, spec, coder, total in zip(gradients, specs, coders, tf.unstack(totals))
     ]
 
@@ -171,6 +173,7 @@ def _place_by_place(all_reduce: AllReduce) -> _Exchange:
 
 def _smaller(
     spec: tf.TensorSpec,
+    tables: Tables,
     rows: tf.Tensor,
     all_reduce: AllReduce,
     gradient: tf.IndexedSlices,
@@ -179,11 +182,11 @@ def _smaller(
     """The sum, by whichever takes fewer bytes: the table, or the rows of all replicas."""
 
     def table(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        own = tf.math.unsorted_segment_sum(values, indices, spec.shape[0])
-        (sums,) = all_reduce([tf.reshape(own, [math.prod(spec.shape)])])
-        return tf.reshape(sums, spec.shape), tf.range(spec.shape[0], dtype=indices.dtype)
+        own = table_of(values, indices, spec, tables)
+        (sums,) = all_reduce([tf.reshape(own, [math.prod(own.shape)])])
+        return rows_of(tf.reshape(sums, own.shape), gradient, spec, tables)
 
-    is_table = table_is_smaller(spec, rows, coder, gradient.indices.dtype.size)
+    is_table = table_is_smaller(spec, rows, tables, coder, gradient.indices.dtype.size)
     of_rows = _exchange(functools.partial(joined, coder=coder, all_reduce=all_reduce), gradient)
     return _one_of(is_table, table, of_rows, gradient)
 

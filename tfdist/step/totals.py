@@ -12,6 +12,7 @@ from tfdist.options import Options
 from tfdist.step.accumulation import GradientAccumulator
 from tfdist.step.compression import CompressedExchange
 from tfdist.step.exchange import Packing, enough
+from tfdist.step.tables import Tables
 
 
 class Totals:
@@ -25,8 +26,8 @@ class Totals:
         paths: the trainable variables' paths.
         fragments: for each variable a number; only those of equal numbers are summed together. None
             for one number.
-        rows_are_summed: tells, when a step is traced, whether sparse gradients may travel as
-            tables; see `rows.are_summed`.
+        tables: tells, when a step is traced, what may travel in place of the rows of sparse
+            gradients; see `row_tables.tables_of`.
 
     Attributes:
         compressed: the part that compresses; None without compression.
@@ -42,9 +43,9 @@ class Totals:
         specs: Sequence[tf.TensorSpec],
         paths: Sequence[str],
         fragments: Sequence[int] | None = None,
-        rows_are_summed: Callable[[], bool] = lambda: False,
+        tables: Callable[[], Tables] = lambda: Tables.NONE,
     ):
-        self._rows_are_summed = rows_are_summed
+        self._tables = tables
         self._bucket_bytes = options.bucket_bytes
         self._specs = self.accumulated = list(specs)
         self.compressed: CompressedExchange | None = None
@@ -78,16 +79,17 @@ class Totals:
             packed: the packed gradients.
             number: int64 scalar, the number of updates so far.
         """
+        tables = self._tables()
         if self.compressed is None:
-            return packing.unpack(packing.sum(packed, self._rows_are_summed()))
+            return packing.unpack(packing.sum(packed, tables))
         gradients = packing.unpack(packed)
-        if self._rows_are_summed():
+        if tables is Tables.SUMS:
             gradients = self.compressed.with_small_tables(gradients)
         sums = self.compressed(gradients, number)
         rest = [None if index in sums else value for index, value in enumerate(gradients)]
         others = self._on_the_way(rest)
         coders = self.compressed.row_coders(number)
-        totals = others.unpack(others.sum(others.pack(rest), self._rows_are_summed(), coders))
+        totals = others.unpack(others.sum(others.pack(rest), tables, coders))
         return [sums.get(index, total) for index, total in enumerate(totals)]
 
     def _on_the_way(self, gradients: Sequence[Any]) -> Packing:

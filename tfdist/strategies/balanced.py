@@ -103,7 +103,7 @@ class BalancedStrategy(KerasStrategy):
         self, step: replica.ReplicaStep, args: Structure, keras_step: str | None
     ) -> Iterator[None]:
         """In this context a step runs that is measured, if somebody wants to know."""
-        if self.clock is not None:
+        if self.clock is not None and keras_step == "train_step":
             self.clock.start(step)
         with contextlib.ExitStack() as measured:
             if self.parts is not None and keras_step == "train_step":

@@ -48,6 +48,10 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         self.callback_files = []
         self._batch_specs: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
+    def __deepcopy__(self, memo: dict) -> KerasStrategy:
+        """This object: a copy of a callback, as KerasTuner makes for each trial, has it too."""
+        return self
+
     @property
     def compiles_replicas(self) -> bool:
         """Whether `jit_compile=True` compiles what each replica computes, not Keras' functions."""

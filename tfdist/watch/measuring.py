@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from importlib import metadata
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import keras
 import tensorflow as tf
@@ -23,6 +23,7 @@ from tfdist.watch.numbers import RankNumbers
 
 _PACKAGES = ("tfdist", "tensorflow", "keras", "numpy", "horovod")
 _KIBIBYTE = 1024
+_NOTHING = Sums(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Unwrapping(Protocol):
@@ -36,25 +37,44 @@ class Unwrapping(Protocol):
         """The optimizer that `model` was compiled with."""
 
 
+class _Calls(NamedTuple):
+    """Keras' calls of the step in an epoch, so far.
+
+    Attributes:
+        steps: how many steps these had at most.
+        ended: when the last one has ended.
+        seconds: inside of all but the first one.
+    """
+
+    steps: int
+    ended: float
+    seconds: float
+
+
 class Measuring:
     """Measures the steps of this process from outside, and reads what they have measured inside.
 
     Args:
         parts: sums up where the time of steps goes; None where the steps cannot tell.
+        steps_per_call: the most steps of a call. The last call of an epoch may make fewer, and only
+            `parts` knows how many: without it that call is left out.
     """
 
-    def __init__(self, parts: StepParts | None) -> None:
+    def __init__(self, parts: StepParts | None, steps_per_call: int = 1) -> None:
         self._parts = parts
+        self._leaves_out_last = parts is None and steps_per_call > 1
         self.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Begins anew."""
         self._first: int | None = None
-        self._last = 0
-        self._called = self._began = self._ended = time.perf_counter()
-        self._calls = 0.0
-        self._before = Sums(0.0, 0.0, 0.0, 0.0)
+        self._called = self._began = time.perf_counter()
+        self._calls = self._calls_before = _Calls(0, self._began, 0.0)
+        self._before = self._sums()
         self._network = _network_bytes()
+
+    def _sums(self) -> Sums:
+        return _NOTHING if self._parts is None else self._parts.read()
 
     def begin_step(self) -> None:
         """Notes that Keras calls the step."""
@@ -66,23 +86,26 @@ class Measuring:
         Args:
             batch: the number of the last step of the call in its epoch.
         """
-        self._last, self._ended = batch, time.perf_counter()
+        now, seconds = time.perf_counter(), self._calls.seconds
         if self._first is None:
-            self._first, self._began = batch, self._ended
-            if self._parts is not None:
-                self._before = self._parts.read()
+            self._first, self._began, self._before = batch + 1, now, self._sums()
         else:
-            self._calls += self._ended - self._called
+            seconds += now - self._called
+        # There were data for this call, so the calls before have made all of their steps.
+        self._calls_before, self._calls = self._calls, _Calls(batch + 1, now, seconds)
 
     def numbers(self) -> RankNumbers:
         """What was measured since the epoch began."""
-        steps = 0 if self._first is None else self._last - self._first
+        calls = self._calls_before if self._leaves_out_last else self._calls
+        sums = Sums(*(now - before for now, before in zip(self._sums(), self._before)))
+        counted = max(0, calls.steps - (self._first or 0))
+        steps = counted if self._parts is None else round(sums.steps)
         network = _network_bytes()
         found = RankNumbers(
             host=socket.gethostname()[:64],
             steps=steps,
-            seconds=self._ended - self._began,
-            calls=self._calls,
+            seconds=calls.ended - self._began,
+            calls=calls.seconds,
             memory=resident_bytes(),
             peak_memory=_KIBIBYTE * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             device_memory=_device_bytes(),
@@ -91,9 +114,7 @@ class Measuring:
         )
         if self._parts is None or not steps:
             return found
-        sums = [now - before for now, before in zip(self._parts.read(), self._before)]
-        values = dict(zip(Sums._fields, sums))
-        return RankNumbers(**{**vars(found), **values})
+        return dataclasses.replace(found, **{**sums._asdict(), "steps": steps})
 
 
 def resident_bytes() -> int:

@@ -9,6 +9,7 @@ from tfdist.compression.choice import Choice
 from tfdist.engines.replica_context import static_id
 from tfdist.options import Options
 from tfdist.step.exchange import Packing
+from tfdist.step.tables import Tables
 from tfdist.step.totals import Totals
 
 ROWS, WIDTH = 6, 3
@@ -19,15 +20,20 @@ CODERS = {"fp16": "float16", "bf16": "bfloat16"}
 START = 3
 # By when their rows are rounded.
 PATHS = ["late", "whole", "always", "never"]
-# What travels: compressors, and the optimizer. One embedding is so small that it is a matrix.
+# What travels: compressors, and the optimizer. One embedding is so small that its table travels.
 CODED = {
-    "rows": ("fp16", "adam"),
+    "rows": ({"large/*": "fp16", "*": None}, "adam"),
     "table": ({"small/*": compression.PowerSGD(rank=1, min_bytes=0), "*": None}, "sgd"),
 }
 
 
 def sums(here):
-    """For each of `COUNTS`: the sum of all replicas, beside NumPy's; and how many rows came."""
+    """What `_sums` finds, by what travels in place of rows."""
+    return {tables.name: _sums(here, tables) for tables in Tables}
+
+
+def _sums(here, tables):
+    """For each of `COUNTS`: the sums of the rows that came, beside NumPy's; and their numbers."""
     strategy = here.strategy
     spec = tf.TensorSpec([ROWS, WIDTH])
 
@@ -40,7 +46,7 @@ def sums(here):
             values, numbers = parts[place : place + 2]
             gradient = tf.IndexedSlices(values, numbers, tf.constant([ROWS, WIDTH], tf.int64))
             packing = Packing([gradient], [spec], 0)
-            return packing.unpack(packing.sum(packing.pack([gradient]), True))[0]
+            return packing.unpack(packing.sum(packing.pack([gradient]), tables))[0]
 
         return strategy.run(exchanged)
 
@@ -52,11 +58,21 @@ def sums(here):
         result = step(*(part for pair in own for part in pair))
         totals = strategy.experimental_local_results(result)
         found[name] = {
-            "found": [np.asarray(tf.convert_to_tensor(total)) for total in totals],
-            "rows": [int(tf.size(total.indices)) for total in totals],
-            "expected": _dense(given),
+            "found": [_all_sums([(np.asarray(t.values), np.asarray(t.indices))]) for t in totals],
+            "numbers": [np.bincount(t.indices, minlength=ROWS).tolist() for t in totals],
+            "expected": _all_sums(given),
+            "given": np.bincount(np.concatenate([n for _, n in given]), minlength=ROWS).tolist(),
         }
     return found
+
+
+def _all_sums(given):
+    """The sums of rows, of their squares, and of their magnitudes."""
+    kinds = {Tables.SUMS: np.positive, Tables.SQUARES: np.square, Tables.MAGNITUDES: np.abs}
+    return {
+        tables.name: _dense([(kind(values), numbers) for values, numbers in given])
+        for tables, kind in kinds.items()
+    }
 
 
 def coded(here):
@@ -80,9 +96,10 @@ def _coded_sums(here, name, number, counts, summed):
     always = compression.get(name, min_bytes=0)
     rules = {"late": coder, "always": always, "never": never, "whole": None}
     specs = [tf.TensorSpec([ROWS, WIDTH])] * len(PATHS)
+    tables = Tables.SUMS if summed else Tables.NONE
     with strategy.scope():
         options = Options(compression=Choice.of(rules))
-        totals = Totals(options, specs, PATHS, None, lambda: summed)
+        totals = Totals(options, specs, PATHS, None, lambda: tables)
 
     # As inputs, since numbers that are constants are taken for the same on all replicas.
     @tf.function(autograph=False)
@@ -160,6 +177,11 @@ OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
     "clipped sgd": lambda: keras.optimizers.SGD(0.05, global_clipnorm=0.1),
     "adam": lambda: keras.optimizers.Adam(0.01),
+    "clipped adam": lambda: keras.optimizers.Adam(0.01, clipnorm=0.1),
+    "adam, each number clipped": lambda: keras.optimizers.Adam(0.01, clipvalue=0.001),
+    "scaled adam": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
+    "lion": lambda: keras.optimizers.Lion(0.001),
+    "adamax": lambda: keras.optimizers.Adamax(0.01),
 }
 
 

@@ -125,6 +125,11 @@ class EarlyPartialTotals(PartialTotals):
         self.accumulated = [parts.spec for parts in self._parts]
         self.make_accumulator = functools.partial(AccumulatedParts, self._parts)
 
+    def packing(self, gradients: Sequence[Any], accumulates: bool) -> Packing:
+        """Each gradient by itself, as the sums travel in buckets of their own."""
+        del accumulates
+        return Packing(gradients, self._specs, 0)
+
     def to_accumulate(self, packing: Packing, packed: list) -> tuple[Packing, list]:
         """This replica's parts of the sums over the replicas."""
         own = self._parts_of_sums(packing.unpack(packed))
