@@ -61,7 +61,7 @@ def test_what_trained_badly_is_shown_and_not_recommended(strategy):
     for candidate in compared():
         if candidate.strategy == strategy and candidate.local is not None:
             (good if trained.is_good(candidate) else bad).append(candidate)
-    assert {type(c.local) for c in good} == {LocalSGD, DiLoCo} and len(good) == 7
+    assert {type(c.local) for c in good} == {LocalSGD, DiLoCo} and len(good) == 9
     assert all("powersgd" == c.compression or isinstance(c.local, DiLoCo) for c in bad)
     assert not trained.is_good(Candidate(strategy, "int8", LocalSGD(32)))
 
