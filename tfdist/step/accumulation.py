@@ -113,12 +113,12 @@ class GradientAccumulator(ReplicaState):
             micro_batches: an int64 scalar, the number of micro-batches in the sums.
         """
         means = []
-        # There is one at least. TensorFlow would keep zeros that it knows in memory for good.
-        is_none = tf.less(micro_batches, 1)
+        # False, but TensorFlow does not know that: it would keep known zeros in memory for good.
+        is_negative = tf.less(micro_batches, 0)
         for total in self.sums:
             means.append(total.read_value() / tf.cast(micro_batches, total.dtype))
             with tf.control_dependencies([means[-1]]):
-                total.assign(tf.fill(total.shape, tf.cast(is_none, total.dtype)))
+                total.assign(tf.fill(total.shape, tf.cast(is_negative, total.dtype)))
         return means
 
     def count(self) -> tuple[tf.Tensor, tf.Tensor]:
