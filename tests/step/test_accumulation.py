@@ -79,6 +79,18 @@ def test_sums_begin_anew_with_zeros_that_no_graph_keeps():
     assert all("Placeholder" in _origins(operation) for operation in assigned)
 
 
+def test_sums_begin_anew_after_no_micro_batch():
+    """As where the gradients of each have overflowed."""
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=3)
+    model = _model(strategy)
+    _fit(model, 8)
+    accumulator = model.optimizer.accumulator
+    strategy.run(accumulator.take, args=(tf.constant(0, tf.int64),))
+    for total in accumulator.sums:
+        for value in strategy.experimental_local_results(total):
+            assert not value.numpy().any()
+
+
 @pytest.mark.parametrize("replicas_after", [1, 2, pytest.param(4, marks=pytest.mark.full)])
 def test_a_file_keeps_the_gradients_of_an_unfinished_update(replicas_after, tmp_path):
     model = _model(tfdist.MirroredStrategy(DEVICES[:2], accumulation_steps=4))
