@@ -64,7 +64,7 @@ def test_only_the_losses_of_codecs_that_lose_more_are_compared():
     assert all(CHOICES[choice].local == streamed for choice in codecs)
     some = plan.jobs(arguments(plan.LOSS, choices=codecs, seeds=1))
     assert [job.system for job in some] == codecs
-    assert some[0].title == "char_lm, DiLoCo, H = 32, streaming, int8, seed 0"
+    assert some[0].title == "char_lm, DiLoCo, H = 32, streaming, onebit, seed 0"
 
 
 def test_the_table_has_the_losses_of_further_codecs():
