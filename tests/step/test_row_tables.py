@@ -31,6 +31,8 @@ _OPTIMIZERS = {
     "ScheduleFreeAdamW": {},
     "Adamax": {},
 }
+if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 13):
+    del _OPTIMIZERS["Muon"]  # its updates fail with TensorFlow's variables
 _OPTIMIZERS = {name: of for name, of in _OPTIMIZERS.items() if hasattr(keras.optimizers, name)}
 _CLIPS = ({}, {"clipnorm": 0.5}, {"global_clipnorm": 0.5}, {"clipvalue": 0.5})
 
@@ -63,6 +65,8 @@ class _Own(keras.optimizers.Adam):
 
 def test_rows_of_unknown_optimizers_travel():
     assert tables_of(_Own()) is Tables.NONE
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        pytest.skip("this Keras has no MultiOptimizer")
     parts = keras.optimizers.MultiOptimizer(lambda variable: keras.optimizers.SGD())
     assert tables_of(parts) is Tables.NONE
 
