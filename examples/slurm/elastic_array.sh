@@ -18,8 +18,9 @@ export TFDIST_SECRET_FILE=${TFDIST_SECRET_FILE:-$HOME/.tfdist-secret}
 # it takes that back: another task that comes to its machine would serve a second job.
 place=$SLURM_SUBMIT_DIR/rendezvous-$SLURM_ARRAY_JOB_ID
 say() { echo "$1" > "$place.$SLURM_ARRAY_TASK_ID" && mv "$place.$SLURM_ARRAY_TASK_ID" "$place"; }
-take_back() { [ "$SLURM_ARRAY_TASK_ID" != 0 ] || rm -f "$place"; }
-[ "$SLURM_ARRAY_TASK_ID" != 0 ] || say "$(hostname)"
+is_over() { [ "$(cat "$place" 2> /dev/null)" = over ]; }
+take_back() { [ "$SLURM_ARRAY_TASK_ID" != 0 ] || is_over || rm -f "$place"; }
+[ "$SLURM_ARRAY_TASK_ID" != 0 ] || is_over || say "$(hostname)"
 trap 'scontrol requeue "$SLURM_JOB_ID"; exit 75' USR1 # Slurm wants a machine back that waits
 until [ -s "$place" ]; do sleep 1; done
 host=$(< "$place")

@@ -106,12 +106,13 @@ def test_other_tasks_come_to_the_first_one(start, tmp_path):
     assert not (tmp_path / "cancelled").exists()
 
 
+@pytest.mark.parametrize("late", ["0", "2"])
 @pytest.mark.parametrize("last", ["0", "1"])
-def test_a_task_that_gets_its_machine_after_the_end_trains_nothing(last, start, tmp_path):
+def test_a_task_that_gets_its_machine_after_the_end_trains_nothing(last, late, start, tmp_path):
     (tmp_path / "rendezvous-11").write_text("node3\n")
     assert ended(start("elastic_array.sh", "0", SLURM_ARRAY_TASK_ID=last)) == 0
     (tmp_path / "started").unlink()
-    assert ended(start("elastic_array.sh", "75", SLURM_ARRAY_TASK_ID="2")) == 0
+    assert ended(start("elastic_array.sh", "75", SLURM_ARRAY_TASK_ID=late)) == 0
     assert not (tmp_path / "started").exists() and not (tmp_path / "requeued").exists()
 
 
@@ -129,6 +130,15 @@ def test_nobody_comes_to_a_first_task_that_leaves(number, start, tmp_path):
 def test_nobody_comes_to_a_first_task_whose_job_failed(start, tmp_path):
     assert ended(start("elastic_array.sh", "75")) == 75
     assert not (tmp_path / "rendezvous-11").exists()
+
+
+def test_a_first_task_that_fails_after_the_end_does_not_take_that_back(start, tmp_path):
+    process = start("elastic_array.sh")
+    wait_for(tmp_path / "started")
+    (tmp_path / "rendezvous-11").write_text("over\n")
+    process.send_signal(signal.SIGUSR1)
+    assert ended(process) == 143
+    assert (tmp_path / "rendezvous-11").read_text() == "over\n"
 
 
 def test_other_tasks_leave_and_the_first_one_stays_where_it_is(start, tmp_path):
