@@ -138,6 +138,7 @@ benchmark-sharding: peers ## memory, bytes and time of sharded training; needs r
 	$(BIN)/python -m benchmarks.sharding --ranks 2 --accumulation-steps 1 --peers $(PEERS) \
 	  --rate 1gbit --update
 	$(BIN)/python -m benchmarks.sharding --model words --accumulation-steps 1 --peers $(PEERS) --update
+	$(BIN)/python -m benchmarks.sharding --lean --accumulation-steps 1 --peers $(PEERS) --update
 
 # Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.
 benchmark-largest-model: horovod ## largest models within a limit of memory; hours; needs root

@@ -37,14 +37,8 @@ ALONE: Job = ("mirrored", 1, "none")
 KEPT = pages.ROOT / "out" / "largest_model.json"
 PACKAGES = ("TensorFlow", "Keras", "Horovod")
 SETTINGS = ("width", "gibibytes", "steps", "launches")
-# By default allocators keep memory that is free. So here it goes back to the system at once, and
-# all jobs, also that of one device, have what `tfdist run` sets otherwise.
-VARIABLES = {
-    **ALLOCATOR,
-    "MALLOC_MMAP_MAX_": "1000000",
-    "MALLOC_MMAP_THRESHOLD_": "1000000",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-}
+# All jobs, also that of one device, have what `tfdist run` sets otherwise.
+VARIABLES = ALLOCATOR | runner.FREE_MEMORY_GOES_BACK
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -9,6 +9,7 @@ link if each rank is a host of its own, headers too. Networks of their own need 
     python -m benchmarks.sharding --plot              # an hour
     python -m benchmarks.sharding --model words --accumulation-steps 1
     python -m benchmarks.sharding --rate 1gbit --ranks 2 --accumulation-steps 1
+    python -m benchmarks.sharding --lean --accumulation-steps 1
     python -m benchmarks.sharding --strategies horovod --ranks 2 --layers 4 --width 512 --rounds 1
     python -m benchmarks.sharding --measured FILE --plot   # from what `--json FILE` has written
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import statistics
 import sys
 from pathlib import Path
@@ -65,6 +67,11 @@ def parse_arguments() -> argparse.Namespace:
         "--rate", choices=LINKS, help="of the links of hosts; default: loopback without a limit"
     )
     parser.add_argument(
+        "--lean",
+        action="store_true",
+        help="free memory goes back to the system at once, and TensorFlow runs without oneDNN",
+    )
+    parser.add_argument(
         "--peers", default=".venv-peers", help="where `make peers` has installed PyTorch"
     )
     parser.add_argument(
@@ -72,7 +79,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     options.add_plot(parser, PICTURE, "the memory of a rank by the number of ranks")
     pages.add_output_options(parser, pages.SHARDING_PAGE)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.lean and (arguments.rate or arguments.model != CHAIN):
+        parser.error("--lean is for the chain of Dense layers, without --rate.")
+    return arguments
 
 
 def measure(job: Job, arguments: argparse.Namespace) -> dict[str, float]:
@@ -127,6 +137,9 @@ def table(found: Found, arguments: argparse.Namespace) -> str:
     model = f"{arguments.layers} Dense layers of {arguments.width} units"
     if arguments.model != CHAIN:
         model = f"A {WORKS[arguments.model].title}, {WORDS_BATCH} texts of {CONTEXT}"
+    if arguments.lean:
+        settings = (f"`{name}={value}`" for name, value in runner.FREE_MEMORY_GOES_BACK.items())
+        link += f"; all jobs with {', '.join(settings)}"
     launches = "One launch of each"
     if arguments.rounds > 1:
         launches = f"Medians of {arguments.rounds} launches, and of their ratios to `None`"
@@ -172,6 +185,8 @@ def measure_all(arguments: argparse.Namespace) -> Found:
 def main() -> None:
     """Measures, prints the table, and writes the files that were asked for."""
     arguments = parse_arguments()
+    if arguments.lean:
+        os.environ.update(runner.FREE_MEMORY_GOES_BACK)
     if arguments.measured is None:
         found = measure_all(arguments)
     else:
@@ -180,6 +195,7 @@ def main() -> None:
     measured = [[*job, rounds] for job, rounds in found.items()]
     name = "sharding_on_a_link" if arguments.rate else "sharding"
     name += "" if arguments.model == CHAIN else f"_{arguments.model}"
+    name += "_lean" if arguments.lean else ""
     text = table(found, arguments)
     if arguments.plot:
         sharding_chart.draw(lines(found), arguments.plot)

@@ -71,7 +71,8 @@ def test_each_end_of_an_epoch_writes_what_that_of_a_watched_run_writes(name, tmp
     monkeypatch.setattr(status, "SECONDS", 0.0)
     cell = argparse.Namespace(replicas=2, variables=2, steps_per_execution=1, optimizer="sgd")
     cell.dynamic = False
-    fit = step_overhead_cell.InFit(name, cell, str(tmp_path))
+    strategy = step_overhead_cell.make_strategy(name, cell.replicas)
+    fit = step_overhead_cell.InFit(strategy, name, cell, str(tmp_path))
     ends = step_overhead_cell.compare_epoch_ends({name: fit})[name]
     assert len(ends) == 20 and min(ends) > 0
     if name == "fit":

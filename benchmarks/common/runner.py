@@ -15,6 +15,14 @@ from benchmarks.pages import ROOT
 from tests.traffic import network
 from tfdist.launcher.ranks import ALLOCATOR, threads
 
+# Variables with which free memory goes back to the system at once, and TensorFlow's kernels keep no
+# copies of weights. So the peak of a process is near to what must be there.
+FREE_MEMORY_GOES_BACK = {
+    "MALLOC_MMAP_MAX_": "1000000",
+    "MALLOC_MMAP_THRESHOLD_": "1000000",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+
 
 def order(systems: Sequence[str], number: int) -> Sequence[str]:
     """The order of the systems in a round: forwards and backwards in turn (ABBA).
@@ -126,7 +134,7 @@ def torchrun(python: str, processes: int) -> Callable[[list[str]], None]:
 
     def start(command: list[str]) -> None:
         # As `tfdist run` does it, so that memory that is free goes back to the system alike.
-        _run([*launcher, *command[1:]], environment() | ALLOCATOR)
+        _run([*launcher, *command[1:]], ALLOCATOR | environment())
 
     return start
 

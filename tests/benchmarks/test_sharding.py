@@ -2,8 +2,12 @@
 
 import argparse
 import json
+import os
+
+import pytest
 
 from benchmarks import sharding
+from benchmarks.common import runner
 
 
 def _measured(seconds):
@@ -18,7 +22,7 @@ def test_each_system_is_compared_with_itself_without_sharding():
         ("pytorch", 2, 1, "parameters"): [_measured(0.3), _measured(0.3)],
     }
     arguments = argparse.Namespace(
-        model=sharding.CHAIN, layers=1, width=2, steps=5, rounds=2, rate=None
+        model=sharding.CHAIN, layers=1, width=2, steps=5, rounds=2, rate=None, lean=False
     )
     rows = [line.split(" | ") for line in sharding.table(found, arguments).splitlines()[-4:]]
     assert [row[0].strip("| ") for row in rows] == ["`horovod`"] * 2 + ["PyTorch, Gloo"] * 2
@@ -51,3 +55,18 @@ def test_the_chart_is_drawn_from_what_is_kept(tmp_path, monkeypatch, capsys):
     assert "![Memory of a rank by the number of ranks](images/sharding.png)" in (
         capsys.readouterr().out
     )
+
+
+def test_a_lean_table_says_with_which_variables(tmp_path, monkeypatch, capsys):
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps([["horovod", 2, 1, "none", [_measured(0.4)]]]))
+    measured = ["sharding", "--measured", str(kept), "--rounds", "1"]
+    for name in runner.FREE_MEMORY_GOES_BACK:
+        monkeypatch.setenv(name, "as before")  # and so they are set back at the end
+    monkeypatch.setattr("sys.argv", [*measured, "--lean"])
+    sharding.main()
+    assert "`TF_ENABLE_ONEDNN_OPTS=0`" in capsys.readouterr().out
+    assert os.environ["MALLOC_MMAP_MAX_"] == runner.FREE_MEMORY_GOES_BACK["MALLOC_MMAP_MAX_"]
+    monkeypatch.setattr("sys.argv", [*measured, "--lean", "--rate", "1gbit"])
+    with pytest.raises(SystemExit):
+        sharding.main()
