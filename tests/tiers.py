@@ -96,6 +96,7 @@ _OF_PATH = {
     "plan/test_codecs.py": "pure",
     "plan/test_command.py": "job",
     "plan/test_decisions.py": "pure",
+    "plan/test_in_turn.py": "pure",
     "plan/test_machine.py": "pure",
     "plan/test_simulation.py": "pure",
     "processes": "graph",

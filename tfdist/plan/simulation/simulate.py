@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfdist.plan.simulation.compute_times import Times
 from tfdist.plan.simulation.events import Events
+from tfdist.plan.simulation.in_turn import bound_that_waits, in_turn
 from tfdist.plan.simulation.parts import Parts
 from tfdist.plan.simulation.runs import (
     Policy,
@@ -54,6 +55,9 @@ def simulate(
     if update == 0.0 and waits_for_the_lead_alone(policy, workers, len(times)):
         slack = largest_lead(policy, workers, len(times))
         return asynchronous(whole, slack, accepts=policy.accepts if policy.drops else None)
+    bound = bound_that_waits(policy, workers, len(times))
+    if bound is not None:
+        return in_turn(whole, bound, update)
     return Events(whole, policy, update).run()
 
 
