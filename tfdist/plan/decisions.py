@@ -146,8 +146,8 @@ DECISIONS = (
     Decision(
         "does not fit", ANY, "slow", ANY, "stable",
         'tfdist.Strategy("multi_worker", sharding="parameters")',
-        "exact, and slow: nothing hides 1.5 times the bytes of an all-reduce. Two ranks of "
-        "`horovod` at 1 Gbit/s: a step of 3018 ms, where whole weights take 2022 ms. Put as many "
+        "exact, and slow: nothing hides up to 1.5 times the bytes of an all-reduce. Two ranks "
+        "of `horovod` at 1 Gbit/s: a step of 3018 ms, where whole weights take 2022 ms. Put as many "
         "devices into one machine as you can", "sharding",
     ),
     Decision(

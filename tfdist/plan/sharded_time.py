@@ -77,7 +77,8 @@ def with_weights_in_parts(
 
     Each weight is gathered for the forward and for the backward pass. A table that is looked up is
     gathered for the forward pass only. The weights travel while the layer before computes, but the
-    two are taken to follow each other here: so this is an upper bound.
+    two are taken to follow each other here. And the weights of the last two layers are gathered
+    once, which is not taken off. So this is an upper bound.
     """
     seconds, sent = sharded(parts, exchange, ranks, early)
     again = exchange.gathered

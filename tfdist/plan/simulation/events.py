@@ -6,6 +6,7 @@ are, `scheduler.py` holds updates back, `training.py` counts staleness.
 The policy is asked the same question only once: its answer depends on nothing else. The time of an
 event grows with the number of gradients under way if the policy looks at them, as
 `Bounded(n, "wait")` does, which allows n + 1 of them. It does not grow with the number of workers.
+Where such a policy has more than n workers, `in_turn.py` finds the same sooner.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 The policies are those of `tfdist.staleness`, which answer here as they do in a live chief. Where an
 answer depends only on how far a worker is ahead, all workers are simulated at once, step by step.
-Which gradients are dropped is asked for one after the other. With all other policies `events.py`
-plays one event after the other, and so does `parts.py` where synchronous workers help each other.
+Which gradients are dropped is asked for one after the other. `in_turn.py` has the policy whose
+updates wait so that no gradient becomes too stale. With all other policies `events.py` plays one
+event after the other, and so does `parts.py` where synchronous workers help each other.
 """
 
 from __future__ import annotations

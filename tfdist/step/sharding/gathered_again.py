@@ -7,7 +7,8 @@ step is traced, the operations of the backward pass get that weight in place of 
 Where there is no graph, as in an eager step, whole weights stay.
 
 The weights of one layer travel while another one computes: in the forward pass the one that is
-called before, in the backward pass the one that is called after. A third layer's weights wait.
+called before, in the backward pass the one that is called after. A third layer's weights wait. So
+where the backward pass begins, those of the last two layers are there, and are not gathered again.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Trace:
         readers: the calls that have read weights, in the order in which they have begun to.
         reads: all of them.
         sums: the gradients that were summed in the backward pass.
+        first_pass: the first pass of a tape that has come to a layer, if it is known.
     """
 
     graph: tf.Graph
@@ -88,6 +90,7 @@ class Trace:
     readers: list[Call] = dataclasses.field(default_factory=list)
     reads: list[Read] = dataclasses.field(default_factory=list)
     sums: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    first_pass: Any = None
 
 
 def _trace() -> Trace | None:
@@ -227,6 +230,10 @@ def _gather_again(trace: Trace, call: Call, gradient: tf.Tensor) -> None:
     if tape_pass is not None and any(tape_pass is one for one in call.begun):
         return
     call.begun.append(tape_pass)
+    if trace.first_pass is None:
+        trace.first_pass = tape_pass
+    if tape_pass is not None and tape_pass is trace.first_pass and call in trace.readers[-2:]:
+        return
     wholes: dict[int, tuple[int, tf.Tensor]] = {}
     for one in call.reads:
         if one.is_old or forms.is_only_looked_up(one.whole):
