@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.devices import DEVICES
+from tfdist.step.sharding import gathered_again
 
 _X = np.random.default_rng(0).normal(size=(26, 6)).astype("float32")
 _Y = np.eye(3, dtype="float32")[np.random.default_rng(1).integers(0, 3, 26)]
@@ -163,7 +164,9 @@ def _updates_in_turn():
         _computed_again_eagerly,
     ],
 )
-def test_the_result_is_that_of_one_device(build):
+@pytest.mark.parametrize("there", [0, gathered_again.LAYERS_THERE])
+def test_the_result_is_that_of_one_device(there, build, monkeypatch):
+    monkeypatch.setattr(gathered_again, "LAYERS_THERE", there)  # most models here have two layers
     _check(build, "parameters")
 
 

@@ -27,6 +27,9 @@ from tfdist.structures import Structure
 
 Gather = Callable[[Any, Sequence[tf.Tensor]], tf.Tensor]
 
+# Of so many layers the weights are there at a time.
+LAYERS_THERE = 2
+
 
 @dataclasses.dataclass
 class Read:
@@ -232,7 +235,7 @@ def _gather_again(trace: Trace, call: Call, gradient: tf.Tensor) -> None:
     call.begun.append(tape_pass)
     if trace.first_pass is None:
         trace.first_pass = tape_pass
-    if tape_pass is not None and tape_pass is trace.first_pass and call in trace.readers[-2:]:
+    if tape_pass is not None and tape_pass is trace.first_pass and _is_there(trace, call):
         return
     wholes: dict[int, tuple[int, tf.Tensor]] = {}
     for one in call.reads:
@@ -242,6 +245,11 @@ def _gather_again(trace: Trace, call: Call, gradient: tf.Tensor) -> None:
             whole = one.gather(one.variable, [gradient, *trace.sums[-1:]])
             wholes[id(one.variable)] = (compat.operations_so_far(), whole)
         one.again.append(wholes[id(one.variable)])
+
+
+def _is_there(trace: Trace, call: Call) -> bool:
+    """Whether the weights of a layer are still there when the first backward pass begins."""
+    return trace.readers.index(call) >= len(trace.readers) - LAYERS_THERE
 
 
 def _pass() -> Any:
