@@ -131,6 +131,7 @@ class Watch(keras.callbacks.Callback):
         self._task = task
         self._every = every
         self._start = 0.0
+        self._at_target = False
         self.batches = 0
         self.seconds = 0.0
         self.curve: list[tuple[int, float, float]] = []
@@ -147,9 +148,11 @@ class Watch(keras.callbacks.Callback):
         if self.batches % self._every == 0:
             loss = self._loss()
             self.curve.append((self.batches, self.seconds, loss))
-            failed = not loss < DIVERGED * self.start_loss
-            self.model.stop_training |= failed or loss <= self._run["target"]
-        self.model.stop_training |= self.batches >= self._run["batches"]
+            self._at_target |= loss <= self._run["target"]
+            self.model.stop_training |= not loss < DIVERGED * self.start_loss
+        # By the number of batches, which all processes of `multi_worker` see alike.
+        least = "least" if self._at_target else "batches"
+        self.model.stop_training |= self.batches >= self._run[least]
 
     def _loss(self) -> float:
         """The loss, computed in this process so that the workers can go on training."""
@@ -184,7 +187,8 @@ def train(
     Args:
         strategy: the strategy.
         run: what is run: the task, the seed, the learning rate, the samples of a batch in multiples
-            of `BATCH`, and at which loss or after how many batches the run ends.
+            of `BATCH`, the target loss, how many batches the run has at least if it comes to this
+            loss, and after how many batches it ends if it does not.
         delay: as in `DelayedModel`.
     """
     keras.utils.set_random_seed(run["seed"])

@@ -16,6 +16,10 @@ matplotlib.use("Agg")
 
 WITHOUT_SERVERS = "synchronous, multi_worker"
 SYNCHRONOUS = ("synchronous", WITHOUT_SERVERS)
+# The policies with which all workers soon go at the pace of the slowest one.
+OF_THE_SLOWEST = ("SSP(10)", "SSP(3)", *SYNCHRONOUS)
+# One policy of each kind of step, for workers of which none is slow.
+EQUAL = ("none", *SYNCHRONOUS)
 # The policies by their names in the tables, with their colours in the pictures.
 POLICIES = {
     "none": "tab:blue",
@@ -41,9 +45,22 @@ def rate(runs: Iterable[Run]) -> float:
     return sum(run["updates"] - 1 for run in runs) / sum(run["seconds"] for run in runs)
 
 
+def gradients_per_second(runs: list[Run]) -> float:
+    """As `rate`, of gradients: an update may have several of them."""
+    return rate(runs) * runs[0]["parts"]
+
+
+def to_target(run: Run) -> list[tuple[int, float, float]]:
+    """The curve of a run until it was first seen at its target loss."""
+    curve = run["curve"]
+    places = (place for place, (_, _, loss) in enumerate(curve, 1) if loss <= run["target"])
+    return curve[: next(places, None)]
+
+
 def reached(run: Run) -> tuple[int, float] | None:
     """The batches and seconds at which a run was first seen at its target loss; None for never."""
-    return next(((b, s) for b, s, loss in run["curve"] if loss <= run["target"]), None)
+    batches, seconds, loss = to_target(run)[-1] if run["curve"] else (0, 0.0, np.inf)
+    return (batches, seconds) if loss <= run["target"] else None
 
 
 def learnt(run: Run) -> bool:
@@ -51,33 +68,44 @@ def learnt(run: Run) -> bool:
     return bool(run["curve"]) and run["curve"][-1][2] <= run["start_loss"] / 2
 
 
-def text(measured: list[Run], delays: list[float]) -> str:
-    """The Markdown text between the page's markers.
+def text(part: str, measured: list[Run], delays: list[float]) -> str:
+    """The Markdown text between two of the page's markers.
 
     Args:
+        part: "stragglers" or "divergence".
         measured: all runs.
         delays: seconds of a step of each worker, the slow one last.
     """
-    runs = [run for run in measured if run["kind"] != "alone"]
-    seeds = len({run["seed"] for run in runs})
-    tasks = list(dict.fromkeys(run["task"] for run in runs))
-    parts = [
-        f"{machine.measured_with('TensorFlow', 'Keras')}; seeds: {seeds}. "
-        "Made by `make benchmark-async`."
-    ]
-    for task in tasks:
+    runs = _of(measured, None, part)
+    made = (
+        f"{machine.measured_with('TensorFlow', 'Keras')}; "
+        f"seeds: {len({run['seed'] for run in runs})}. Made by `make benchmark-async`."
+    )
+    if part == "divergence":
+        parts = ["**Divergence.** Workers without delays.", "\n".join(_divergence(runs))]
+    else:
+        parts = _by_task(measured, delays)
+    return "\n\n".join([made, *parts])
+
+
+def _by_task(measured: list[Run], delays: list[float]) -> list[str]:
+    """What is told of workers of which one is slow: a heading and a table for each task."""
+    parts = []
+    fast, slow = 1000 * delays[0], 1000 * delays[-1]
+    for task in dict.fromkeys(run["task"] for run in _of(measured, None, "stragglers")):
         alone = {r["delay"]: rate([r]) for r in _of(measured, task, "alone")}
         together = sum(alone[delay] for delay in delays)
         rates = ", ".join(f"{1000 * d:g} ms: {r:.1f} updates/s" for d, r in alone.items())
-        parts.append(
+        heading = (
             f"**Stragglers, {task}.** {len(delays)} workers, {len(delays) - 1} with a step of "
-            f"{1000 * delays[0]:g} ms and one of {1000 * delays[-1]:g} ms. Alone, a worker with "
-            f"{rates}; the sum of all is {together:.1f}."
+            f"{fast:g} ms and one of {slow:g} ms. Alone, a worker with {rates}; the sum of all is "
+            f"{together:.1f}."
         )
-        parts.append("\n".join(_stragglers(_of(measured, task, "stragglers"), together)))
-    parts.append("**Divergence.** Workers without delays.")
-    parts.append("\n".join(_divergence(_of(measured, None, "divergence"))))
-    return "\n\n".join(parts)
+        if equal := _of(measured, task, "equal"):
+            rates = "; ".join(f"{r['policy']} {gradients_per_second([r]):.1f}" for r in equal)
+            heading += f" Together, with {fast:g} ms each, in gradients/s: {rates}."
+        parts += [heading, "\n".join(_stragglers(_of(measured, task, "stragglers"), together))]
+    return parts
 
 
 def _of(measured: list[Run], task: str | None, kind: str) -> list[Run]:
@@ -87,20 +115,20 @@ def _of(measured: list[Run], task: str | None, kind: str) -> list[Run]:
 def _stragglers(runs: list[Run], together: float) -> list[str]:
     """The lines of the table of one task."""
     head = ["policy", "updates/s", "gradients/s", "of the sum", "÷ synchronous", "mean τ"]
-    head += ["dropped", "batches to target", "seconds to target"]
+    head += ["dropped", "batches", "batches to target", "seconds to target"]
     rows = []
     by_policy = {name: [r for r in runs if r["policy"] == name] for name in POLICIES}
     peer = by_policy["synchronous"]
     for name, own in by_policy.items():
         if not own:
             continue
-        updates = rate(own)
-        gradients = updates * own[0]["parts"]
-        row = [name, f"{updates:.1f}", f"{gradients:.1f}", f"{gradients / together:.2f}"]
-        row.append(f"{gradients / (rate(peer) * peer[0]['parts']):.2f}" if peer else "–")
+        gradients = gradients_per_second(own)
+        row = [name, f"{rate(own):.1f}", f"{gradients:.1f}", f"{gradients / together:.2f}"]
+        row.append(f"{gradients / gradients_per_second(peer):.2f}" if peer else "–")
         drops = sum(run["drops"] for run in own)
+        batches = drops + sum(run["updates"] for run in own)
         row.append(f"{np.mean([run['mean_staleness'] for run in own]):.1f}")
-        row.append(f"{100 * drops / (drops + sum(run['updates'] for run in own)):.0f} %")
+        row += [f"{100 * drops / batches:.0f} %", f"{batches / len(own):.0f}"]
         rows.append([*row, *_to_target(own)])
     return tables.table(head, rows)
 
@@ -137,11 +165,13 @@ def plot(measured: list[Run], folder: Path) -> None:
     """Draws the losses against seconds and, for many workers, against batches.
 
     Args:
-        measured: all runs.
+        measured: all runs; what was not measured is not drawn.
         folder: where `async_stragglers.png` and `async_divergence.png` go.
     """
-    _draw(_of(measured, None, "stragglers"), "seconds", folder / "async_stragglers.png")
-    _draw(_of(measured, None, "divergence"), "batches", folder / "async_divergence.png")
+    for kind, unit in (("stragglers", "seconds"), ("divergence", "batches")):
+        runs = _of(measured, None, kind)
+        if runs:
+            _draw(runs, unit, folder / f"async_{kind}.png")
 
 
 def _draw(runs: list[Run], unit: str, path: Path) -> None:
@@ -152,7 +182,7 @@ def _draw(runs: list[Run], unit: str, path: Path) -> None:
         mine = [run for run in runs if run["task"] == task and run["curve"]]
         named: set[str] = set()
         for run in mine:
-            points, name, colour = np.array(run["curve"]), run["policy"], POLICIES[run["policy"]]
+            points, name, colour = np.array(to_target(run)), run["policy"], POLICIES[run["policy"]]
             if run.get("workers") == 1:
                 name, colour = f"{name}, one worker", "black"
             label = None if name in named else name

@@ -2,9 +2,10 @@
 
 Nothing is trained here. What was measured is in the tables of docs/asynchronous.md: three fast
 workers and a slow one, all policies, two tasks. What the simulation is told is on that page too:
-how long a step of each kind of worker takes alone, and how many gradients a second a chief uses
-that has eight workers without delays. Steps with parts and backups are compared with the table of
-docs/parameter_server.md, of which two rows tell the simulation what a step and a part take besides.
+how long a step takes where as many workers share the machine and none is slow, or else where each
+worker is alone, and how many gradients a second a chief uses that has eight workers without delays.
+Steps with parts and backups are compared with the table of docs/parameter_server.md, of which two
+rows tell the simulation what a step and a part take besides.
 
     python -m benchmarks.simulation --update      # some minutes
     python -m benchmarks.simulation --steps 10    # a look at whether it works
@@ -50,8 +51,10 @@ _IN_PARTS = re.compile(
     r"([\d.]+) ms for a sample"
 )
 _ALONE = re.compile(
-    r"\*\*Stragglers, (\w+)\.\*\* (\d+) workers, .*?: ([\d.]+) updates/s, .*?: ([\d.]+) updates/s;"
+    r"(\d+) workers, .*? of ([\d.]+) ms and one of ([\d.]+) ms\. "
+    r"Alone, .*?: ([\d.]+) updates/s, .*?: ([\d.]+) updates/s;"
 )
+_TOGETHER = re.compile(r"Together, .*? in gradients/s: (.*)\.$", re.M)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Measured:
         task: the name of the task.
         policy: a key of `POLICIES`.
         rate: gradients per second.
-        batches: the batches until training was at its target, where it ended.
-        seconds: of a step of each worker, alone.
+        batches: the batches of a run.
+        seconds: of a step of each worker.
         chief: seconds of the chief for each gradient.
     """
 
@@ -99,18 +102,35 @@ def measured() -> list[Measured]:
     text = MEASURED.read_text(encoding="utf-8")
     found = []
     for part in text.split("**Stragglers, ")[1:]:
-        part = f"**Stragglers, {part}"
-        heading = _ALONE.search(part)
-        assert heading is not None
-        task, workers, fast, slow = heading.groups()
-        seconds = *[1 / float(fast)] * (int(workers) - 1), 1 / float(slow)
+        part = part.partition("**Divergence")[0]
+        task = part.partition(".")[0]
         (rate,) = re.findall(rf"^\| {task} \| [\d.]+ \| 8 \| none \|[^|]*\| (\d+) \|", text, re.M)
-        for line in part.partition("**Divergence")[0].splitlines():
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
+        lines = [line.strip("| ").split(" | ") for line in part.splitlines() if line[:1] == "|"]
+        for cells in lines:
             if cells[0] in POLICIES:
-                row = task, cells[0], float(cells[2]), int(cells[7])
-                found.append(Measured(*row, seconds, 1 / float(rate)))
+                row = dict(zip(lines[0], cells))
+                batches = int(row.get("batches", row["batches to target"]))
+                told = _seconds(part, cells[0]), 1 / float(rate)
+                found.append(Measured(task, cells[0], float(row["gradients/s"]), batches, *told))
     return found
+
+
+def _seconds(part: str, policy: str) -> tuple[float, ...]:
+    """How long a step of each worker takes.
+
+    Args:
+        part: what the page has of a task.
+        policy: decides what a step takes besides its delay, in the company of the other workers.
+    """
+    heading, together = _ALONE.search(part), _TOGETHER.search(part)
+    assert heading is not None
+    workers, fast, slow, *alone = map(float, heading.groups())
+    of_each = [1 / one for one in alone]
+    if together is not None:
+        rates = dict(re.findall(r"(\w.*?) ([\d.]+)(?:; |$)", together[1]))
+        besides = workers / float(rates.get(policy, rates["none"])) - fast / 1000
+        of_each = [fast / 1000 + besides, slow / 1000 + besides]
+    return *of_each[:1] * (int(workers) - 1), of_each[1]
 
 
 def compared() -> str:
