@@ -85,6 +85,15 @@ def test_weights_in_parts_are_seen_whole(found):
         assert rank["called"] < 1e-6
 
 
+@scenario(sharding.read_in_batches)
+def test_a_rank_that_reads_alone_in_a_callback_gets_an_error(found):
+    for rank in found:
+        assert len(rank["errors"]) == 2 * len(sharding.READ_IN)
+        for where, error in rank["errors"].items():
+            assert "reads" in error and "has ended its callbacks" in error, where
+        assert rank["moved"] > 0  # it can be trained on
+
+
 @scenario(sharding.loaded_in_callbacks, ALL)
 def test_weights_that_callbacks_load_are_those_of_the_file(found, tmp_path):
     expected = sharding.reference_of_files(tmp_path)

@@ -48,6 +48,43 @@ def _centred(x):
     return x - keras.ops.mean(x, 0, keepdims=True)
 
 
+def _less(operation, **options):
+    return _nested(lambda x: x - operation(x, **options))
+
+
+OVER_ALL_AXES = {
+    "mean": lambda: _less(keras.ops.mean),
+    "max": lambda: _less(keras.ops.max),
+    "sum": lambda: _less(keras.ops.sum, keepdims=True),
+    "std": lambda: _less(keras.ops.std),
+    "norm": lambda: _less(keras.ops.norm),
+    "logsumexp": lambda: _less(keras.ops.logsumexp),
+    "argmax": lambda: _nested(lambda x: x - keras.ops.cast(keras.ops.argmax(x), "float32")),
+    "cumsum": lambda: _nested(lambda x: keras.ops.reshape(keras.ops.cumsum(x), (-1, 4))),
+    "flip": lambda: _nested(keras.ops.flip),
+    "roll": lambda: _nested(lambda x: keras.ops.roll(x, 1)),
+    "softmax": lambda: _nested(lambda x: keras.ops.softmax(x, axis=None)),
+    "Softmax": lambda: layers.Softmax(axis=None),
+    "squeeze": lambda: _nested(lambda x: keras.ops.squeeze(x[:, None])),  # of one sample
+}
+
+
+def _cross(x):
+    first = x[:, :3]
+    return keras.ops.concatenate([keras.ops.cross(first, 2 * first + 1), x[:, 3:]], axis=1)
+
+
+WITHIN_SAMPLES = {
+    "mean": lambda: _less(keras.ops.mean, axis=-1, keepdims=True),
+    "max": lambda: _less(keras.ops.max, axis=1, keepdims=True),
+    "cumsum": lambda: _nested(lambda x: keras.ops.cumsum(x, axis=1)),
+    "cross": lambda: _nested(_cross),
+    "squeeze": lambda: _nested(lambda x: keras.ops.squeeze(x[:, None], axis=1)),
+    "relu": lambda: _nested(lambda x: keras.ops.relu(x) * 2 + 1),
+    "Normalization": lambda: layers.Normalization(axis=None, mean=0.5, variance=2.0),
+}
+
+
 def _sharing():
     shared = layers.Dense(4)
     return _nested(shared), _nested(shared)
@@ -145,6 +182,30 @@ def test_a_model_is_refused(case):
     make, message = CASES[case]
     with pytest.raises(ValueError, match=f"(?s){message}.*Received: "):
         make()
+
+
+@pytest.mark.parametrize("operation", OVER_ALL_AXES)
+def test_operations_over_all_axes_are_refused(operation):
+    with pytest.raises(ValueError, match="along axis 0, that of the samples.*Received: "):
+        _chain(OVER_ALL_AXES[operation]())
+
+
+@pytest.mark.parametrize("operation", WITHIN_SAMPLES)
+def test_operations_within_samples_are_not(operation):
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(4), WITHIN_SAMPLES[operation](), layers.Dense(4)]
+    )
+    found = pipeline.stages(model, DEVICES[:2], micro_batches=4)
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    np.testing.assert_allclose(found(x), model(x), rtol=0, atol=1e-6)
+
+
+def test_a_pipeline_gets_and_loses_no_layers():
+    model = _chain()
+    for change, name in ((lambda: model.add(layers.Dense(4)), "add"), (model.pop, "pop")):
+        with pytest.raises(ValueError, match=f"call `tfdist.pipeline.stages`.*Received: {name} of"):
+            change()
+    assert len(model.layers) == 2 and model.predict(X, verbose=0).shape == Y.shape
 
 
 def _stateful():

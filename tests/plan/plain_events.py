@@ -26,18 +26,12 @@ def played(times: np.ndarray, policy: Policy, update: float = 0.0) -> Run:
         versions = [then for other, then in read.items() if other != worker]
         return policy.may_update([later - then for later, then in enumerate(versions, version + 1)])
 
-    while True:
+    while max(finished) < steps:
         while (worker := next(filter(may_start, waiting), None)) is not None:
             waiting.remove(worker)
             computing.append((clock + times[finished[worker], worker], worker))
             read[worker] = version
-        if not computing:
-            break
-        end, worker = min(computing)
-        computing.remove((end, worker))
-        clock = max(clock, end)
-        arrived.append(worker)
-        while (worker := next(filter(may_use, arrived), None)) is not None:
+        if (worker := next(filter(may_use, arrived), None)) is not None:
             arrived.remove(worker)
             clock += update
             age = version - read.pop(worker)
@@ -49,6 +43,11 @@ def played(times: np.ndarray, policy: Policy, update: float = 0.0) -> Run:
                 dropped += 1
             finished[worker] += 1
             waiting.append(worker)
-        if max(finished) >= steps:
+        elif computing:
+            end, worker = min(computing)
+            computing.remove((end, worker))
+            clock = max(clock, end)
+            arrived.append(worker)
+        else:
             break
     return Run(np.array(used), np.array(staleness, np.int64), dropped)

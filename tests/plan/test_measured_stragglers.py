@@ -9,8 +9,8 @@ from tests.docs import sources
 FURTHER = {
     ("digits", "none"): 0.11,
     ("digits", "Bounded(8)"): 0.12,
-    ("digits", 'Bounded(8, "wait")'): 0.11,
     ("digits", "synchronous, multi_worker"): 0.13,
+    ("linear", 'Bounded(8, "wait")'): 0.13,
     ("linear", "SSP(3)"): 0.16,
 }
 ROWS = simulation.measured()

@@ -216,6 +216,13 @@ def test_all_that_were_held_back_are_used_when_the_slow_one_is_there():
     assert run.staleness[:5].tolist() == [0, 1, 2, 2, 2]
 
 
+def test_a_worker_begins_before_the_next_gradient_is_used():
+    # The third worker's gradient waits for the second one, after which the first worker begins.
+    run = Events(np.tile([1.0, 5.0, 1.0], (2, 1)), Waits(1), update=0.5).run()
+    assert run.times.tolist() == [1.5, 5.5, 6.0, 7.0]
+    assert run.staleness.tolist() == [0, 1, 1, 1]
+
+
 def test_ten_thousand_workers_that_wait_are_asked_for_few_times():
     times = ComputeTimes(10_000, spread=0.2).draw(np.random.default_rng(0), 3)
     policy = Waits(8)

@@ -3,7 +3,11 @@
 import keras
 import pytest
 
-from tfdist.processes.callback_kinds import acts_in_test_batches, may_save_alone
+from tfdist.processes.callback_kinds import (
+    acts_in_predict_batches,
+    acts_in_test_batches,
+    may_save_alone,
+)
 
 
 class _Prints(keras.callbacks.Callback):
@@ -18,6 +22,15 @@ class _SaysSo(_Prints):
 class _PrintsTests(keras.callbacks.Callback):
     def on_test_batch_end(self, batch, logs=None):
         print(logs)
+
+
+class _PrintsPredictions(keras.callbacks.Callback):
+    def on_predict_batch_begin(self, batch, logs=None):
+        print(batch)
+
+
+class _DecidesNothing(_PrintsPredictions):
+    decides_in_batches = False
 
 
 class _DecidesAlike(_PrintsTests):
@@ -52,3 +65,16 @@ def test_a_callback_may_save_alone_unless_it_says_otherwise(callback, may):
 )
 def test_a_callback_acts_in_test_batches_if_it_has_methods_for_them(callback, acts):
     assert acts_in_test_batches(callback) == acts
+
+
+@pytest.mark.parametrize(
+    ("callback", "acts"),
+    [
+        (_PrintsPredictions(), True),
+        (_DecidesNothing(), False),
+        (_PrintsTests(), False),
+        (keras.callbacks.ProgbarLogger(), False),
+    ],
+)
+def test_the_same_for_the_batches_of_predict(callback, acts):
+    assert acts_in_predict_batches(callback) == acts

@@ -109,6 +109,112 @@ class _ReplacesWhatIsNotFinite(keras.optimizers.SGD):
         super().update_step(gradient, variable, learning_rate)
 
 
+class _ClipsByItsMean(keras.optimizers.Adam):
+    """Clips by a running mean of the norm, after some updates."""
+
+    mean = None
+
+    def build(self, variables):
+        super().build(variables)
+        if self.keeps_mean:
+            self.mean = self.add_variable((), name="mean")
+
+    def __init__(self, *args, keeps_mean=True, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.keeps_mean = keeps_mean
+
+    def apply(self, grads, trainable_variables=None):
+        if not self.built:
+            self.build(trainable_variables)
+        norm = tf.linalg.global_norm(grads)
+        most = tf.fill([], 0.1) if self.mean is None else 0.5 * self.mean.value
+        if self.mean is not None:
+            self.mean.assign(0.9 * self.mean + 0.1 * norm)
+        factor = tf.where(self.iterations.value < 1000, 1.0, tf.minimum(1.0, most / norm))
+        super().apply([gradient * factor for gradient in grads], trainable_variables)
+
+
+class _DecaysMatrices(keras.optimizers.SGD):
+    """Tells kernels from biases by their shapes."""
+
+    def _use_weight_decay(self, variable):
+        return len(variable.shape) > 1
+
+
+class _KeepsSquares(keras.optimizers.SGD):
+    """Keeps a sum over each variable that no update uses yet."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.squares = self.add_variable((), name="squares")
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.squares.assign_add(tf.reduce_sum(tf.square(gradient)))
+        super().update_step(gradient, variable, learning_rate)
+
+
+class _KeepsNorms(keras.optimizers.SGD):
+    """Keeps the norm in each element of a slot."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.norms = self.add_optimizer_variables(variables, "norm")
+
+    def update_step(self, gradient, variable, learning_rate):
+        norms = self.norms[self._get_variable_index(variable)]
+        norms.assign(tf.fill(norms.shape, tf.norm(gradient)))
+        super().update_step(gradient, variable, learning_rate)
+
+
+class _KeepsMore(keras.optimizers.SGD):
+    """Keeps something for matrices only."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.more = self.add_optimizer_variables(
+            [variable for variable in variables if len(variable.shape) > 1], "more"
+        )
+
+
+class _Counts(keras.optimizers.SGD):
+    """Has a number that is the same for all variables, and one for each element."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.count = self.add_variable((), name="count", dtype="int32")
+        self.sums = self.add_optimizer_variables(variables, "sum")
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.count.assign_add(1)
+        self.sums[self._get_variable_index(variable)].assign_add(gradient)
+        super().update_step(gradient, variable, learning_rate)
+
+
+class _ClipsSelf(keras.optimizers.SGD):
+    """Clips by itself, with the setting of Keras."""
+
+    def _clip_gradients(self, grads):
+        if not self.global_clipnorm:
+            return grads
+        return tf.clip_by_global_norm(list(grads), self.global_clipnorm)[0]
+
+
+class _ClipsByAxis(keras.optimizers.SGD):
+    """Clips rows instead of whole gradients."""
+
+    def _clip_by_norm(self, values, axes=None):
+        return tf.clip_by_norm(values, self.clipnorm, axes=-1)
+
+
+class _ClipsInApply(keras.optimizers.SGD):
+    """Clips with the setting of Keras before Keras does."""
+
+    def apply(self, grads, trainable_variables=None):
+        if self.global_clipnorm:
+            grads = tf.clip_by_global_norm(list(grads), self.global_clipnorm)[0]
+        super().apply(grads, trainable_variables)
+
+
 class _Trusting(keras.optimizers.SGD):
     """Has a setting that its configuration does not have."""
 
@@ -128,7 +234,7 @@ def _trusting_later():
     return optimizer
 
 
-_ELEMENTWISE += [_ReplacesWhatIsNotFinite(), _Trusting()]
+_ELEMENTWISE += [_ReplacesWhatIsNotFinite(), _Trusting(), _Counts()]
 _WHOLE = [*(optimizer for optimizer, _ in _OTHERS), keras.optimizers.ScheduleFreeAdamW()]
 _OTHERS += [
     (_ByNorm(), "differs from that of its halves"),
@@ -143,6 +249,18 @@ _OTHERS += [
     (keras.optimizers.ScheduleFreeAdamW(), "begins with the values of the weights"),
     (_FromValues(), "begins with the values of the weights"),
     (_NotMade(), "raises TypeError: no copies"),
+    (_ClipsByItsMean(), "state for a variable differs .* and 0 updates were made before"),
+    (
+        _ClipsByItsMean(keeps_mean=False),
+        "update of a variable differs .* and 1000000 updates were made before",
+    ),
+    (_DecaysMatrices(0.5, weight_decay=1e-5), "differs from that of its halves"),
+    (_KeepsSquares(), "state for a variable differs"),
+    (_KeepsNorms(), "state for a variable differs"),
+    (_KeepsMore(), "state for a variable differs"),
+    (_ClipsSelf(global_clipnorm=0.1), "has a `_clip_gradients` of its own"),
+    (_ClipsByAxis(clipnorm=0.1), "has a `_clip_by_norm` of its own"),
+    (_ClipsInApply(global_clipnorm=0.1), "differs from that of its halves"),
 ]
 
 

@@ -136,6 +136,71 @@ def test_the_state_cannot_be_set_by_hand():
         model.optimizer.set_weights([v.numpy() for v in model.optimizer.variables])
 
 
+@pytest.mark.parametrize("strategy", [_strategy, _in_parts])
+def test_state_trees_are_refused_where_the_state_is_in_parts(strategy):
+    model = _compiled(strategy(), keras.optimizers.Adam)
+    tree = model.get_state_tree()
+    model.set_state_tree(tree)  # nothing is in parts yet
+    model.fit(_X, _Y, verbose=0)
+    with pytest.raises(ValueError, match="Received: get_state_tree of .*whose .*adam is sharded"):
+        model.get_state_tree()
+    with pytest.raises(ValueError, match="Received: set_state_tree of .*whose .*adam is sharded"):
+        model.set_state_tree(tree)
+
+
+def test_state_trees_without_a_state_have_whole_weights():
+    model = _compiled(_in_parts(), keras.optimizers.SGD)
+    model.fit(_X, _Y, verbose=0)
+    expected, tree = model.get_weights(), model.get_state_tree(value_format="numpy_array")
+    model.fit(_X, _Y, verbose=0)
+    model.set_state_tree(tree)
+    for weight, now in zip(expected, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, now)
+
+
+def _wrapped(optimizer):
+    return keras.optimizers.LossScaleOptimizer(optimizer)
+
+
+def _adam_and_sgd():
+    matrices, others = keras.optimizers.Adam(), keras.optimizers.SGD(momentum=0.9)
+    return keras.optimizers.MultiOptimizer(
+        lambda variable: matrices if len(variable.shape) == 2 else others
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        keras.optimizers.Adam,
+        keras.optimizers.Lamb,
+        _adam_and_sgd,
+        lambda: _wrapped(keras.optimizers.Adam()),
+        lambda: _wrapped(_adam_and_sgd()),
+    ],
+)
+def test_the_optimizer_inside_hands_out_no_parts(make):
+    strategy = _strategy()
+    model, alone = _compiled(strategy, make), make()
+    model.fit(_X, _Y, verbose=0)
+    alone.build([keras.Variable(weight) for weight in model.get_weights()])
+    for ours, plain in zip(_inside(strategy.unwrap(model)), _inside(alone), strict=True):
+        found, expected = {}, {}
+        ours.save_own_variables(found)
+        plain.save_own_variables(expected)
+        assert {key: np.shape(found[key]) for key in found} == {
+            key: np.shape(expected[key]) for key in expected
+        }
+        with pytest.raises(ValueError, match="Received: set_weights of"):
+            ours.set_weights([variable.numpy() for variable in ours.variables])
+
+
+def _inside(optimizer):
+    """An optimizer and those inside of it."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return [optimizer, inner, *getattr(inner, "optimizers", ())]
+
+
 def test_averages_cannot_be_swapped_with_weights():
     model = _compiled(_strategy(), lambda: keras.optimizers.Adam(use_ema=True))
     with pytest.raises(ValueError, match="SwapEMAWeights with sharding='optimizer'"):
@@ -245,8 +310,9 @@ def test_weights_in_parts_are_not_exported(tmp_path):
         tf.train.Checkpoint(model.layers[-1]).save(str(tmp_path / "layer"))
 
 
-def test_a_plain_optimizer_does_not_apply_parts():
-    strategy = _in_parts()
+@pytest.mark.parametrize("sharding", ["optimizer", "gradients", "parameters"])
+def test_a_plain_optimizer_does_not_train_in_parts(sharding):
+    strategy = tfdist.MirroredStrategy(DEVICES[:2], sharding=sharding)
     with strategy.scope():
         dense = keras.layers.Dense(3)
         dense.build((None, 4))

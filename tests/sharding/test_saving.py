@@ -103,6 +103,34 @@ def test_training_goes_on_in_every_other_kind(replicas, sharding, whole, tmp_pat
         _assert_equal(_state(keras.models.load_model(tmp_path / "again.keras")), reference[1][1])
 
 
+def _several_in_one():
+    matrices = keras.optimizers.Adam(1e-2, name="of_matrices")
+    others = keras.optimizers.SGD(1e-2, momentum=0.9, name="of_others")
+    return keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.MultiOptimizer(lambda v: matrices if len(v.shape) == 2 else others),
+        initial_scale=8.0,
+    )
+
+
+@pytest.mark.parametrize("sharding", ["optimizer", "parameters"])
+def test_optimizers_inside_of_several_are_saved_whole_too(sharding, tmp_path):
+    """Keras also saves each of them by itself, if loss scaling is around them."""
+    path, states = tmp_path / "saved.weights.h5", []
+    for replicas, given in ((1, None), (2, sharding)):
+        model = _model(_strategy(replicas, given), _several_in_one)
+        _fit(model)
+        model.save_weights(path)
+        for into in ((1, None), (2, sharding)):
+            other = _model(_strategy(*into), _several_in_one)
+            other.load_weights(path)
+            other.save_weights(tmp_path / "again.weights.h5")
+            alone = _model(_strategy(1, None), _several_in_one)
+            alone.load_weights(tmp_path / "again.weights.h5")
+            states.append(_state(alone))
+    for state in states[1:]:
+        _assert_equal(state, states[0])
+
+
 @pytest.mark.parametrize(
     ("replicas", "sharding"), _usual((3, "gradients"), (3, "parameters"), of=_KINDS[2:])
 )

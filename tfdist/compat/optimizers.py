@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -20,6 +21,8 @@ _BASE = "keras.src.optimizers.base_optimizer:BaseOptimizer"
 _TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 
 _applying = threading.local()
+# Optimizers that were given reduced gradients. Their updates may run in another thread.
+_given_reduced: weakref.WeakSet = weakref.WeakSet()
 
 _REDUCED: dict[str, str] = {
     "why": "only `Optimizer.apply` does all that an optimizer does (Nadam's running product, EMA, "
@@ -41,11 +44,22 @@ _EMA: dict[str, str] = {
 _NAME_OF_EMA = "_overwrite_model_variables_with_average_value"
 _OVERWRITE = touch(_TENSORFLOW, _NAME_OF_EMA, REPLACED, "self", "trainable_variables", **_EMA)
 _OVERWRITE_LOCALLY = touch(_BASE, _NAME_OF_EMA, READ, "self", "trainable_variables", **_EMA)
+_ADDED: dict[str, str] = {
+    "why": "TensorFlow adds sparse rows with the same number in the order of its threads, so the "
+    "replicas' weights would differ in their last bits",
+    "versions": KERAS,
+    "instead": "`scatter_add` and `scatter_sub` that add in one order",
+}
+_ASSIGN_ADD = touch(_TENSORFLOW, "assign_add", REPLACED, "self", "variable", "value", **_ADDED)
+_ASSIGN_SUB = touch(_TENSORFLOW, "assign_sub", REPLACED, "self", "variable", "value", **_ADDED)
 
 
 @contextlib.contextmanager
 def applying_reduced_gradients() -> Iterator[None]:
-    """In this thread, Keras optimizers treat their gradients as summed over replicas already."""
+    """In this thread, Keras optimizers treat their gradients as summed over replicas already.
+
+    Of several replicas each one then adds the same rows in the same order.
+    """
     _applying.active = True
     try:
         yield
@@ -86,10 +100,34 @@ def _reduce_unless_reduced(reduce_gradients: Callable) -> Callable:
         self: keras.optimizers.Optimizer, grads_and_vars: Structure
     ) -> Any:
         if getattr(_applying, "active", False):
+            _given_reduced.add(self)
             return list(grads_and_vars)
         return reduce_gradients(self, grads_and_vars)
 
     return _all_reduce_sum_gradients
+
+
+def _each_row_once(assign: Callable) -> Callable:
+    @functools.wraps(assign)
+    def assign_each_row_once(
+        self: keras.optimizers.Optimizer, variable: Variable, value: tf.Tensor | tf.IndexedSlices
+    ) -> None:
+        if (
+            isinstance(value, tf.IndexedSlices)
+            and self in _given_reduced
+            and tf.distribute.get_strategy().num_replicas_in_sync > 1
+        ):
+            value = _without_repetition(tf.cast(value, variable.dtype))
+        assign(self, variable, value)
+
+    return assign_each_row_once
+
+
+def _without_repetition(rows: tf.IndexedSlices) -> tf.IndexedSlices:
+    """The same rows, those with equal numbers added up."""
+    numbers, places = tf.unique(rows.indices)
+    values = tf.math.unsorted_segment_sum(rows.values, places, tf.size(numbers))
+    return tf.IndexedSlices(values, numbers, rows.dense_shape)
 
 
 def _overwrite_locally(overwrite: Callable) -> Callable:
@@ -136,6 +174,19 @@ class IndexedOptimizer(keras.optimizers.Optimizer):
     def _index_of(self, variable: keras.Variable) -> int:
         """The position of `variable`; -1 if the optimizer was not built for `variable`."""
         return _INDICES.of(self).get(self._var_key(variable), -1)
+
+    def keras_variables(
+        self, given: Sequence[Variable], known: Sequence[keras.Variable]
+    ) -> list[Variable]:
+        """`given`, but each `tf.Variable` as the one of `known` that has it.
+
+        A tape's `watched_variables` are such `tf.Variable`s.
+        """
+        of_key = {self._var_key(variable): variable for variable in known}
+        return [
+            one if isinstance(one, keras.Variable) else of_key.get(self._var_key(one), one)
+            for one in given
+        ]
 
     @property
     def built_for(self) -> list[keras.Variable]:
@@ -224,5 +275,7 @@ def install() -> None:
     """Lets optimizers apply reduced gradients, scale their rate, and find parts of variables."""
     _REDUCE.replace(_reduce_unless_reduced)
     _OVERWRITE.replace(_overwrite_locally)
+    _ASSIGN_ADD.replace(_each_row_once)
+    _ASSIGN_SUB.replace(_each_row_once)
     _RATE.replace(_scaled_rate)
     _KEY.replace(_key_of_whole)

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.compat.registry import KERAS, REPLACED, WRITTEN, overrides, touch
+from tfdist.compat.registry import KERAS, READ, REPLACED, WRITTEN, overrides, touch
 from tfdist.compat.sharded_weights import stored
 from tfdist.structures import Structure
 
@@ -22,6 +22,13 @@ _TENSORFLOW = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
 _CLIP = touch(
     *(_BASE, "_clip_gradients", REPLACED, "self", "grads"),
     why="a gradient of which each replica has a part is clipped by the norm of all parts together",
+    versions=KERAS,
+    instead="a public hook for clipping",
+)
+_CLIP_ONE = touch(
+    *(_TENSORFLOW, "_clip_by_norm", READ),
+    why="a subclass that clips in a way of its own may look at whole gradients, and would not be "
+    "asked",
     versions=KERAS,
     instead="a public hook for clipping",
 )
@@ -154,6 +161,20 @@ def clipping_by(clip: Clip) -> Iterator[None]:
         yield
     finally:
         _thread.clip = None
+
+
+def leave_clipping_out(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets one optimizer take gradients as given; its class must not clip in a way of its own."""
+    _CLIP.write(optimizer, list)
+
+
+def own_clipping(optimizer: keras.optimizers.Optimizer) -> str | None:
+    """The method by which an optimizer's class clips in a way of its own, if it has one."""
+    for method in (_CLIP, _CLIP_ONE):
+        of_keras = getattr(keras.optimizers.Optimizer, method.name)
+        if getattr(type(optimizer), method.name) is not of_keras:
+            return method.name
+    return None
 
 
 def _clipped(original: Callable) -> Callable:

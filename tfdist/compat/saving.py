@@ -47,6 +47,16 @@ _WRITE_STATE = touch(
     versions=KERAS,
     instead="files .h5 with what `save_own_variables` writes",
 )
+_TREES = [
+    touch(
+        *("keras.src.models.model:Model", name, REPLACED, "self"),
+        why="a tree of states has an optimizer's variables as they are, but each replica may have "
+        "parts of them only",
+        versions=KERAS,
+        instead="trees with what the optimizer's `save_own_variables` writes",
+    )
+    for name in ("get_state_tree", "set_state_tree")
+]
 _LOAD = touch(
     *("keras.src.models.model:Model", "load_weights", REPLACED, "self", "filepath"),
     why="a file may be visible to only one of the processes",
@@ -58,12 +68,14 @@ _LOAD = touch(
 def hook_saving(
     hook: Callable[[keras.Model, Any, Callable[[Any], Any]], Any],
     check_for_h5: Callable[[keras.optimizers.Optimizer], None] | None = None,
+    check_tree: Callable[[keras.Model, str], None] | None = None,
 ) -> None:
     """Makes Keras call `hook(model, path, write)` instead of writing a model or weights to `path`.
 
     `write(path)` is Keras' own function. `path` is None for weights in several files
     (`max_shard_size`). Before Keras writes the variables of an optimizer to a file .h5 as they are,
-    it calls `check_for_h5(optimizer)`.
+    it calls `check_for_h5(optimizer)`. Before a model's `get_state_tree` and `set_state_tree` it
+    calls `check_tree(model, name)`.
     """
 
     def make(name: str, original: Callable) -> Callable:
@@ -79,6 +91,9 @@ def hook_saving(
         write.replace(functools.partial(make, write.name))
     if check_for_h5 is not None:
         _WRITE_STATE.replace(functools.partial(_checked, check_for_h5))
+    if check_tree is not None:
+        for tree in _TREES:
+            tree.replace(functools.partial(_of_tree, check_tree, tree.name))
 
 
 def _checked(check: Callable[[keras.optimizers.Optimizer], None], original: Callable) -> Callable:
@@ -90,6 +105,15 @@ def _checked(check: Callable[[keras.optimizers.Optimizer], None], original: Call
         original(group, optimizer)
 
     return save_optimizer_weights_to_hdf5_group
+
+
+def _of_tree(check: Callable[[keras.Model, str], None], name: str, original: Callable) -> Callable:
+    @functools.wraps(original)
+    def of_tree(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        check(self, name)
+        return original(self, *args, **kwargs)
+
+    return of_tree
 
 
 def hook_load_weights(hook: Callable[[keras.Model, Callable[[], None]], None]) -> None:

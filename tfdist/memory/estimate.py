@@ -27,7 +27,8 @@ class Estimate:
     TensorFlow itself is not in it: a process takes about 0.5 GB before it has a model.
 
     Attributes:
-        parameters: of all the model's variables, also those that are not trained.
+        parameters: of all the model's variables, also those that are not trained; of those in
+            parts, the parts.
         gradients: of one step, and of those that are accumulated; of weights in parts, the parts.
         slots: of what the optimizer keeps.
         exchange: of the sums over the replicas, beside the gradients; of weights in parts, what is
@@ -86,8 +87,8 @@ def estimate(
     Raises:
         TypeError: for what is no model, and for inputs without shapes.
         ValueError: for a model that is not built or not compiled, whose inputs have unknown sizes,
-            or that trains nothing; for other values of the arguments; for an optimizer, or a table
-            with few rows, that does not go with `sharding`.
+            whose outputs no loss can train, or that trains nothing; for other values of the
+            arguments; for an optimizer, or a table with few rows, that does not go with `sharding`.
 
     Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
     Models" (SC 2020), section 3, for what there is to count, and section 5 for what is divided.
@@ -119,6 +120,8 @@ def estimate(
             stacklevel=2,
         )
     sizes = sizes_of(model, passes, slot_bytes(model) if offload is None else 0)
+    if replicas > 1 and sharding is not None and offload is None and not sizes.updates_whole:
+        sizes = dataclasses.replace(sizes, slots_in_parts=slot_bytes(model, replicas))
     check_rows(sizes, sharding, replicas, accumulation_steps)
     return of_sizes(sizes, sharding, replicas, accumulation_steps)
 
@@ -137,8 +140,9 @@ def of_sizes(
         share = largest_share([weight.nbytes for weight in sizes.weights], replicas)
         slots = math.ceil(slots * share)
     elif sharding is not None:
-        slots = _part(slots, replicas)
-        accumulated = accumulated if sharding == "optimizer" else _part(accumulated, replicas)
+        slots = _part(slots, replicas) if sizes.slots_in_parts is None else sizes.slots_in_parts
+        if accumulated and sharding != "optimizer":
+            accumulated = sum(weight.part(replicas) for weight in sizes.weights)
     if sharding == "parameters" and replicas > 1:
         return _of_weights_in_parts(sizes, slots, replicas, accumulated)
     # While a bucket is summed there are its gradients and its sums.
@@ -154,12 +158,12 @@ def of_sizes(
 
 def _of_weights_in_parts(sizes: Sizes, slots: int, replicas: int, accumulated: int) -> Estimate:
     """The estimate where each replica keeps parts of weights, and of their gradients."""
-    divided = [weight for weight in sizes.weights if weight.is_divided]
+    divided = [*sizes.frozen, *(weight for weight in sizes.weights if weight.is_divided)]
     whole = sum(weight.nbytes for weight in divided)
     # A replica has as many rows of a table after the exchange as before.
     summed = sum(weight.gradient for weight in divided if not weight.is_sparse)
     others = sizes.gradients - summed
-    tables = sum(weight.nbytes for weight in divided if weight.is_sparse) if accumulated else 0
+    in_parts = [w for w in divided if (accumulated if w.is_sparse else w.gradient)]
     if sizes.is_eager:  # then whole weights stay from the forward to the backward pass
         under_way = whole + summed
     else:
@@ -168,7 +172,7 @@ def _of_weights_in_parts(sizes: Sizes, slots: int, replicas: int, accumulated: i
         under_way = _under_way(divided) + 2 * regularized
     return Estimate(
         parameters=sizes.parameters - whole + sum(weight.part(replicas) for weight in divided),
-        gradients=others + _part(summed + tables, replicas) + accumulated,
+        gradients=others + sum(weight.part(replicas) for weight in in_parts) + accumulated,
         slots=slots,
         exchange=under_way + _part(others, replicas),
         activations=sizes.activations(1.0 / replicas - 1.0, 0.0),

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
+from tfdist import compat
 from tfdist.step.sharding.parts import Parts
-from tfdist.step.sharding.weights import may_be_divided
+from tfdist.step.sharding.weights import is_large, may_be_divided
 
 Moments = tuple[tuple[int, int], ...]
 """At some moments of the passes: the bytes of all tensors but the gradients, and of gradients."""
@@ -18,7 +19,7 @@ Moments = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A trained weight.
+    """A weight that is trained, or a frozen one, which has no gradient.
 
     Attributes:
         path: the weight's path, which begins with that of its layer.
@@ -75,10 +76,13 @@ class Sizes:
 
     Attributes:
         passes: of one replica.
-        others: the bytes of the variables that are not trained.
+        others: the bytes of the variables that are not trained, whole.
         slots: the bytes that the optimizer keeps, whole.
         updates_whole: whether the optimizer looks at whole variables.
         is_eager: whether steps run eagerly.
+        frozen: those of the others of which replicas may keep parts.
+        slots_in_parts: the bytes that the optimizer keeps for the parts of one replica; None for
+            `slots` divided by the number of replicas, which leaves out what fills up parts.
     """
 
     passes: Passes
@@ -86,6 +90,8 @@ class Sizes:
     slots: int
     updates_whole: bool = False
     is_eager: bool = False
+    frozen: tuple[Weight, ...] = ()
+    slots_in_parts: int | None = None
 
     @property
     def weights(self) -> Sequence[Weight]:
@@ -138,6 +144,23 @@ def weight_of(variable: keras.Variable, gradient: int, is_sparse: bool = False) 
         is_sparse,
         may_be_divided(variable),
         variable.regularizer is not None,
+    )
+
+
+def frozen_of(model: keras.Model) -> tuple[Weight, ...]:
+    """The variables that a model does not train, and of which replicas may keep parts.
+
+    They are weights that were made to be trained, and are frozen.
+    """
+    made_so = {
+        id(variable)
+        for layer in compat.flatten_layers(model)
+        for variable in compat.own_non_trainable_variables(layer)
+    }
+    return tuple(
+        Weight(v.path, tuple(v.shape), tf.as_dtype(v.dtype).name, 0, is_divided=True)
+        for v in model.non_trainable_variables
+        if compat.is_sharded(v) or (is_large(v) and id(v) not in made_so)
     )
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.memory.liveness import Walk, origin
-from tfdist.memory.sizes import Passes, Sizes, nbytes, weight_of
+from tfdist.memory.sizes import Passes, Sizes, frozen_of, nbytes, weight_of
 from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.step.sharding.elementwise import needs_whole_variables
+from tfdist.step.sharding.parts import Parts
 from tfdist.structures import Gradient, Structure
 
 # Any learning rate that changes nothing much: a copy of an optimizer may make some updates.
@@ -55,7 +56,7 @@ def trace(model: keras.Model, inputs: Structure) -> Passes:
         with tf.GradientTape() as tape:
             tape.watch(trained)
             outputs, _ = model.stateless_call(trained, others, batch, **mode)
-            loss = tf.add_n([_loss(output) for output in tf.nest.flatten(outputs)])
+            loss = _loss_of(outputs)
         found.extend(tape.gradient(loss, trained))
         return loss
 
@@ -101,26 +102,35 @@ def sizes_of(model: keras.Model, passes: Passes, slots: int) -> Sizes:
         slots,
         needs_whole_variables(innermost(model.optimizer)),
         bool(model.run_eagerly),
+        frozen_of(model),
     )
 
 
-def slot_bytes(model: keras.Model) -> int:
-    """What the optimizer of `model` keeps for each variable, whole, in bytes.
+def slot_bytes(model: keras.Model, parts: int = 1) -> int:
+    """What the optimizer of `model` keeps for each variable, in bytes.
+
+    Args:
+        model: a compiled model.
+        parts: of how many replicas each one keeps it for its part of each variable; 1 for whole
+            variables.
 
     Raises:
         ValueError: when Keras cannot make a copy of the optimizer.
     """
-    return slots_of(innermost(model.optimizer), model.trainable_variables)
+    return slots_of(innermost(model.optimizer), model.trainable_variables, parts)
 
 
-def slots_of(optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]) -> int:
-    """What an optimizer keeps for each of some variables, whole, in bytes.
+def slots_of(
+    optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable], parts: int = 1
+) -> int:
+    """What an optimizer keeps for each of some variables, in bytes.
 
     The sizes are those of a copy, so that nothing of the user's own is changed.
 
     Args:
         optimizer: as the user gave it, below any loss scaling.
         trained: the variables that it updates.
+        parts: as for `slot_bytes`.
 
     Raises:
         ValueError: when Keras cannot make a copy of the optimizer.
@@ -131,19 +141,24 @@ def slots_of(optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Vari
         with tf.Graph().as_default():  # in which a variable takes no memory
             copy = make()
             with _explained(optimizer):
-                copy.build([_InPlaceOf(variable) for variable in trained])
+                copy.build([_InPlaceOf(variable, parts) for variable in trained])
             return sum(nbytes(variable) for variable in copy.variables if len(variable.shape))
 
     return out_of_scopes(count)
 
 
 class _InPlaceOf(keras.Variable):
-    """Zeros with the path of a weight, by which some optimizers choose what they keep for it."""
+    """Zeros with the path of a weight, by which some optimizers choose what they keep for it.
 
-    def __init__(self, weight: keras.Variable):
+    They have the shape of the weight, or of one of so many parts of it.
+    """
+
+    def __init__(self, weight: keras.Variable, parts: int):
+        spec = tf.TensorSpec(weight.shape, weight.dtype)
+        shape = spec.shape if parts == 1 else Parts.of(spec, parts).part_shape
         # The optimizer names its variables after it, and graphs take some characters only.
         self._given = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", weight.path)
-        super().__init__(tf.zeros(weight.shape, weight.dtype), name="weight")
+        super().__init__(tf.zeros(shape, weight.dtype), name="weight")
 
     @property
     def path(self) -> str:
@@ -195,6 +210,18 @@ def innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimiz
 def takes_training(model: keras.Model) -> bool:
     """Whether the model's `call` has the argument `training`."""
     return "training" in inspect.signature(model.call).parameters
+
+
+def _loss_of(outputs: Structure) -> tf.Tensor:
+    """The sum of the losses of all outputs that a loss can train."""
+    tensors = [tf.convert_to_tensor(one) for one in tf.nest.flatten(outputs) if one is not None]
+    losses = [_loss(one) for one in tensors if one.dtype.is_floating]
+    if not losses:
+        raise ValueError(
+            "A model is trained by its outputs of floating-point numbers. Received: a model with "
+            f"outputs of the dtypes {[one.dtype.name for one in tensors]}"
+        )
+    return tf.add_n(losses)
 
 
 def _loss(output: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,9 @@ import tensorflow as tf
 from tfdist import compat
 from tfdist.arguments import check_instance, shown
 
+# Operations that compute along other axes with `axis=None`: this one along `axisa` and `axisb`.
+_OTHER_AXES = ("Cross",)
+
 
 def check_model(model: keras.Model) -> None:
     """Raises an error unless `model` is a plain Sequential or functional model, and built."""
@@ -56,7 +59,10 @@ def check_layers(model: keras.Model) -> None:
 
 def _reason(layer: keras.layers.Layer) -> str | None:
     if any(map(_mixes_samples, [layer, *getattr(layer, "operations", ())])):
-        return "computes along axis 0, that of the samples. Take another axis."
+        return (
+            "computes along axis 0, that of the samples, as operations without an `axis` do too. "
+            "Take another axis."
+        )
     if (getattr(layer, "noise_shape", None) or [None])[0] is not None:
         return "draws one mask for several samples. Let `noise_shape` begin with None."
     if not isinstance(layer, keras.Model) and layer.metrics_variables:
@@ -88,7 +94,12 @@ def _mixes_samples(layer: keras.layers.Layer) -> bool:
     """Whether a layer or an operation of a nested model has an axis that is that of samples."""
     axis = getattr(layer, "axis", None)
     if axis is None:
-        return False
+        # For operations such as `keras.ops.mean(x)` these are all axes. Layers, but for `Softmax`,
+        # mean other things by None.
+        may_be_all = (
+            not isinstance(layer, keras.layers.Layer) or type(layer) is keras.layers.Softmax
+        )
+        return may_be_all and hasattr(layer, "axis") and type(layer).__name__ not in _OTHER_AXES
     axes = axis if isinstance(axis, (list, tuple)) else [axis]
     try:
         rank = len(keras.tree.flatten(layer.input)[0].shape)

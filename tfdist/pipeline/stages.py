@@ -199,7 +199,16 @@ def _run_as(model: keras.Model, schedule: Schedule) -> None:
             _keep_slots_beside_variables(optimizer)
             optimizer = getattr(optimizer, "inner_optimizer", None)
 
+    def refuse(name: str, *args: object, **kwargs: object) -> None:
+        raise ValueError(
+            "A pipeline computes with the layers that the model had. Change the model, and call "
+            "`tfdist.pipeline.stages` with it again. "
+            f"Received: {name} of the pipeline {model.name!r}"
+        )
+
     model.call, model.compile = call, compile
+    if isinstance(model, keras.Sequential):
+        model.add, model.pop = (functools.partial(refuse, name) for name in ("add", "pop"))
 
 
 def _as_input(tensor: tf.Tensor, wanted: keras.KerasTensor) -> tf.Tensor:

@@ -22,6 +22,7 @@ SAVING = (keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint)
 
 _IN_BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _IN_TEST_BATCHES = ("on_test_batch_begin", "on_test_batch_end")
+_IN_PREDICT_BATCHES = ("on_predict_batch_begin", "on_predict_batch_end")
 
 
 def check_chief_saves(counts: np.ndarray) -> None:
@@ -100,9 +101,18 @@ def acts_in_batches(callback: keras.callbacks.Callback) -> bool:
 
 def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
     """The same for the batches of `evaluate`, and of validation."""
+    return _acts_in(callback, _IN_TEST_BATCHES)
+
+
+def acts_in_predict_batches(callback: keras.callbacks.Callback) -> bool:
+    """The same for the batches of `predict`."""
+    return _acts_in(callback, _IN_PREDICT_BATCHES)
+
+
+def _acts_in(callback: keras.callbacks.Callback, names: Sequence[str]) -> bool:
     if not getattr(callback, "decides_in_batches", True):
         return False
-    return any(defines(callback, name, PASSIVE) for name in _IN_TEST_BATCHES)
+    return any(defines(callback, name, PASSIVE) for name in names)
 
 
 def _reads_logs_in_batches(callback: keras.callbacks.Callback) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tfdist import compat
 from tfdist.processes import meeting
-from tfdist.processes.callback_kinds import acts_in_test_batches
+from tfdist.processes.callback_kinds import acts_in_predict_batches, acts_in_test_batches
 from tfdist.processes.contracts import Coordinated
 from tfdist.processes.shared import Shared
 from tfdist.processes.shared_variables import replica_states
@@ -70,14 +70,18 @@ class First(keras.callbacks.Callback):
     def _check_params(self) -> None:
         """Raises ValueError if the processes were asked for different numbers of steps.
 
-        In the same exchange they learn whether callbacks of one of them look into test batches.
+        In the same exchange they learn whether callbacks of one of them look into the batches of
+        `evaluate`, and into those of `predict`.
         """
         shared, params = self._shared, self.params or {}
         facts = {name: params.get(name) for name in ("steps", "epochs")}
-        looks = int(any(map(acts_in_test_batches, shared.callbacks)))
+        in_tests = any(map(acts_in_test_batches, shared.callbacks))
+        in_predictions = any(map(acts_in_predict_batches, shared.callbacks))
         doing = "begins to train or evaluate"
+        looks = in_tests + 2 * in_predictions
         found = meeting.meet(shared.strategy.everyone, doing, facts, number=looks)
-        shared.asks_each_test_batch = any(found)
+        shared.asks_each_test_batch = any(number & 1 for number in found)
+        shared.asks_each_predict_batch = any(number & 2 for number in found)
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Checks the number of steps; the time of validation steps is measured anew."""
@@ -188,7 +192,8 @@ class Last(keras.callbacks.Callback):
     def _meet(self) -> None:
         """Raises ValueError if a callback of another process still reads a weight in parts.
 
-        It would wait for this process, and this process for the end of its callbacks.
+        It would wait for this process, and this process for the end of its callbacks, or in the
+        step that follows.
         """
         if any(map(compat.is_sharded, self.model.variables)):
             meeting.meet(self._shared.strategy.processes, "has ended its callbacks", {})
@@ -202,6 +207,29 @@ class Last(keras.callbacks.Callback):
         """Adopts what one process changed."""
         self._end()
 
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        self._meet()
+
+    def on_predict_begin(self, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        self._meet()
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        if self._shared.asks_each_batch:
+            self._meet()
+
+    def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        if self._shared.asks_each_test_batch:
+            self._meet()
+
+    def on_predict_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        if self._shared.asks_each_predict_batch:
+            self._meet()
+
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Stops everywhere when one process stops."""
         if self._shared.asks_each_batch:
@@ -211,8 +239,22 @@ class Last(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Ends the evaluation everywhere when one process ends it."""
         if self._shared.asks_each_test_batch:
+            self._meet()
             ends = [int(bool(self.model.stop_evaluating))]
             self.model.stop_evaluating = bool(self._shared.strategy.everyone.all_gather(ends).any())
+
+    def on_predict_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        if self._shared.asks_each_predict_batch:
+            self._meet()
+
+    def on_test_end(self, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        self._meet()
+
+    def on_predict_end(self, logs: dict | None = None) -> None:
+        """Raises an error if one process still reads."""
+        self._meet()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Adopts what one process changed or decided."""

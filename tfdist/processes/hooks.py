@@ -116,7 +116,7 @@ def install(strategy_class: type) -> None:
     compat.hook_runs(around_run)
     compat.hook_single_batches(before_single_batch)
     compat.hook_callbacks(before_callbacks)
-    compat.hook_saving(save, _check_for_h5)
+    compat.hook_saving(save, _check_for_h5, _check_state_tree)
     compat.hook_load_weights(load)
 
 
@@ -157,9 +157,25 @@ def _take_out(callbacks: list, like: list[keras.callbacks.Callback]) -> None:
 
 def _check_for_h5(optimizer: keras.optimizers.Optimizer) -> None:
     """Raises ValueError for an optimizer of whose variables each replica has parts only."""
-    parts = getattr(optimizer, "parts_of_state", None)
-    if parts is not None and parts.has_rows():
+    if _is_in_parts(optimizer):
         raise ValueError(f"{_NO_H5} Received: {optimizer.name} in such a file")
+
+
+def _check_state_tree(model: keras.Model, name: str) -> None:
+    """Raises ValueError for a model of whose optimizer's state each replica has parts only."""
+    optimizer = getattr(model, "optimizer", None)
+    if _is_in_parts(optimizer):
+        raise ValueError(
+            "With `sharding` a state tree would have one replica's parts of the optimizer's state. "
+            "Take `model.save` or `save_weights`, whose files have whole variables, or "
+            "`get_weights` and `set_weights`. "
+            f"Received: {name} of {model.name}, whose {optimizer.name} is sharded"
+        )
+
+
+def _is_in_parts(optimizer: keras.optimizers.Optimizer | None) -> bool:
+    parts = getattr(optimizer, "parts_of_state", None)
+    return parts is not None and parts.has_rows()
 
 
 def _refuse_h5(sharding: str | None, callbacks: list[keras.callbacks.Callback]) -> None:

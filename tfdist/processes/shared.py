@@ -58,6 +58,7 @@ class Shared:
         strategy.callback_files.append(self.files)
         self.asks_each_batch = False
         self.asks_each_test_batch = False
+        self.asks_each_predict_batch = False
         self.may_save_alone: frozenset[str] = frozenset()
         self.training = False
         self.whole: Agreements

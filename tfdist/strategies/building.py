@@ -110,7 +110,7 @@ def _trace_until_built(
 
     def trace() -> None:
         with state_of_thread.adopted():
-            _trace(strategy, step, spec)
+            _trace(strategy, model, step, spec)
 
     while True:
         unbuilt = _unbuilt(model)
@@ -127,9 +127,11 @@ def _trace_until_built(
                 model.optimizer.build(model.trainable_variables)
 
 
-def _trace(strategy: tf.distribute.Strategy, step: Callable, spec: Structure) -> None:
+def _trace(
+    strategy: tf.distribute.Strategy, model: keras.Model, step: Callable, spec: Structure
+) -> None:
     running = replica.ReplicaStep(0, 1, Share(1.0), own_loop=False, exchanges=False)
-    unbuilt: list[tuple[keras.optimizers.Optimizer, list]] = []
+    unbuilt: list[tuple[compat.IndexedOptimizer, list]] = []
 
     def trace(batch: Structure) -> None:
         gathered = collection.Collected(builds_later=True)
@@ -146,4 +148,5 @@ def _trace(strategy: tf.distribute.Strategy, step: Callable, spec: Structure) ->
             variables.__exit__(None, None, None)
     with strategy.scope():
         for optimizer, its_variables in unbuilt:
-            optimizer.build(its_variables)
+            # A step may name them as `tape.watched_variables()` does.
+            optimizer.build(optimizer.keras_variables(its_variables, model.variables))

@@ -15,7 +15,6 @@ from tfdist.options import Options
 from tfdist.processes import digest
 from tfdist.step import replica
 from tfdist.step.model_optimizers import optimizers_of
-from tfdist.step.sharding.weights import keeps_parts
 from tfdist.validation import check_not_horovods, check_not_legacy, check_optimizer_scope
 
 
@@ -95,11 +94,11 @@ def refuse_unwrapped(optimizer: keras.optimizers.Optimizer) -> None:
     result is right unless the optimizer clips, or the strategy's options ask for more than a sum.
     """
     check_not_horovods(optimizer)
-    step = replica.current()
-    options = Options.of(tf.distribute.get_strategy())
+    step, strategy = replica.current(), tf.distribute.get_strategy()
+    options = Options.of(strategy)
     clips = any((optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm))
     plain = options.accumulation_steps == 1 and options.compression is None and not clips
-    plain = plain and not keeps_parts(tf.distribute.get_strategy())
+    plain = plain and options.sharded(strategy.num_replicas_in_sync) is None
     if step is not None and step.own_loop and plain:
         return
     raise ValueError(

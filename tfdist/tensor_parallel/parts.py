@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -145,7 +146,7 @@ def keep_part(mesh: Mesh, layer: keras.layers.Layer, axes: Axes, whole: Sequence
             refuse_checkpoints(variable, _NO_CHECKPOINT.format(variable.path))
 
     def both() -> list[tuple[keras.Variable, int | None]]:
-        return list(zip(layer.variables, axes))
+        return list(zip(layer.variables, axes, strict=True))
 
     def save_own_variables(store: dict) -> None:
         if any(axis is not None and id(v) not in mesh.wholes for v, axis in both()):
@@ -169,6 +170,16 @@ def keep_part(mesh: Mesh, layer: keras.layers.Layer, axes: Axes, whole: Sequence
                 )
             variable.assign(mesh.part_of(value, axis))
 
+    def refuse(name: str, error: type[Exception], *args: object, **kwargs: object) -> None:
+        raise error(
+            "A layer in parts keeps the variables that it was built with: LoRA and quantization "
+            "would add some that its parts and files do not have. Use the layer of Keras for it. "
+            f"Received: {name} of {layer.name!r}"
+        )
+
+    layer.enable_lora = functools.partial(refuse, "enable_lora", ValueError)
+    # After this error `model.quantize` goes on with other layers, as it does where Keras raises it.
+    layer.quantize = functools.partial(refuse, "quantize", NotImplementedError)
     layer.save_own_variables = save_own_variables
     layer.load_own_variables = load_own_variables
 

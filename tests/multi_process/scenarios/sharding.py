@@ -434,3 +434,42 @@ def looked_at(here):
         "export": _error(lambda: model.export(here.folder / "exported", verbose=False)),
         "called": float(np.abs(np.asarray(outputs) - predicted).max()),
     }
+
+
+READ_IN = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_begin",
+    "on_test_batch_begin",
+    "on_test_batch_end",
+    "on_test_end",
+    "on_predict_begin",
+    "on_predict_batch_begin",
+    "on_predict_batch_end",
+    "on_predict_end",
+)
+
+
+def read_in_batches(here):
+    """What each rank says if a callback that one rank alone has reads, by its method and rank."""
+    strategy = here.make(sharding="parameters")
+    model = _model(strategy)
+    _fit(model)
+    inputs = _data().map(lambda x, _: x)
+
+    def error_of(name, reader):
+        callback = keras.callbacks.Callback()
+        setattr(callback, name, lambda *_, **__: model.layers[-1].kernel.numpy())
+        callbacks = [callback] if here.rank == reader else []
+        if "predict" in name:
+            return _error(lambda: model.predict(inputs, verbose=0, callbacks=callbacks))
+        if "test" in name and reader == 0:
+            return _error(lambda: model.evaluate(_data(), verbose=0, callbacks=callbacks))
+        options = {"validation_data": _data(), "verbose": 0, "callbacks": callbacks}
+        return _error(lambda: model.fit(_data(), **options))
+
+    errors = {(name, reader): error_of(name, reader) for name in READ_IN for reader in (0, 1)}
+    before = _weights(model)
+    _fit(model)
+    moved = max(np.abs(a - b).max() for a, b in zip(before, _weights(model), strict=True))
+    return {"errors": errors, "moved": float(moved)}

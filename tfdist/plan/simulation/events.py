@@ -1,7 +1,9 @@
 """Asynchronous training, one event after the other: for every policy, and a chief that takes time.
 
 What a live chief does is in `tfdist/parameter_server/chief/`: `turns.py` counts how far workers
-are, `scheduler.py` holds updates back, `training.py` counts staleness.
+are, `scheduler.py` holds updates back, `training.py` counts staleness. Between two updates the
+chief goes back to Keras, and the worker whose gradient was used reads the weights. So here, too, it
+begins before the next gradient is used.
 
 The policy is asked the same question only once: its answer depends on nothing else. The time of an
 event grows with the number of gradients under way if the policy looks at them, as
@@ -70,14 +72,12 @@ class Events:
         for worker in range(self._workers):
             self._line_up(worker)
         self._start_all()
-        while self._computing:
+        while self._computing and self._fastest < self._steps:
             end, worker = heapq.heappop(self._computing)
             if end > self._clock:  # else the chief has been busy until later
                 self._clock = end
             self._arrived.append(worker)
-            if self._use_what_may_be_used():  # else nobody who waits has got another answer
-                if self._fastest >= self._steps:
-                    break
+            while self._use_next() and self._fastest < self._steps:
                 self._start_all()
         return Run(np.array(self._used), np.array(self._staleness, np.int64), self._dropped)
 
@@ -112,22 +112,15 @@ class Events:
                 first, found = queue[0], finished
         return found
 
-    def _use_what_may_be_used(self) -> bool:
-        """Uses gradients that have arrived, the first one that may be used first.
-
-        Returns:
-            Whether there was one.
-        """
-        is_used = False
-        while self._denied < len(self._arrived):
-            place = self._first_to_use()
-            if place is None:
-                self._denied = len(self._arrived)
-                break
-            self._denied = 0
-            self._use(self._arrived.pop(place))
-            is_used = True
-        return is_used
+    def _use_next(self) -> bool:
+        """Uses the first gradient that has arrived and may be used; False if there is none."""
+        place = self._first_to_use() if self._denied < len(self._arrived) else None
+        if place is None:
+            self._denied = len(self._arrived)
+            return False
+        self._denied = 0
+        self._use(self._arrived.pop(place))
+        return True
 
     def _first_to_use(self) -> int | None:
         """The place in `_arrived` of the first one that may be used; None if there is none."""

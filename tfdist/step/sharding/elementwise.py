@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-# A matrix, and a kernel of a convolution: some optimizers treat them in different ways.
-_SHAPES = ((4, 6), (2, 3, 2, 2))
+from tfdist import compat
+
+# A matrix, and a kernel of a convolution: some optimizers treat them in different ways. Halves have
+# multiples of 16 elements: vector units take that many at once, and what is left over may be
+# computed to another last bit.
+_SHAPES = ((8, 8), (2, 2, 4, 8))
 # How large the gradients of the updates are, one after the other: a rule may begin at some size.
 _SIZES = (1e-3, 1e-3, 1.0, 1.0, 1e3, 1e3)
-_RATE = 0.01
-_TOLERANCE = 1e-6
-# Clipping is done before, and by all replicas together.
-_LEFT_OUT = ("clipnorm", "global_clipnorm", "clipvalue", "loss_scale_factor")
+# How many updates were made before: a rule may begin after some.
+_BEGUN = (0, 10**6)
+# Large, so that a small weight decay changes weights too.
+_RATE = 1.0
+_LEFT_OUT = ("loss_scale_factor",)
 _PLAIN = (bool, int, float, str, type(None))
 # Keras' own optimizers that look at whole variables, one by one. A trial does not show that all
 # state belongs to one variable each, so no other optimizer is taken, and no subclass of these.
@@ -45,7 +52,7 @@ class _Recipe:
 
     @classmethod
     def of(cls, optimizer: keras.optimizers.Optimizer) -> _Recipe:
-        """The recipe for copies of `optimizer` that do not clip."""
+        """The recipe for copies of `optimizer`."""
         config = {**optimizer.get_config(), "learning_rate": _RATE}
         config.update({name: None for name in _LEFT_OUT if name in config})
         settings = {
@@ -67,15 +74,23 @@ def check_elementwise(optimizer: keras.optimizers.Optimizer) -> None:
     """Raises ValueError unless parts of a variable can be updated one by one.
 
     A copy of the optimizer updates a small variable, and two others a half of this variable each.
-    All must come to the same, with gradients that are small, large, and not finite in some element.
-    Clipping is left out, as it is done before.
+    All must come to the same values and the same state, to the last bit: with gradients that are
+    small, large, and not finite in some element, in first updates and in late ones. Keras' clipping
+    is left out, as the replicas do it together.
 
     Args:
         optimizer: as the user gave it, below any loss scaling.
     """
-    # The copies must belong to no strategy, and a strategy's scope belongs to its thread.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        problem = thread.submit(_problem, _Recipe.of(optimizer)).result()
+    own = compat.own_clipping(optimizer)
+    if own is not None:
+        # It would clip a part by the norm of the part, or not be called at all.
+        problem: str | None = (
+            f"which has a `{own}` of its own; Keras' own clipping, such as by `clipvalue`, works"
+        )
+    else:
+        # The copies must belong to no strategy, and a strategy's scope belongs to its thread.
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            problem = thread.submit(_problem, _Recipe.of(optimizer)).result()
     if problem:
         raise ValueError(
             "With `sharding` each replica updates a part of every variable. That is right for "
@@ -109,20 +124,21 @@ def _problem(recipe: _Recipe) -> str | None:
     except Exception as error:
         return _raises(error)
     generator = np.random.default_rng(0)
-    for shape in _SHAPES:
+    for shape, begun in itertools.product(_SHAPES, _BEGUN):
         first = generator.normal(size=shape).astype(np.float32)
         gradients = list(_gradients(generator, shape))
         try:
-            whole = _updated(recipe, first, gradients)
+            whole = _updated(recipe, begun, first, gradients)
             by_half = zip(_halves(first), zip(*map(_halves, gradients)))
-            halves = [_updated(recipe, half, given) for half, given in by_half]
+            halves = [_updated(recipe, begun, half, given) for half, given in by_half]
         except Exception as error:
             return _raises(error)
-        for gradient, value, *parts in zip(gradients, whole, *halves):
-            if not _are_equal(value.ravel(), np.concatenate(parts)):
+        for gradient, arrays, *parts in zip(gradients, whole, *halves):
+            what = _difference(arrays, *parts)
+            if what is not None:
                 return (
-                    "whose update of a variable differs from that of its halves, where the "
-                    f"largest gradient is {np.abs(gradient).max():.2g}"
+                    f"whose {what} differs from that of its halves, where the largest gradient is "
+                    f"{np.abs(gradient).max():.2g} and {begun} updates were made before"
                 )
     return None
 
@@ -136,8 +152,22 @@ def _gradients(generator: np.random.Generator, shape: tuple[int, ...]) -> Iterat
     yield last
 
 
-def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    return np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+def _difference(whole: list[np.ndarray], *halves: list[np.ndarray]) -> str | None:
+    """What differs between a variable and its halves: first their values, then their state."""
+    if not _is_of(whole[0], [half[0] for half in halves]):
+        return "update of a variable"
+    if any(len(half) != len(whole) for half in halves):
+        return "state for a variable"
+    alike = all(_is_of(array, parts) for array, *parts in zip(whole, *halves))
+    return None if alike else "state for a variable"
+
+
+def _is_of(whole: np.ndarray, halves: list[np.ndarray]) -> bool:
+    """Whether an array consists of halves, or is no array for each element and equal in all."""
+    if whole.size == sum(half.size for half in halves):
+        halves = [np.concatenate([half.ravel() for half in halves])]
+        whole = whole.ravel()
+    return all(np.array_equal(whole, half, equal_nan=True) for half in halves)
 
 
 def _halves(array: np.ndarray) -> list[np.ndarray]:
@@ -158,14 +188,17 @@ def _state_depends_on_values(recipe: _Recipe) -> bool:
 
 
 def _updated(
-    recipe: _Recipe, value: np.ndarray, gradients: Iterable[np.ndarray]
-) -> list[np.ndarray]:
-    """What an optimizer makes of a variable with this first value, after each update."""
+    recipe: _Recipe, begun: int, value: np.ndarray, gradients: Iterable[np.ndarray]
+) -> list[list[np.ndarray]]:
+    """What an optimizer makes of a variable with this first value: it and the state, each time."""
     optimizer = recipe.copy()
-    variable = keras.Variable(value, name="weight")
-    optimizer.build([variable])
-    found = []
-    for gradient in gradients:
-        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
-        found.append(variable.numpy())
+    compat.leave_clipping_out(optimizer)
+    with tf.device("CPU:0"):
+        variable = keras.Variable(value, name="weight")
+        optimizer.build([variable])
+        optimizer.variables[0].assign(begun)  # its `iterations`, also where these are computed
+        found = []
+        for gradient in gradients:
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+            found.append([array.numpy() for array in (variable, *optimizer.variables)])
     return found

@@ -83,11 +83,16 @@ class ShardedUpdate:
     def _keep(self, slots: Sequence[SlotInParts]) -> None:
         """Notes of which variables of the optimizer each replica has its own."""
         self.state = PartsOfState(slots, lambda: int(self.number().numpy()))
-        if self.optimizer is not self._given:
-            # Keras also saves the optimizer inside one that scales losses, by itself.
-            own: Any = self.optimizer
-            own.save_own_variables = functools.partial(self._save, own)
-            own.load_own_variables = functools.partial(self._load, own)
+        # Keras also saves what is inside of an optimizer, by itself. Users get it by `unwrap`.
+        several = [one for one in self._optimizers() if one is not self.optimizer]
+        for one in (self._given, self.optimizer, *several):
+            own: Any = one
+            own.save_own_variables = functools.partial(self._save, one)
+            own.load_own_variables = functools.partial(self._load, one)
+            own.set_weights = self.set_weights
+        for one in several:
+            own = one
+            own.load_own_variables = _read_with_the_others
 
     def _optimizers(self) -> list[keras.optimizers.Optimizer]:
         """The optimizer, or those that a `MultiOptimizer` consists of."""
@@ -119,3 +124,7 @@ class ShardedUpdate:
             _Optimizer.load_own_variables(optimizer, store)
         else:
             self.state.read(optimizer.variables, store)
+
+
+def _read_with_the_others(store: dict) -> None:
+    """Reads nothing: a `MultiOptimizer` reads what all those that it consists of have."""

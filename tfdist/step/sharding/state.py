@@ -88,13 +88,15 @@ class PartsOfState(ReplicaState):
         """Writes whole variables, by their places. Several processes save together.
 
         Args:
-            variables: of the optimizer, or of one around it.
+            variables: of the optimizer, of one around it, or of one of several in it.
             store: of Keras' saving.
         """
         places = {id(variable): str(place) for place, variable in enumerate(variables)}
         rows = self._rows_to_save()[1] if self._slots else iter(())
         for slot, array in self.joined(rows):
-            store[places.pop(id(slot.variable))] = array
+            place = places.pop(id(slot.variable), None)
+            if place is not None:
+                store[place] = array
         for variable in variables:
             if id(variable) in places:
                 store[places[id(variable)]] = variable.numpy()

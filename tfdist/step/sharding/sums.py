@@ -8,17 +8,19 @@ import tensorflow as tf
 
 from tfdist.structures import Gradient
 
-# What a tape does to add up several gradients by one weight.
-_ADDING = {"AddN", "AddV2", "Add", "ConcatV2", "Identity", "UnsortedSegmentSum"}
+# What a tape does to add up several gradients by one weight, and what else does the same to a part
+# of a sum as to what is summed.
+_LINEAR = {"AddN", "AddV2", "Add", "ConcatV2", "Identity", "UnsortedSegmentSum"}
+_LINEAR |= {"Neg", "Sub", "Cast", "CheckNumerics", "StopGradient"}
 _SCALING = {"Mul": (0, 1), "RealDiv": (0,)}
 
 
 def check_sums(path: str, gradient: Gradient, sums: Collection[tf.Tensor]) -> None:
     """Raises ValueError if a step has changed a gradient in a way that needs the whole of it.
 
-    A gradient of a weight in parts is a part of a sum over the replicas. To multiply it by a number
-    is right. To clip it, or to subtract its mean, would be wrong without a word: each replica would
-    do something else to its part.
+    A gradient of a weight in parts is a part of a sum over the replicas. To multiply it by a
+    number, or to add another such part, is right. To clip it, or to subtract its mean, would be
+    wrong without a word: each replica would do something else to its part.
 
     Args:
         path: of the weight.
@@ -28,6 +30,8 @@ def check_sums(path: str, gradient: Gradient, sums: Collection[tf.Tensor]) -> No
     known = {id(tensor) for tensor in sums}
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     if tf.is_symbolic_tensor(values) and not _consists_of(values, known):
+        if not _depends_on(values, known):
+            raise ValueError(_NOT_SUMMED.format(path))
         changed = f"{path} that is the result of the operation {values.op.type}"
         raise ValueError(_CHANGED.format(changed))
 
@@ -47,6 +51,11 @@ _CHANGED = (
     "so it cannot clip or normalize a gradient itself. Let the optimizer clip (`clipnorm`, "
     "`global_clipnorm`, `clipvalue`), or take another `sharding`. Received: a gradient of {}"
 )
+_NOT_SUMMED = (
+    'With `sharding="parameters"` the optimizer takes parts of gradients, as the tape gives them. '
+    "Pass None for a weight without a gradient, not zeros of the weight's shape. Received: a "
+    "gradient of {} that the tape has not given"
+)
 
 
 def _consists_of(tensor: tf.Tensor, known: Collection[int]) -> bool:
@@ -56,9 +65,9 @@ def _consists_of(tensor: tf.Tensor, known: Collection[int]) -> bool:
     operation = tensor.op
     if operation.type == "IdentityN":
         return _consists_of(operation.inputs[tensor.value_index], known)
-    if operation.type in _ADDING:
-        added = [one for one in operation.inputs if one.dtype.is_floating]
-        return bool(added) and all(_consists_of(one, known) for one in added)
+    if operation.type in _LINEAR:
+        terms = [one for one in operation.inputs if one.dtype.is_floating]
+        return bool(terms) and all(_consists_of(one, known) for one in terms)
     for place in _SCALING.get(operation.type, ()):
         factor = operation.inputs[1 - place]
         if factor.shape.rank == 0 and not _depends_on(factor, known):

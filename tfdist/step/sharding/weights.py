@@ -84,11 +84,16 @@ def _is_divided(variable: keras.Variable, strategy: tf.distribute.Strategy) -> b
 def may_be_divided(variable: keras.Variable) -> bool:
     """Whether replicas may keep parts of a variable: of weights with two dimensions or more.
 
-    Biases and scales are small. They, and what is not trained, stay whole.
+    Biases and scales are small. They stay whole, and so does what is made with `trainable=False`.
+    That is decided when a variable is made: a weight that is frozen stays in parts.
     """
+    return bool(variable.trainable) and is_large(variable)
+
+
+def is_large(variable: keras.Variable) -> bool:
+    """Whether replicas may keep parts of a variable if it is made to be trained."""
     return (
-        bool(variable.trainable)
-        and len(variable.shape) >= 2
+        len(variable.shape) >= 2
         and all(variable.shape)
         and compat.stored_dtype(variable).is_floating
         and variable.aggregation == "none"
