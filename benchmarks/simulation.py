@@ -2,10 +2,10 @@
 
 Nothing is trained here. What was measured is in the tables of docs/asynchronous.md: three fast
 workers and a slow one, all policies, two tasks. What the simulation is told is on that page too:
-how long a step takes where as many workers share the machine and none is slow, or else where each
-worker is alone, and how many gradients a second a chief uses that has eight workers without delays.
-Steps with parts and backups are compared with the table of docs/parameter_server.md, of which two
-rows tell the simulation what a step and a part take besides.
+how long a step takes where as many workers share the machine and none is slow, and how many
+gradients a second a chief uses that has eight workers without delays. Steps with parts and backups
+are compared with the table of docs/parameter_server.md, of which two rows tell the simulation what
+a step and a part take besides.
 
     python -m benchmarks.simulation --update      # some minutes
     python -m benchmarks.simulation --steps 10    # a look at whether it works
@@ -50,10 +50,7 @@ _IN_PARTS = re.compile(
     r"(\d+) workers, of which one takes ([\d.]+) times as long for a sample; batches of (\d+), "
     r"([\d.]+) ms for a sample"
 )
-_ALONE = re.compile(
-    r"(\d+) workers, .*? of ([\d.]+) ms and one of ([\d.]+) ms\. "
-    r"Alone, .*?: ([\d.]+) updates/s, .*?: ([\d.]+) updates/s;"
-)
+_DELAYS = re.compile(r"(\d+) workers, .*? of ([\d.]+) ms and one of ([\d.]+) ms\. ")
 _TOGETHER = re.compile(r"Together, .*? in gradients/s: (.*)\.$", re.M)
 
 
@@ -122,15 +119,12 @@ def _seconds(part: str, policy: str) -> tuple[float, ...]:
         part: what the page has of a task.
         policy: decides what a step takes besides its delay, in the company of the other workers.
     """
-    heading, together = _ALONE.search(part), _TOGETHER.search(part)
-    assert heading is not None
-    workers, fast, slow, *alone = map(float, heading.groups())
-    of_each = [1 / one for one in alone]
-    if together is not None:
-        rates = dict(re.findall(r"(\w.*?) ([\d.]+)(?:; |$)", together[1]))
-        besides = workers / float(rates.get(policy, rates["none"])) - fast / 1000
-        of_each = [fast / 1000 + besides, slow / 1000 + besides]
-    return *of_each[:1] * (int(workers) - 1), of_each[1]
+    heading, together = _DELAYS.search(part), _TOGETHER.search(part)
+    assert heading is not None and together is not None
+    workers, fast, slow = map(float, heading.groups())
+    rates = dict(re.findall(r"(\w.*?) ([\d.]+)(?:; |$)", together[1]))
+    besides = workers / float(rates.get(policy, rates["none"])) - fast / 1000
+    return *[fast / 1000 + besides] * (int(workers) - 1), slow / 1000 + besides
 
 
 def compared() -> str:

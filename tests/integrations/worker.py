@@ -27,7 +27,7 @@ def strategy_of(system):
 def main(folder, system):
     """Trains all features; what fails is written down."""
     strategy = strategy_of(system)
-    rank = strategy.processes.rank
+    rank = 0 if strategy is None else strategy.processes.rank
     for name, train in FEATURES.items():
         own = folder / name
         own.mkdir(parents=True, exist_ok=True)

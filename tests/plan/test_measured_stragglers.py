@@ -5,28 +5,18 @@ import pytest
 from benchmarks import simulation
 from tests.docs import sources
 
-# Where the simulation is off by more than a tenth, and by how much at most. docs/scaling.md has it.
-FURTHER = {
-    ("digits", "none"): 0.11,
-    ("digits", "Bounded(8)"): 0.12,
-    ("digits", "synchronous, multi_worker"): 0.13,
-    ("linear", 'Bounded(8, "wait")'): 0.13,
-    ("linear", "SSP(3)"): 0.16,
-}
 ROWS = simulation.measured()
 
 
 def test_all_policies_were_measured_on_both_tasks():
     found = [(row.task, row.policy) for row in ROWS]
     assert found == [(t, policy) for t in ("digits", "linear") for policy in simulation.POLICIES]
-    assert all(len(row.seconds) == 4 and row.seconds[0] < row.seconds[3] / 4 for row in ROWS)
+    assert all(len(row.seconds) == 4 and row.seconds[0] < row.seconds[3] / 3 for row in ROWS)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.task}, {row.policy}")
 def test_rates_are_those_that_were_measured(row):
-    at_most = FURTHER.get((row.task, row.policy), 0.1)
-    assert abs(row.error) <= at_most
-    assert at_most == 0.1 or abs(row.error) > 0.1
+    assert abs(row.error) <= 0.1
 
 
 def test_each_policy_has_a_row_with_its_time():

@@ -68,7 +68,7 @@ class Compressor:
             algorithm 2). The default follows the paper of each compressor.
         min_bytes: variables of fewer bytes travel uncompressed; 0 to 2**63 - 1.
         start_step: the number of uncompressed updates before the first compressed one, 0 to
-            2**31 - 1.
+            2**31 - 1. With `local`, the number of such rounds.
 
     Raises:
         ValueError: for options out of range.

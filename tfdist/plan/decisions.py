@@ -99,7 +99,7 @@ DECISIONS = (
     Decision(
         "fits", ANY, ANY, "very unequal", "stable",
         'tfdist.Strategy("parameter_server", staleness=tfdist.staleness.InverseLR())',
-        "not exact; nobody waits: 3.51 times the gradients per second of synchronous training with "
+        "not exact; nobody waits: 3.76 times the gradients per second of synchronous training with "
         "one of four workers 5 times slower", "asynchronous",
     ),
     Decision(
@@ -124,9 +124,9 @@ DECISIONS = (
     Decision(
         "fits but for the optimizer's state", ANY, ANY, ANY, "stable",
         'tfdist.Strategy("multi_worker", sharding="optimizer")',
-        "exact; 2 ranks of `horovod`: 16.0 bytes per weight instead of 22.9; 4 ranks: 14.1 instead "
-        "of 23.1 bytes, and a step of 857 ms instead of 1097 ms; 2 ranks at 1 Gbit/s: 2063 ms "
-        "instead of 2022 ms. `tfdist plan --memory 16GB` says how many replicas it takes. With "
+        "exact; 2 ranks: 16.7 bytes per weight instead of 22.4; 4 ranks: 15.2 instead of 23.3 "
+        "bytes, and a step of 1222 ms instead of 1242 ms; 2 ranks at 1 Gbit/s: 1805 ms instead of "
+        "1766 ms. `tfdist plan --memory 16GB` says how many replicas it takes. With "
         "unequal machines `balance=True` too", "sharding",
     ),
     Decision(
@@ -139,16 +139,16 @@ DECISIONS = (
     Decision(
         "does not fit", ANY, "fast", ANY, "stable",
         'tfdist.Strategy("multi_worker", sharding="parameters")',
-        "exact; 2 ranks of `horovod`: 13.1 bytes per weight instead of 22.9, and a step of 769 ms "
-        "instead of 639 ms; 4 ranks: 7.8 bytes instead of 23.1, and 976 ms instead of 1097 ms",
+        "exact; 2 ranks: 13.5 bytes per weight instead of 22.4, and a step of 746 ms instead of "
+        "550 ms; 4 ranks: 9.3 bytes instead of 23.3, and 1287 ms instead of 1242 ms",
         "sharding",
     ),
     Decision(
         "does not fit", ANY, "slow", ANY, "stable",
         'tfdist.Strategy("multi_worker", sharding="parameters")',
-        "exact, and slow: nothing hides up to 1.5 times the bytes of an all-reduce. Two ranks "
-        "of `horovod` at 1 Gbit/s: a step of 3018 ms, where whole weights take 2022 ms. Put as many "
-        "devices into one machine as you can", "sharding",
+        "exact, and slow: nothing hides up to 1.5 times the bytes of an all-reduce. Two ranks at "
+        "1 Gbit/s: a step of 2610 ms, where whole weights take 1766 ms. Put as many devices into "
+        "one machine as you can", "sharding",
     ),
     Decision(
         "does not fit", ANY, ANY, ANY, "preemptible",

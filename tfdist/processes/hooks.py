@@ -164,7 +164,7 @@ def _check_for_h5(optimizer: keras.optimizers.Optimizer) -> None:
 def _check_state_tree(model: keras.Model, name: str) -> None:
     """Raises ValueError for a model of whose optimizer's state each replica has parts only."""
     optimizer = getattr(model, "optimizer", None)
-    if _is_in_parts(optimizer):
+    if optimizer is not None and _is_in_parts(optimizer):
         raise ValueError(
             "With `sharding` a state tree would have one replica's parts of the optimizer's state. "
             "Take `model.save` or `save_weights`, whose files have whole variables, or "
@@ -173,7 +173,7 @@ def _check_state_tree(model: keras.Model, name: str) -> None:
         )
 
 
-def _is_in_parts(optimizer: keras.optimizers.Optimizer | None) -> bool:
+def _is_in_parts(optimizer: keras.optimizers.Optimizer) -> bool:
     parts = getattr(optimizer, "parts_of_state", None)
     return parts is not None and parts.has_rows()
 

@@ -29,6 +29,7 @@ from tfdist.step import collection, loss_sums, loss_tags, replica
 from tfdist.step.fixed_rows import may_be_fixed
 from tfdist.step.logs import is_number
 from tfdist.step.rows import are_summed
+from tfdist.step.unique_rows import are_unique
 from tfdist.structures import Structure
 
 _warned_of: weakref.WeakSet[keras.Model] = weakref.WeakSet()
@@ -100,8 +101,11 @@ class _Postponed(collection.Collected):
         """Keeps an update for later."""
         self.check_graph("an optimizer is applied")
         # Outside of the function nobody sees where the rows come from.
-        if any(map(may_be_fixed, gradients)) and not are_summed(optimizer.unwrap()):
-            raise ExchangeRefusedError("rows of a gradient are the same for all samples")
+        if not are_summed(optimizer.unwrap()):
+            if any(map(may_be_fixed, gradients)):
+                raise ExchangeRefusedError("rows of a gradient are the same for all samples")
+            if any(map(are_unique, gradients)):
+                raise ExchangeRefusedError("rows of a gradient are unique within the batch")
         if self.begin is None and self.graph is not None:
             self.begin = len(self.graph.get_operations())
         self.updates.append((optimizer, gradients, variables))

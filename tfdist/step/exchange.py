@@ -20,6 +20,7 @@ from tfdist.step.rounded_rows import RowCoder
 from tfdist.step.rows import joined_rows, sums_of_fixed_rows, sums_of_rows
 from tfdist.step.spans import timed
 from tfdist.step.tables import Tables
+from tfdist.step.unique_rows import added_up, are_unique
 from tfdist.structures import Structure
 
 # An operation with fewer bytes than this takes as long as one with this many.
@@ -212,18 +213,24 @@ def timed_rows(
         # Where sums of rows will do, it does not matter how often a row occurs.
         counts = tables is not Tables.SUMS
         fixed = [place for place, row in enumerate(rows) if counts and may_be_fixed(row)]
-        others = [place for place in range(len(rows)) if place not in fixed]
+        left = [place for place in range(len(rows)) if place not in fixed]
+        unique = [place for place in left if counts and are_unique(rows[place])]
+        others = [place for place in left if place not in unique]
+        of_unique = tables if tables is Tables.NONE else Tables.SUMS
         sums = sums_of_fixed_rows([rows[place] for place in fixed], all_reduce)
-        given = [rows[place] for place in others]
-        of_given = [coders[place] for place in others]
-        if tables is Tables.NONE:
-            sums += joined_rows(given, of_given, all_reduce)
-        else:
-            of_variables = [specs[place] for place in others]
-            sums += sums_of_rows(given, of_variables, tables, of_given, all_reduce)
-        for place, total in zip([*fixed, *others], sums):
+        sums += map(added_up, of_samples(unique, of_unique))
+        sums += of_samples(others, tables)
+        for place, total in zip([*fixed, *unique, *others], sums):
             found[place] = total
         return found
+
+    def of_samples(places: list[int], tables: Tables) -> list[Any]:
+        given = [rows[place] for place in places]
+        of_given = [coders[place] for place in places]
+        if tables is Tables.NONE:
+            return joined_rows(given, of_given, all_reduce)
+        of_variables = [specs[place] for place in places]
+        return sums_of_rows(given, of_variables, tables, of_given, all_reduce)
 
     return timed("exchange of rows", rows, run)
 

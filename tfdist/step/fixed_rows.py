@@ -9,15 +9,17 @@ A table of words is another matter: one device has as many rows as all replicas 
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.step import replica
+from tfdist.step.per_sample_rows import SAME_VALUES, are_per_sample
 from tfdist.step.sizes import is_length
+from tfdist.step.unique_rows import are_unique
 from tfdist.structures import Gradient
-
-# They hand on the values of their first input, each as often as it was there.
-_SAME_VALUES = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}
 
 
 def may_be_fixed(gradient: Gradient) -> bool:
@@ -26,7 +28,8 @@ def may_be_fixed(gradient: Gradient) -> bool:
     This is read from the graph in which the rows were looked up: do their numbers come from
     constants, variables and the length of texts only? Outside of graphs there is no telling. The
     graph does not tell everything: a constant may be the number of the replica. So the replicas
-    compare their rows before they rely on it.
+    compare their rows before they rely on it. Nor are rows fixed that are repeated for each sample,
+    though they are the same for all.
 
     Args:
         gradient: a tensor or `tf.IndexedSlices`.
@@ -47,7 +50,9 @@ def may_be_fixed(gradient: Gradient) -> bool:
         elif not tensor.op.inputs or _depends(tensor.op):
             return False
         left += tensor.op.inputs
-    return True
+    step = replica.current()
+    samples = None if step is None else step.samples
+    return samples is None or not are_per_sample(gradient.indices, samples)
 
 
 def _is_fixed(tensor: tf.Tensor) -> bool:
@@ -76,6 +81,15 @@ def summed_apart(gradient: Gradient) -> Gradient:
             would be more of them than on one device.
     """
     if not may_be_fixed(gradient):
+        if are_unique(gradient):
+            warnings.warn(
+                "The step looks up rows of a table by `tf.unique` numbers. `Synchronous` joins "
+                "such rows of several parts of a batch, where one device has each of them once, "
+                "so training may not equal that on one device. Look the rows up without "
+                "`tf.unique`, or use another strategy. Received: indices from "
+                f"{gradient.indices.op.name}",
+                stacklevel=2,
+            )
         return gradient
     if not _are_distinct(gradient.indices):
         raise ValueError(
@@ -93,7 +107,7 @@ def _are_distinct(indices: tf.Tensor) -> bool:
     if operation.type == "Range":
         start, _, delta = map(tf.get_static_value, operation.inputs)
         return start is not None and start >= 0 and delta is not None and delta > 0
-    if operation.type in _SAME_VALUES:
+    if operation.type in SAME_VALUES:
         return _are_distinct(operation.inputs[0])
     if operation.type == "Cast" and operation.inputs[0].dtype.is_integer:
         return _are_distinct(operation.inputs[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -196,7 +197,9 @@ class StepPath:
             )
 
         def average_and_update(packed: list, after: Sequence[Any] = ()) -> None:
-            totals = self.averaging.sum(packing, packed, self._update.number())
+            # In a condition, as for a loss scale, other threads run this. They know of no step.
+            with contextlib.nullcontext() if running is None else replica.publish(running):
+                totals = self.averaging.sum(packing, packed, self._update.number())
             totals = [None if gradients[i] is None else totals[i] for i in places]
             own = [self._variables[i] for i in places]
 

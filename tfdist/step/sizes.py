@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfdist.step import replica
 from tfdist.step.loss_tags import are_values
 
 # They hand on a number, or take it from a shape.
@@ -53,8 +54,16 @@ def is_length(tensor: tf.Tensor) -> bool:
     rank = sized.shape.rank
     if first is None or first == 0 or (first < 0 and (rank is None or first <= -rank)):
         return False
-    # If another dimension than the first one is open, that one has the samples.
-    return rank is None or sized.shape[0] is None or sized.shape[first] is not None
+    if rank is None or sized.shape[0] is None or sized.shape[first] is not None:
+        return True
+    # If another dimension than the first one is open, that one has the samples, unless these are
+    # known to be in the first one: `drop_remainder=True` makes their number static.
+    return sized.op.type == "Placeholder" and _has_samples_first(sized)
+
+
+def _has_samples_first(argument: tf.Tensor) -> bool:
+    step = replica.current()
+    return step is None or step.samples == argument.shape[0]
 
 
 def is_size(tensor: tf.Tensor) -> bool:

@@ -455,14 +455,13 @@ def read_in_batches(here):
     strategy = here.make(sharding="parameters")
     model = _model(strategy)
     _fit(model)
-    inputs = _data().map(lambda x, _: x)
 
     def error_of(name, reader):
         callback = keras.callbacks.Callback()
         setattr(callback, name, lambda *_, **__: model.layers[-1].kernel.numpy())
         callbacks = [callback] if here.rank == reader else []
         if "predict" in name:
-            return _error(lambda: model.predict(inputs, verbose=0, callbacks=callbacks))
+            return _error(lambda: model.predict(_data(), verbose=0, callbacks=callbacks))
         if "test" in name and reader == 0:
             return _error(lambda: model.evaluate(_data(), verbose=0, callbacks=callbacks))
         options = {"validation_data": _data(), "verbose": 0, "callbacks": callbacks}
