@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfdist
 from tests.devices import DEVICES
 from tfdist import compat
+from tfdist.step.sharding import gathered_again
 from tfdist.step.sharding.parts import Parts
 
 
@@ -72,7 +73,11 @@ def _dense_layers():
     return [keras.layers.Embedding(10, 6), *[keras.layers.Dense(6) for _ in range(3)]]
 
 
-def test_the_backward_pass_does_not_use_weights_of_the_forward_pass():
+@pytest.mark.parametrize(("there", "products_of_each"), [(0, [1] * 12), (2, [1] * 4 + [2] * 4)])
+def test_the_backward_pass_does_not_use_weights_of_the_forward_pass(
+    there, products_of_each, monkeypatch
+):
+    monkeypatch.setattr(gathered_again, "LAYERS_THERE", there)
     with _strategy().scope():
         model = keras.Sequential([keras.Input((7,), dtype="int32"), *_dense_layers()])
         model.compile("sgd", "mse")
@@ -106,8 +111,9 @@ def test_the_backward_pass_does_not_use_weights_of_the_forward_pass():
                 source = tensor.op
             if source.type == "ConcatV2":
                 gathered.setdefault(source, []).append(number[product])
-    # Each weight is gathered twice by each replica, and each time for one product.
-    assert sorted(map(len, gathered.values())) == [1] * 12
+    # Each weight is gathered twice by each replica, and each time for one product. Those that are
+    # still there are gathered once, for two products.
+    assert sorted(map(len, gathered.values())) == products_of_each
 
 
 class Two(keras.layers.Layer):
