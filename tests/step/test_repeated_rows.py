@@ -31,7 +31,10 @@ np.testing.assert_array_equal(one.numpy(), other.numpy())
 """
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rmsprop", "adadelta"])
+@pytest.mark.parametrize(
+    "optimizer",
+    ["sgd", *(pytest.param(name, marks=pytest.mark.full) for name in ("adagrad", "rmsprop"))],
+)
 def test_replicas_have_the_same_bits_with_several_threads(optimizer):
     text = f"OPTIMIZER = {optimizer!r}\n{_TRAIN}"
     ran = subprocess.run(
