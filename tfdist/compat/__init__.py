@@ -107,15 +107,7 @@ from tfdist.compat.partitions import (
     place_of_part,
     server,
 )
-from tfdist.compat.parts import (
-    PartVariable,
-    Slot,
-    StoredPart,
-    clipping_by,
-    leave_clipping_out,
-    own_clipping,
-    recording_slots,
-)
+from tfdist.compat.parts import PartVariable, Slot, StoredPart, clipping_by, recording_slots
 from tfdist.compat.placement import variables_on
 from tfdist.compat.random_numbers import StateOfThread, default_seeds_kept, hook_seeds
 from tfdist.compat.reading import hook_reading
@@ -253,7 +245,6 @@ __all__ = [
     "is_sharded",
     "keras_distributes",
     "keras_step",
-    "leave_clipping_out",
     "leave_executors_at_once",
     "masked_weights",
     "model_strategy",
@@ -264,7 +255,6 @@ __all__ = [
     "number_when_traced",
     "operations_so_far",
     "outside_stateless_scope",
-    "own_clipping",
     "own_non_trainable_variables",
     "place_of_part",
     "plain_variable",

@@ -109,7 +109,7 @@ def _checked(check: Callable[[keras.optimizers.Optimizer], None], original: Call
 
 def _of_tree(check: Callable[[keras.Model, str], None], name: str, original: Callable) -> Callable:
     @functools.wraps(original)
-    def of_tree(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
+    def of_tree(self: keras.Model, *args: object, **kwargs: object) -> Any:
         check(self, name)
         return original(self, *args, **kwargs)
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist import compat
+from tfdist.compat.parts import leave_clipping_out, own_clipping
 
 # A matrix, and a kernel of a convolution: some optimizers treat them in different ways. Halves have
 # multiples of 16 elements: vector units take that many at once, and what is left over may be
@@ -81,7 +81,7 @@ def check_elementwise(optimizer: keras.optimizers.Optimizer) -> None:
     Args:
         optimizer: as the user gave it, below any loss scaling.
     """
-    own = compat.own_clipping(optimizer)
+    own = own_clipping(optimizer)
     if own is not None:
         # It would clip a part by the norm of the part, or not be called at all.
         problem: str | None = (
@@ -192,7 +192,7 @@ def _updated(
 ) -> list[list[np.ndarray]]:
     """What an optimizer makes of a variable with this first value: it and the state, each time."""
     optimizer = recipe.copy()
-    compat.leave_clipping_out(optimizer)
+    leave_clipping_out(optimizer)
     with tf.device("CPU:0"):
         variable = keras.Variable(value, name="weight")
         optimizer.build([variable])
