@@ -29,8 +29,9 @@ def draw(lines: Lines, path: Path) -> None:
         for mode, by_ranks in modes.items():
             places = sorted(by_ranks)
             axes.plot(places, [by_ranks[ranks] for ranks in places], marker="o", label=mode)
-        axes.set(xlabel="ranks", xticks=numbers, title=system, ylim=(0, None))
+        axes.set(xlabel="ranks", xticks=numbers, title=system)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    panels[0].set(ylabel="bytes for each weight at the peak of a step")
+    # The panels share this axis: limits that are set before the last line would stay as they are.
+    panels[0].set(ylabel="bytes for each weight at the peak of a step", ylim=(0, None))
     figure.savefig(path, dpi=120)
