@@ -133,12 +133,14 @@ benchmark-links: horovod ## measure compressed exchanges between two hosts; need
 benchmark-hierarchy: horovod ## exchanges between hosts with several replicas each; needs root
 	$(BIN)/python -m benchmarks.hierarchy --update
 
+benchmark-sharding: SHARDED := --strategies multi_worker horovod
 benchmark-sharding: peers ## memory, bytes and time of sharded training; needs root
-	$(BIN)/python -m benchmarks.sharding --peers $(PEERS) --update --plot
-	$(BIN)/python -m benchmarks.sharding --ranks 2 --accumulation-steps 1 --peers $(PEERS) \
-	  --rate 1gbit --update
-	$(BIN)/python -m benchmarks.sharding --model words --accumulation-steps 1 --peers $(PEERS) --update
-	$(BIN)/python -m benchmarks.sharding --lean --accumulation-steps 1 --peers $(PEERS) --update
+	$(BIN)/python -m benchmarks.sharding $(SHARDED) pytorch --peers $(PEERS) --update --plot
+	$(BIN)/python -m benchmarks.sharding $(SHARDED) pytorch --ranks 2 --accumulation-steps 1 \
+	  --peers $(PEERS) --rate 1gbit --update
+	$(BIN)/python -m benchmarks.sharding $(SHARDED) pytorch --model words --ranks 2 \
+	  --accumulation-steps 1 --peers $(PEERS) --update
+	$(BIN)/python -m benchmarks.sharding $(SHARDED) --lean --accumulation-steps 1 --update
 
 # Interrupted, it goes on with the searches that are missing; FRESH=1 does all of them anew.
 benchmark-largest-model: horovod ## largest models within a limit of memory; hours; needs root

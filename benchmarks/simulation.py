@@ -106,7 +106,7 @@ def measured() -> list[Measured]:
         for cells in lines:
             if cells[0] in POLICIES:
                 row = dict(zip(lines[0], cells))
-                batches = int(row.get("batches", row["batches to target"]))
+                batches = int(row["batches"])
                 told = _seconds(part, cells[0]), 1 / float(rate)
                 found.append(Measured(task, cells[0], float(row["gradients/s"]), batches, *told))
     return found
