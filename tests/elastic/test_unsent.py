@@ -60,7 +60,9 @@ def test_all_gradients_are_sent_or_left(
     for rank in ranks:
         assert rank["members"] == members
         assert (rank["weights"][0] == weights).all()
-        assert rank["history"]["lost_residuals"][-1] == len(lost)
+        # The logs of `fit` end with training.
+        lost_in_fit = 0 if "evaluate" in faults[-1] else len(lost)
+        assert rank["history"]["lost_residuals"][-1] == lost_in_fit
     kept = {n: pickle.loads((tmp_path / f"unsent-{n}").read_bytes()) for n in [*members, *lost]}
     assert all(np.abs(part).sum() > 0.1 for n in lost for part in kept[n]), "nothing was at stake"
     left = sum(part.reshape(weights.shape) for parts in kept.values() for part in parts)
