@@ -98,6 +98,7 @@ _OF_PATH = {
     "plan/test_decisions.py": "pure",
     "plan/test_in_turn.py": "pure",
     "plan/test_machine.py": "pure",
+    "plan/test_parts_one_by_one.py": "pure",
     "plan/test_simulation.py": "pure",
     "processes": "graph",
     "processes/test_backups.py": "pure",

@@ -45,6 +45,22 @@ def test_who_helps_whom_is_as_the_objects_of_a_live_chief_choose(
     assert in_vain > 0 or kind == "varying"
 
 
+@pytest.mark.parametrize("exchange", [0.0, 1.0])
+def test_who_helps_whom_where_much_happens_at_once_is_as_in_a_live_chief(exchange, monkeypatch):
+    random = np.random.default_rng(0)
+    in_vain = 0
+    for workers in range(1, 9):
+        for each in (1, 1, 2, 3):
+            times = random.integers(1, 5, (int(random.integers(2, 12)), workers)).astype(float)
+            live = LiveParts(times, workers * each, exchange, monkeypatch)
+            ends = live.run()
+            run = Parts(times, workers * each, True, exchange).run()
+            assert run.times.tolist() == np.repeat(ends, workers).tolist()
+            assert run.dropped == live.in_vain
+            in_vain += run.dropped
+    assert in_vain > 50
+
+
 def test_when_a_worker_is_late_is_as_in_a_live_chief():
     assert (parts.LATE, parts.MARGIN) == (durations._LATE, durations._MARGIN)
 
