@@ -23,6 +23,7 @@ _TEST = [
     "pytest>=8,<9.2",  # pytest-xdist 3.8 cannot group tests under 9.2
     "pytest-xdist",
     "hypothesis",
+    "scipy",
     "tensorboard",
     "pyte",
     # The schemas of JobSet and Kubeflow Trainer, as classes, for the manifests in the examples.

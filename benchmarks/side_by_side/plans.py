@@ -168,6 +168,10 @@ PLANS = {
             Cell("embedding", 2, 512, PREDICTED),
             Cell("mlp", 3, 32, PREDICTED),
             Cell("variables-1000", 2, 32, PREDICTED),
+            Cell("cnn", 4, 8, PREDICTED),
+            Cell("transformer", 2, 16, PREDICTED),
+            Cell("embedding", 3, 512, PREDICTED),
+            Cell("variables-1000", 3, 32, PREDICTED),
         ),
         {UNLIMITED: 20, "10gbit": 20, "1gbit": 10, "100mbit": 4},
         3,
@@ -175,13 +179,15 @@ PLANS = {
     # Nothing of `tfdist plan` was chosen by these.
     "unseen": Plan(
         (
-            Cell("cnn", 4, 8, PREDICTED),
-            Cell("transformer", 2, 16, PREDICTED),
-            Cell("embedding", 3, 512, PREDICTED),
-            Cell("variables-1000", 3, 32, PREDICTED),
+            Cell("mlp", 2, 128, PREDICTED),
+            Cell("mlp", 4, 32, PREDICTED),
+            Cell("cnn", 3, 32, PREDICTED),
+            Cell("transformer", 4, 16, PREDICTED),
+            Cell("embedding", 2, 1024, PREDICTED),
+            Cell("variables-10", 3, 32, PREDICTED),
         ),
         {UNLIMITED: 20, "10gbit": 20, "1gbit": 10, "100mbit": 4},
-        1,
+        2,
     ),
     # The number of steps to a loss does not depend on the link. It is counted on the first link,
     # which is the fastest.

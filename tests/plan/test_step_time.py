@@ -173,13 +173,6 @@ def test_with_reducers_each_link_carries_a_message_once_or_its_share_of_all(
     assert way.cores == pytest.approx(1.0)
 
 
-def test_the_cores_add_up_the_rows_of_all_ranks():
-    machines = Machines(Link(0.0, 1e-6), costs=Costs(rows=1e-6))
-    rows = Message(10, 20, 1.0, "gather", compressor="fp16", is_rows=True)
-    (way,), (free,) = (carried([rows], 4, m) for m in (machines, MACHINES))
-    assert way.decoding - free.decoding == pytest.approx(4 * 20 * 1e-6)
-
-
 def test_halves_cost_two_ranks_more_and_take_more_ranks_longer_on_the_link():
     machines = Machines(Link(0.0, 1e-6), costs=Costs(halves=1e-6))
     halves = message(10, 1.0, compressor="fp16")

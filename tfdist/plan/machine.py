@@ -32,9 +32,13 @@ class Costs:
         early: the part of the backward pass by which gradients are as early as in the trace; 0 if
             all leave at its end.
         update: seconds of the optimizer for each byte of trained weights.
-        rows: seconds to add up each byte of the rows of sparse gradients that a rank gets.
         waiting: the part of a step's computing by which the slowest of several ranks, for which
             the others wait, takes longer than one does usually.
+        late: seconds by which a rank is late in a step, on average. All wait for the latest one.
+        packing: seconds to put a tensor into a bucket and to take it out again, where TensorFlow
+            does that. Horovod does it in threads of its own.
+        turn: seconds for which an operation of Horovod that is not fused with others waits until
+            another rank gives up a core that both share.
     """
 
     horovod: float = 0.0
@@ -44,28 +48,54 @@ class Costs:
     codec: float = 1.0
     early: float = 1.0
     update: float = 0.0
-    rows: float = 0.0
     waiting: float = 0.0
+    late: float = 0.0
+    packing: float = 0.0
+    turn: float = 0.0
 
     def per_byte(self, strategy: str) -> float:
         """Seconds of the cores for each byte that the strategy exchanges."""
         return self.horovod if strategy == "horovod" else self.tensorflow
 
+    def per_tensor(self, strategy: str) -> float:
+        """Seconds of the cores for each tensor of a bucket that the strategy exchanges."""
+        return 0.0 if strategy == "horovod" else self.packing
+
+    def latest(self, ranks: int) -> float:
+        """Seconds by which the latest of so many ranks is later than one rank is on average.
+
+        How late ranks are is taken to be independent, with exponential distributions of one mean.
+        The largest of n such values has the mean of one times 1 + 1/2 + ... + 1/n (Rényi, "On the
+        theory of order statistics", Acta Mathematica Hungarica 4, 1953).
+
+        Args:
+            ranks: the number of ranks.
+
+        Example:
+
+        >>> from tfdist.plan.machine import Costs
+        >>> Costs(late=0.012).latest(1), round(Costs(late=0.012).latest(3), 6)
+        (0.0, 0.01)
+        """
+        return self.late * sum(1 / place for place in range(2, ranks + 1))
+
 
 # Assumed, as there was no GPU to measure with: a memory of 1 TB/s, which is 20 times what the cores
 # of the table of codecs have; an update moves five bytes for each byte of weights.
 GPU_COSTS = Costs(codec=0.05, update=5e-12)
-# Fitted by `make bench-plan` to three small configurations, where a host is one core. The table of
+# Fitted by `make bench-plan` to five small configurations, where a host is one core. The table of
 # codecs is from two cores, as it is here. The update is what the steps on one device there do not
 # gain from smaller batches: an MLP of 40 MB, SGD with momentum.
 CPU_COSTS = Costs(
-    horovod=9.4e-10,
-    tensorflow=1.29e-9,
-    halves=8.06e-10,
-    residual=5.33e-10,
+    horovod=7.38e-10,
+    tensorflow=1.27e-9,
+    halves=8.31e-10,
+    residual=4.08e-10,
     update=6e-10,
-    rows=1.48e-9,
-    waiting=0.167,
+    waiting=0.0387,
+    late=0.0158,
+    packing=7.59e-6,
+    turn=4.39e-3,
 )
 COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 

@@ -57,7 +57,8 @@ def messages_of(
         total = sum(nbytes(specs[index]) for index in left)
         for bucket in plan_buckets([specs[i] for i in left], enough(total, bucket_bytes)):
             ready = max(every[left[index]].ready for index in bucket.indices)
-            found.append(Message(bucket.bytes, bucket.bytes, ready))
+            tensors = len(bucket.indices)
+            found.append(Message(bucket.bytes, bucket.bytes, ready, tensors=tensors))
     found += [
         _of_rows(variable, compressors.get(index), workload, ranks)
         for index, variable in enumerate(every)
@@ -79,6 +80,7 @@ def _coded(unit: Unit, every: list[TracedVariable]) -> Message:
         exchanges,
         compressor.name,
         compressor.error_feedback,
+        tensors=len(unit.bucket.indices),
     )
 
 

@@ -100,10 +100,12 @@ class Planner:
         batch = self.device.batch / (workers if self.strong else 1)
         # Parts of a batch are whole samples, and all wait for the largest one.
         slowest = -(-self.device.batch // workers) if self.strong else batch
-        slowdown = self.machines.slowdown_of(workers)
-        if workers > 1 and candidate.waits_in_each_step:
-            slowdown *= 1 + self.machines.costs.waiting
-        forward, backward, update = self._parts(slowest, slowdown)
+        waits = workers > 1 and candidate.waits_in_each_step
+        forward, backward, update = (
+            self._waited(slowest, workers)
+            if waits
+            else self._parts(slowest, self.machines.slowdown_of(workers))
+        )
         steps = self.workload.accumulation_steps
         of_worker = dataclasses.replace(self, workload=self.workload.of_samples(slowest))
         seconds, sent = of_worker._exchanged(candidate, workers, (forward, backward, update))
@@ -128,6 +130,14 @@ class Planner:
             self.workload, samples, costs.update, slowdown
         )
         return steps * forward, steps * backward, update
+
+    def _waited(self, samples: float, workers: int) -> tuple[float, float, float]:
+        """As `_parts`, of the slowest of so many workers, which all wait for."""
+        costs, slowdown = self.machines.costs, self.machines.slowdown_of(workers)
+        forward, backward, update = self._parts(samples, slowdown * (1 + costs.waiting))
+        late = slowdown * costs.latest(workers)
+        share = forward / (forward + backward)
+        return forward + share * late, backward + (1 - share) * late, update
 
     def _count_of_machines(self, candidate: Candidate, workers: int) -> int:
         hosts = self.machines.hosts(workers)

@@ -81,17 +81,20 @@ def carriage(
     cores = slowdown * (sent * costs.per_byte(strategy) + converted * costs.halves)
     # What the cores do for a piece of a message, and its way over the link, follow each other.
     longer = _longer(strategy, ranks, machines.hosts(ranks)) if are_halves else 1.0
-    busy = longer * sent * link.beta + cores + inner
+    # Horovod fuses its sums of float32 only.
+    is_alone = are_halves and strategy == "horovod"
+    turns = (slowdown - 1) * costs.turn if is_alone else 0.0
+    busy = longer * sent * link.beta + cores + inner + turns
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec
     residual = slowdown * costs.residual * message.dense if message.has_residual else 0.0
-    adding = slowdown * costs.rows * message.dense * gathered if message.is_rows else 0.0
+    packing = 0.0 if message.is_rows else slowdown * costs.per_tensor(strategy) * message.tensors
     return Carriage(
         busy,
         rounds * link.alpha,
-        factor * encoding + residual,
-        factor * decoding + adding,
+        factor * encoding + residual + packing / 2,
+        factor * decoding + packing / 2,
         sent,
         cores,
         0.0 if is_gathered else sent * link.beta,

@@ -155,6 +155,7 @@ class Message:
         compressor: the name of what codes the gradients; None if they travel as they are.
         has_residual: whether error feedback keeps what is not sent.
         is_rows: whether these are the rows of a sparse gradient.
+        tensors: how many gradients these are.
     """
 
     payload: int
@@ -165,6 +166,7 @@ class Message:
     compressor: str | None = None
     has_residual: bool = False
     is_rows: bool = False
+    tensors: int = 1
 
     @property
     def is_for_reducers(self) -> bool:

@@ -61,7 +61,7 @@ def meet(
         return [number]
     place = processes.meeting_place
     header = [digest(json.dumps([doing, facts], sort_keys=True).encode()), number]
-    rows = _outside_of_scopes(place.all_gather, header)
+    rows = outside_of_scopes(place.all_gather, header)
     if place.is_following and header[0] not in rows[:, 0]:
         raise CannotJoinError(
             "This rank was started later, or after its job had kept its state (--backup-dir), and "
@@ -70,14 +70,14 @@ def meet(
         )
     if len(set(rows[:, 0])) > 1:
         text = json.dumps([doing, detail, facts], sort_keys=True)
-        texts = _outside_of_scopes(place.all_gather_texts, text)
+        texts = outside_of_scopes(place.all_gather_texts, text)
         numbers = [place.number(rank) for rank in range(len(texts))]
         found = _what_differs([json.loads(text) for text in texts], numbers)
         raise ValueError(f"{advice} Received: {found}")
     return rows[:, 1].tolist()
 
 
-def _outside_of_scopes(function: Callable[[Any], _Result], argument: Any) -> _Result:
+def outside_of_scopes(function: Callable[[Any], _Result], argument: Any) -> _Result:
     """Calls `function` where no function is being traced and no strategy's scope is active."""
     if tf.executing_eagerly() and not tf.distribute.has_strategy():
         return function(argument)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.processes.meeting import outside_of_scopes
 
 
 def read(
@@ -23,9 +24,10 @@ def read(
     place, doing = processes.meeting_place, f"reads {variable.path}"
     # As `tfdist.processes.meeting` does, whom another process may meet here.
     is_new = int(variable.read_alone is not None)
-    asked = place.all_gather([zlib.crc32(f"{order} {variable.shape}".encode()), is_new])
+    header = [zlib.crc32(f"{order} {variable.shape}".encode()), is_new]
+    asked = outside_of_scopes(place.all_gather, header)
     if len(set(asked[:, 0].tolist())) > 1:
-        texts = place.all_gather_texts(json.dumps([doing, "", {}]))
+        texts = outside_of_scopes(place.all_gather_texts, json.dumps([doing, "", {}]))
         raise ValueError(
             'With `sharding="parameters"` each process has parts of the weights. So all of them '
             "must read the same weights, in the same order, and not one of them alone. Received "
