@@ -9,21 +9,18 @@ error.
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
-
-import tensorflow as tf
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tfdist.checksum import digest
 from tfdist.elastic.following import CannotJoinError
 from tfdist.engines.processes import Processes
+from tfdist.engines.scopes import outside_of_scopes
 
 _MOST_DIFFERENCES = 12
 _LONGEST_VALUE = 160
 _NOTHING = "nothing"
-_Result = TypeVar("_Result")
 
 SAME_SCRIPT = (
     "All ranks run the same script and train one model, so they must do the same in the same "
@@ -75,14 +72,6 @@ def meet(
         found = _what_differs([json.loads(text) for text in texts], numbers)
         raise ValueError(f"{advice} Received: {found}")
     return rows[:, 1].tolist()
-
-
-def outside_of_scopes(function: Callable[[Any], _Result], argument: Any) -> _Result:
-    """Calls `function` where no function is being traced and no strategy's scope is active."""
-    if tf.executing_eagerly() and not tf.distribute.has_strategy():
-        return function(argument)
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:  # in no scope
-        return thread.submit(function, argument).result()
 
 
 def _what_differs(texts: Sequence[Any], numbers: Sequence[int]) -> str:

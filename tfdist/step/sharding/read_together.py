@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.processes.meeting import outside_of_scopes
+from tfdist.engines.scopes import outside_of_scopes
 
 
 def read(
