@@ -41,6 +41,7 @@ def test_payloads_are_those_of_the_live_optimizer(name):
     assert sorted(message.payload for message in found if message.compressor) == live
     assert len(live) > 0
     assert sum(message.dense for message in found) == 4 * model.count_params()
+    assert sum(message.tensors for message in found) == len(SHAPES)
 
 
 def test_dense_gradients_leave_in_buckets_last_layers_first():
@@ -49,6 +50,7 @@ def test_dense_gradients_leave_in_buckets_last_layers_first():
     assert [message.ready for message in found] == sorted(message.ready for message in found)
     assert len(found) == 2 and max(m.payload for m in found) <= SMALL_BYTES
     assert len(messages_of(workload(*SHAPES), None, 2, bucket_bytes=1000)) == 6
+    assert sum(message.tensors for message in found) == len(SHAPES)
 
 
 def test_powersgd_has_two_exchanges():

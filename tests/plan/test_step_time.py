@@ -193,3 +193,41 @@ def test_ranks_that_meet_in_each_step_wait_for_the_slowest():
         apart = Candidate("horovod", local=LocalSGD(8))
         assert planner.predict(apart, 2).step == pytest.approx(slowdown)
         assert planner.alone().step == pytest.approx(slowdown)
+
+
+def test_ranks_wait_for_the_latest_one_whatever_a_step_computes():
+    assert [Costs(late=12.0).latest(ranks) for ranks in (1, 2, 3, 4)] == [0, 6, 10, 13]
+    for slowdown, late in ((1.0, 10.0), (2.0, 20.0)):
+        machines = Machines(Link(0.0, 1e-9), costs=Costs(late=12.0), slowdown=slowdown)
+        planner = Planner(Workload(64, (), 1 / 3, 0), lambda *_: [], Device(1.0, 64), machines)
+        assert planner.predict(Candidate("horovod"), 3).step == pytest.approx(slowdown + late)
+        apart = Candidate("horovod", local=LocalSGD(8))
+        assert planner.predict(apart, 3).step == pytest.approx(slowdown)
+        assert planner.alone().step == pytest.approx(slowdown)
+
+
+def test_tensors_are_packed_where_tensorflow_carries_them():
+    machines = Machines(Link(0.0, 1e-6), costs=Costs(packing=0.25))
+    bucket = message(10, 1.0, tensors=8)
+    rows = message(10, 1.0, tensors=8, aggregation="gather", is_rows=True)
+    for strategy, given, packing in (
+        ("multi_worker", bucket, 2.0),
+        ("horovod", bucket, 0.0),
+        ("multi_worker", rows, 0.0),
+    ):
+        way = step_time.carriage(given, 2, machines, "ring", strategy)
+        assert way.encoding == way.decoding == packing / 2
+
+
+def test_sums_of_halves_by_horovod_wait_for_cores_that_ranks_share():
+    for strategy, compressor, slowdown, turns in (
+        ("horovod", "fp16", 3.0, 2.0),
+        ("horovod", "fp16", 1.0, 0.0),
+        ("horovod", None, 3.0, 0.0),
+        ("multi_worker", "fp16", 3.0, 0.0),
+    ):
+        machines = Machines(Link(0.0, 1e-6), costs=Costs(turn=1.0), slowdown=slowdown)
+        way = step_time.carriage(
+            message(10, 1.0, compressor=compressor), 2, machines, "ring", strategy
+        )
+        assert way.busy == pytest.approx(10 + turns)

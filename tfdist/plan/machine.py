@@ -34,7 +34,8 @@ class Costs:
         update: seconds of the optimizer for each byte of trained weights.
         waiting: the part of a step's computing by which the slowest of several ranks, for which
             the others wait, takes longer than one does usually.
-        late: seconds by which a rank is late in a step, on average. All wait for the latest one.
+        late: seconds by which a rank is late in a step, on average, whatever the step computes. All
+            wait for the latest one.
         packing: seconds to put a tensor into a bucket and to take it out again, where TensorFlow
             does that. Horovod does it in threads of its own.
         turn: seconds for which an operation of Horovod that is not fused with others waits until

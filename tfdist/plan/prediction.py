@@ -133,9 +133,10 @@ class Planner:
 
     def _waited(self, samples: float, workers: int) -> tuple[float, float, float]:
         """As `_parts`, of the slowest of so many workers, which all wait for."""
-        costs, slowdown = self.machines.costs, self.machines.slowdown_of(workers)
-        forward, backward, update = self._parts(samples, slowdown * (1 + costs.waiting))
-        late = slowdown * costs.latest(workers)
+        machines, costs = self.machines, self.machines.costs
+        slowdown = machines.slowdown_of(workers) * (1 + costs.waiting)
+        forward, backward, update = self._parts(samples, slowdown)
+        late = machines.slowdown * costs.latest(workers)
         share = forward / (forward + backward)
         return forward + share * late, backward + (1 - share) * late, update
 

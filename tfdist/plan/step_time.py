@@ -83,7 +83,7 @@ def carriage(
     longer = _longer(strategy, ranks, machines.hosts(ranks)) if are_halves else 1.0
     # Horovod fuses its sums of float32 only.
     is_alone = are_halves and strategy == "horovod"
-    turns = (slowdown - 1) * costs.turn if is_alone else 0.0
+    turns = (machines.slowdown - 1) * costs.turn if is_alone else 0.0
     busy = longer * sent * link.beta + cores + inner + turns
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
