@@ -3,9 +3,10 @@
 Nothing is measured here. The code of tfdist/plan predicts the results of `python -m
 benchmarks.side_by_side predicted`: from the traced model, the step that was measured on one device,
 how much longer it takes while the other hosts' devices compute, and the rate of the links. What an
-exchange costs the cores is fitted first, to three small configurations, which do not count then.
+exchange costs the cores is fitted first, to five small configurations, which do not count then.
 Which costs there are was chosen after these results were seen. So there is a second set of results,
-`python -m benchmarks.side_by_side unseen`, which was measured when all of that was fixed.
+`python -m benchmarks.side_by_side unseen`, which was measured when that was fixed. On another day
+the machine was another one, so this set has the five small configurations too.
 
     python -m benchmarks.plan_accuracy --update
 """
@@ -101,8 +102,9 @@ class Constants:
         tensorflow: as there.
         halves: as there.
         residual: as there.
-        waiting: as there.
-        late: as there.
+        horovod_rows: as there.
+        tensorflow_rows: as there.
+        spread: as there.
         packing: as there.
         turn: as there.
     """
@@ -111,8 +113,9 @@ class Constants:
     tensorflow: float = 1.5e-9
     halves: float = 1e-9
     residual: float = 5e-10
-    waiting: float = 0.05
-    late: float = 0.01
+    horovod_rows: float = 5e-10
+    tensorflow_rows: float = 5e-10
+    spread: float = 0.08
     packing: float = 1e-5
     turn: float = 2e-3
 
@@ -155,18 +158,11 @@ def _rows(runs: Iterable[dict]) -> list[Measured]:
     for (system, work, hosts, batch, rate), rounds in found.items():
         if system not in FLOORS:
             _, strategy, *coded = system.split("-")
-            slowdown = max(1.0, beside[work, hosts, batch] / steps[work, batch])
+            step = steps[work, batch]
+            slowdown = max(1.0, beside[work, hosts, batch] / step)
             row = work, hosts, batch, strategy, coded[0] if coded else None, rate, tuple(rounds)
-            rows.append(Measured(*row, _device(steps, work, batch), slowdown))
+            rows.append(Measured(*row, Device(step, batch), slowdown))
     return rows
-
-
-def _device(steps: dict[tuple[str, int], float], work: str, batch: int) -> Device:
-    """A step on one device: as `tfdist plan` measures it, with a batch and with half of it."""
-    whole = max(known for name, known in steps if name == work)
-    step, half = steps[work, whole], steps.get((work, whole // 2))
-    fixed = 0.0 if half is None else max(0.0, 2 * half - step)
-    return Device(Device(step, whole, fixed).seconds(batch), batch)
 
 
 @functools.cache
@@ -225,37 +221,24 @@ class Judged:
         return abs(self.seconds / self.row.seconds - 1)
 
 
-def judged() -> tuple[Constants, list[Judged]]:
-    """The fitted constants, and all predictions that count."""
-    rows = measured()
+def judged(rows: Sequence[Measured]) -> tuple[Constants, list[Judged]]:
+    """The constants that are fitted to the small configurations, and what they say of the others.
+
+    Args:
+        rows: the results of one machine.
+    """
     constants = fitted([row for row in rows if row.cell in FITTED], Constants())
     others = [row for row in rows if row.cell not in FITTED]
     return constants, [Judged(row, predicted(row, constants.costs)) for row in others]
 
 
-def judged_unseen() -> list[Judged]:
-    """The predictions of `tfdist plan` for what was measured after its costs were fixed."""
-    return [Judged(row, predicted(row, CPU_COSTS)) for row in unseen()]
-
-
 def summary(constants: Constants, found: list[Judged]) -> str:
-    """What goes into the page of the results by which the costs were chosen."""
+    """What goes into the page."""
     fit = ", ".join(
         f"{field.name} {getattr(constants, field.name):.3g}"
         for field in dataclasses.fields(constants)
     )
     names = ", ".join(f"{WORKS[w].title} on {h} hosts, {b} samples" for w, h, b in FITTED)
-    return _summary(found, f"Fitted to {names}: {fit}.")
-
-
-def summary_of_unseen(found: list[Judged]) -> str:
-    """What goes into the page of the other results."""
-    return (
-        _summary(found, "Nothing was fitted or chosen by these.") if found else "Not measured yet."
-    )
-
-
-def _summary(found: list[Judged], fitted: str) -> str:
     errors = [one.error for one in found]
     launches = spread(one.row for one in found)
     repeated = "One launch of each configuration."
@@ -284,8 +267,8 @@ def _summary(found: list[Judged], fitted: str) -> str:
             f"{len(found)} configurations: mean error {100 * statistics.mean(errors):.1f} % (goal "
             f"≤ {100 * GOAL_MEAN:.0f} %), median {100 * statistics.median(errors):.1f} %, worst "
             f"{100 * max(errors):.0f} % (goal ≤ {100 * GOAL_WORST:.0f} %; {close} of {len(found)} "
-            f"are within). {repeated} The table has mean errors in percent. {fitted} Made by "
-            "`make bench-plan`.",
+            f"are within). {repeated} The table has mean errors in percent. Fitted to {names}: "
+            f"{fit}. Made by `make bench-plan`.",
             "",
             *tables.table(head, rows, "tn"),
         ]
@@ -324,10 +307,9 @@ def every_row(found: list[Judged]) -> str:
 
 def main() -> None:
     """Prints the tables; writes them with `--update`."""
-    constants, found = judged()
-    new = judged_unseen()
+    (constants, found), (new_constants, new) = judged(measured()), judged(unseen())
     text, rows = summary(constants, found), every_row(found + new)
-    text_of_new = summary_of_unseen(new)
+    text_of_new = summary(new_constants, new)
     print(text, text_of_new, rows, sep="\n\n")
     if "--update" in sys.argv:
         pages.update(PAGE, "plan-accuracy", text)

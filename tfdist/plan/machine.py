@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,10 +34,11 @@ class Costs:
         early: the part of the backward pass by which gradients are as early as in the trace; 0 if
             all leave at its end.
         update: seconds of the optimizer for each byte of trained weights.
-        waiting: the part of a step's computing by which the slowest of several ranks, for which
-            the others wait, takes longer than one does usually.
-        late: seconds by which a rank is late in a step, on average, whatever the step computes. All
-            wait for the latest one.
+        horovod_rows: seconds to add up each byte of the rows of sparse gradients that a rank gets
+            with Horovod.
+        tensorflow_rows: the same with TensorFlow's collectives.
+        spread: by how many seconds steps of a rank differ, as a standard deviation, by the square
+            root of their own seconds.
         packing: seconds to put a tensor into a bucket and to take it out again, where TensorFlow
             does that. Horovod does it in threads of its own.
         turn: seconds for which an operation of Horovod that is not fused with others waits until
@@ -49,36 +52,47 @@ class Costs:
     codec: float = 1.0
     early: float = 1.0
     update: float = 0.0
-    waiting: float = 0.0
-    late: float = 0.0
+    horovod_rows: float = 0.0
+    tensorflow_rows: float = 0.0
+    spread: float = 0.0
     packing: float = 0.0
     turn: float = 0.0
 
-    def per_byte(self, strategy: str) -> float:
-        """Seconds of the cores for each byte that the strategy exchanges."""
-        return self.horovod if strategy == "horovod" else self.tensorflow
+    def per_byte(self, strategy: str, slowdown: float) -> float:
+        """Seconds of the cores for each byte that the strategy exchanges.
+
+        Horovod's threads mostly wait, also for each other. So they take no longer where ranks share
+        cores.
+        """
+        return self.horovod if strategy == "horovod" else slowdown * self.tensorflow
+
+    def per_byte_of_rows(self, strategy: str) -> float:
+        """Seconds of the cores for each byte of rows that a rank gets."""
+        return self.horovod_rows if strategy == "horovod" else self.tensorflow_rows
 
     def per_tensor(self, strategy: str) -> float:
         """Seconds of the cores for each tensor of a bucket that the strategy exchanges."""
         return 0.0 if strategy == "horovod" else self.packing
 
-    def latest(self, ranks: int) -> float:
-        """Seconds by which the latest of so many ranks is later than one rank is on average.
+    def latest(self, seconds: float, ranks: int) -> float:
+        """By how many seconds the slowest of so many ranks is slower than one rank is on average.
 
-        How late ranks are is taken to be independent, with exponential distributions of one mean.
-        The largest of n such values has the mean of one times 1 + 1/2 + ... + 1/n (Rényi, "On the
-        theory of order statistics", Acta Mathematica Hungarica 4, 1953).
+        Delays in a step are many, small and independent. So steps have a normal distribution, whose
+        variance grows with their time. The largest of n such values is where Blom puts it
+        ("Statistical Estimates and Transformed Beta-Variables", 1958).
 
         Args:
+            seconds: that a step of a rank takes on average.
             ranks: the number of ranks.
 
         Example:
 
         >>> from tfdist.plan.machine import Costs
-        >>> Costs(late=0.012).latest(1), round(Costs(late=0.012).latest(3), 6)
-        (0.0, 0.01)
+        >>> Costs(spread=0.1).latest(0.25, 1), round(Costs(spread=0.1).latest(0.25, 4), 3)
+        (0.0, 0.052)
         """
-        return self.late * sum(1 / place for place in range(2, ranks + 1))
+        place = statistics.NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+        return self.spread * math.sqrt(seconds) * place
 
 
 # Assumed, as there was no GPU to measure with: a memory of 1 TB/s, which is 20 times what the cores
@@ -88,15 +102,16 @@ GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # codecs is from two cores, as it is here. The update is what the steps on one device there do not
 # gain from smaller batches: an MLP of 40 MB, SGD with momentum.
 CPU_COSTS = Costs(
-    horovod=7.38e-10,
-    tensorflow=1.27e-9,
-    halves=8.31e-10,
-    residual=4.08e-10,
+    horovod=9.61e-10,
+    tensorflow=1.36e-9,
+    halves=8.43e-10,
+    residual=4.13e-10,
     update=6e-10,
-    waiting=0.0387,
-    late=0.0158,
-    packing=7.59e-6,
-    turn=4.39e-3,
+    horovod_rows=1.37e-9,
+    tensorflow_rows=4.33e-10,
+    spread=0.0797,
+    packing=9.63e-6,
+    turn=6.48e-3,
 )
 COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 

@@ -133,10 +133,9 @@ class Planner:
 
     def _waited(self, samples: float, workers: int) -> tuple[float, float, float]:
         """As `_parts`, of the slowest of so many workers, which all wait for."""
-        machines, costs = self.machines, self.machines.costs
-        slowdown = machines.slowdown_of(workers) * (1 + costs.waiting)
-        forward, backward, update = self._parts(samples, slowdown)
-        late = machines.slowdown * costs.latest(workers)
+        parts = self._parts(samples, self.machines.slowdown_of(workers))
+        forward, backward, update = parts
+        late = self.machines.costs.latest(sum(parts), workers)
         share = forward / (forward + backward)
         return forward + share * late, backward + (1 - share) * late, update
 

@@ -78,23 +78,25 @@ def carriage(
     # Two ranks add up two vectors of halves. More ranks add up parts in float32: each converts as
     # many halves as one vector has (`engines/halves.py`).
     converted = (2 if ranks == 2 else 1) * message.payload if are_halves else 0.0
-    cores = slowdown * (sent * costs.per_byte(strategy) + converted * costs.halves)
+    cores = sent * costs.per_byte(strategy, slowdown) + slowdown * converted * costs.halves
     # What the cores do for a piece of a message, and its way over the link, follow each other.
     longer = _longer(strategy, ranks, machines.hosts(ranks)) if are_halves else 1.0
-    # Horovod fuses its sums of float32 only.
+    # Horovod fuses its sums of float32 only. A thread gets its turn while bytes are on their way.
     is_alone = are_halves and strategy == "horovod"
-    turns = (machines.slowdown - 1) * costs.turn if is_alone else 0.0
-    busy = longer * sent * link.beta + cores + inner + turns
+    turn = (machines.slowdown - 1) * costs.turn if is_alone else 0.0
+    busy = max(longer * sent * link.beta, turn) + cores + inner
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec
     residual = slowdown * costs.residual * message.dense if message.has_residual else 0.0
-    packing = 0.0 if message.is_rows else slowdown * costs.per_tensor(strategy) * message.tensors
+    adding, packing = slowdown * costs.per_byte_of_rows(strategy) * message.dense * gathered, 0.0
+    if not message.is_rows:
+        adding, packing = 0.0, slowdown * costs.per_tensor(strategy) * message.tensors
     return Carriage(
         busy,
         rounds * link.alpha,
         factor * encoding + residual + packing / 2,
-        factor * decoding + packing / 2,
+        factor * decoding + adding + packing / 2,
         sent,
         cores,
         0.0 if is_gathered else sent * link.beta,
