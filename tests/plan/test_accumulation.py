@@ -99,12 +99,13 @@ def test_accumulated_gradients_of_tables_are_whole():
     assert rows.sent == made.predict(Candidate("horovod", sharding="parameters"), 2).sent
 
 
-def test_the_slowest_rank_computes_longer_in_each_step():
+def test_the_slowest_rank_is_waited_for_once_in_an_update():
     late = [Message(4, 4, 1.0)]
     made = accumulating(4, messages=late)
-    costs = dataclasses.replace(made.machines.costs, waiting=0.5)
+    costs = dataclasses.replace(made.machines.costs, spread=0.5)
     made = dataclasses.replace(made, machines=dataclasses.replace(made.machines, costs=costs))
-    expected = 1.5 * (PASSES + SIZE * UPDATE / 4)
+    computed = 4 * PASSES + SIZE * UPDATE
+    expected = (computed + costs.latest(computed, 2)) / 4
     assert made.predict(Candidate("horovod"), 2).step == pytest.approx(expected, abs=1e-6)
 
 

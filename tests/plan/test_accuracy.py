@@ -39,11 +39,14 @@ def test_where_the_link_decides_the_prediction_is_close():
 
 @pytest.mark.full
 def test_the_page_has_what_the_code_predicts():
+    texts, rows = plan_accuracy.sections()
+    assert len(texts) == 3 and all(text in PAGE for text in texts.values())
+    assert f"{rows}\n" == plan_accuracy.ROWS.read_text()
+
+
+@pytest.mark.full
+def test_most_predictions_are_close():
     constants, found = plan_accuracy.judged(plan_accuracy.measured())
-    assert plan_accuracy.summary(constants, found) in PAGE
-    new_constants, new = plan_accuracy.judged(plan_accuracy.unseen())
-    assert plan_accuracy.summary(new_constants, new) in PAGE
-    assert f"{plan_accuracy.every_row(found + new)}\n" == plan_accuracy.ROWS.read_text()
     assert statistics.mean(one.error for one in found) <= plan_accuracy.GOAL_MEAN
     close = sum(one.error <= plan_accuracy.GOAL_WORST for one in found)
     assert close >= 0.98 * len(found)
