@@ -5,6 +5,7 @@ Nothing here imports TensorFlow, so the command line uses it too.
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import tempfile
@@ -28,30 +29,54 @@ def check_path(name: str, value: object) -> None:
 def why_unwritable(path: str | os.PathLike) -> str:
     """Why no file can be written at `path`, and beside it first; "" if it can.
 
-    A file that is there stays as it is.
+    A file that is there stays as it is. A device or a pipe is refused: a file would replace it.
     """
-    file = pathlib.Path(path)
-    is_new = not file.exists()
+    file = pathlib.Path(os.path.realpath(path))  # a link to no file stays one, too
     try:
+        is_new = not file.exists()
+        if not (is_new or file.is_file() or file.is_dir()):
+            return "Not a regular file"
         with file.open("a"):
             pass
         if is_new:
             file.unlink()
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(os.path.realpath(path))):
+        with tempfile.NamedTemporaryFile(dir=file.parent):
             pass
     except OSError as error:
         return error.strerror or str(error)
     return ""
 
 
-def problem_with_file(called: str, name: str, path: str | os.PathLike) -> ValueError | None:
-    """Why what is `called` so, the argument `name`, cannot be written at `path`; None if it can."""
-    if why := why_unwritable(path):
+def problem_with_file(
+    called: str, name: str, path: str | os.PathLike, makes_folder: bool = False
+) -> ValueError | None:
+    """Why a file cannot be written at `path`; None if it can.
+
+    Args:
+        called: what users call the file.
+        name: what the argument is called.
+        path: of the file.
+        makes_folder: whether to make its folder, and those around it.
+    """
+    why = (_why_no_folder(path) if makes_folder else "") or why_unwritable(path)
+    if why:
+        where = "a folder that exists or can be made" if makes_folder else "a folder that exists"
         return ValueError(
-            f"The {called} must be a file that can be written, in a folder that exists: "
-            f"{why}. Received: {name}={os.fspath(path)!r}"
+            f"The {called} must be a file that can be written, in {where}: {why}. "
+            f"Received: {name}={os.fspath(path)!r}"
         )
     return None
+
+
+def _why_no_folder(path: str | os.PathLike) -> str:
+    """Why the folder of `path` cannot be made; "" once it is there."""
+    try:
+        pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # and is none
+        return os.strerror(errno.ENOTDIR)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def check_callable(name: str, value: object) -> None:

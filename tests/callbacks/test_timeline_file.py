@@ -1,10 +1,12 @@
 """The file of Timeline: whole or not there, and it says which steps it has."""
 
+import json
 import os
 import re
 import shutil
 
 import keras
+import numpy as np
 import pytest
 
 from tests.callbacks.test_timeline import batches, model_of, spans_of, trace
@@ -42,6 +44,18 @@ def test_a_write_that_fails_leaves_the_old_file(two_replicas, tmp_path, monkeypa
             model_of(two_replicas).fit(batches(), verbose=0, shuffle=False, callbacks=callbacks)
     assert any("no space left" in text for text in messages)
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["trace.json"]
+
+
+def test_a_second_fit_says_that_it_replaces_the_file(two_replicas, tmp_path):
+    path = tmp_path / "trace.json"
+    model, timeline = model_of(two_replicas), Timeline(path, (np.int64(1), 3))
+    for earlier in (0, 1):
+        with log_messages() as messages:
+            model.fit(batches(), verbose=0, shuffle=False, callbacks=[timeline])
+        told = [text for text in messages if "give each `fit` a Timeline" in text]
+        metadata = json.loads(path.read_text())["metadata"]
+        assert len(told) == metadata.get("earlier_fits", 0) == earlier
+        assert metadata["steps"] == [1, 3]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
+from tfdist.cli.quantities import Bandwidth, Duration, Part, Price, Size, Workers
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,8 @@ from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
         (Duration(), "50us", 5e-5),
         (Duration(), "110ms", 0.11),
         (Duration(), "1.5s", 1.5),
+        (Part(), "0.5", 0.5),
+        (Part(), "1", 1.0),
         (Price(), "2.5/h", 2.5),
         (Price(), "3", 3.0),
         (Size(), "16GB", 16e9),
@@ -51,6 +53,7 @@ def test_values(kind, text, value):
             )
         ),
         *((Duration(), text) for text in ("50", "0ms", "x", "1.2.3s", "nans")),
+        *((Part(), text) for text in ("nan", "0", "1.1", "-0.5", "0.5s")),
         *((Price(), text) for text in ("x", "0/h", "2/day")),
         *((Size(), text) for text in ("16", "16Gbit")),
         *((Workers(), text) for text in ("", "0", "1,x", "...,4", "1,...,4", "1,2,...", "9999999")),

@@ -87,7 +87,7 @@ def test_a_terminal_shows_live_lines_below_the_progress_bar(launcher):
     command = launcher.command(SAYS + _dedented(body), "--watch")
     terminal = Terminal(8, 90)
     job = subprocess.Popen(
-        command, env=launcher.environment(), **dict.fromkeys(STREAMS, terminal.rank)
+        command, env=launcher.environment(TERM="xterm"), **dict.fromkeys(STREAMS, terminal.rank)
     )
     os.close(terminal.rank)
     terminal.wait_for("  5/100 bar", "rank 0    1/3  7/100", "rank 1    1/3  7/100")
@@ -123,7 +123,7 @@ def test_a_terminal_that_is_closed_leaves_ranks_their_time(launcher):
     command = launcher.command(SAYS + _dedented(body), "--watch")
     terminal = Terminal(8, 90)
     job = subprocess.Popen(
-        command, env=launcher.environment(), **dict.fromkeys(STREAMS, terminal.rank)
+        command, env=launcher.environment(TERM="xterm"), **dict.fromkeys(STREAMS, terminal.rank)
     )
     os.close(terminal.rank)
     terminal.wait_for("rank 0    1/3  7/100", "rank 1    1/3  7/100")

@@ -9,6 +9,7 @@ import keras
 import pytest
 
 from tests.cli.launching import python_path
+from tfdist.cli.main import main
 
 SCRIPT = """\
 import sys
@@ -89,6 +90,7 @@ def test_a_saved_model_is_planned(saved):
     [
         (["--bandwidth", "1Gbit/s"], "A saved model needs --batch-size. Received: "),
         (["--batch-size", "8"], "Received: neither --cluster nor --bandwidth"),
+        (["--batch-size", "8", "--efficiency", "nan"], "at most 1. Received: 'nan'"),
         (["--batch-size", "8", "--cluster", "none.json"], "Received: 'none.json'"),
         (
             ["--batch-size", "8", "--bandwidth", "1MB/s", "--device", "gpu"],
@@ -107,6 +109,12 @@ def test_errors_are_one_line(saved, arguments, received):
     assert done.returncode == 2 and done.stdout == ""
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("tfdist plan: ")]
     assert received in line
+
+
+def test_json_takes_no_file(capsys):
+    assert main(["plan", "--json", "out.json", "model.keras"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "write `tfdist plan MODEL --json > out.json`" in line
 
 
 def test_a_script_that_does_not_train_is_refused(tmp_path):

@@ -85,9 +85,9 @@ def test_the_samples_of_an_epoch_are_known_where_fit_knows_them(tmp_path, call, 
 
 
 def test_fit_is_keras_own_afterwards(tmp_path):
-    before = keras.Model.fit
+    before = keras.Model.fit, keras.Model.train_on_batch, dict(vars(keras.Model))
     first_fit(tmp_path, "model.fit(x, y)")
-    assert keras.Model.fit is before
+    assert (keras.Model.fit, keras.Model.train_on_batch, dict(vars(keras.Model))) == before
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,10 @@ def test_fit_is_keras_own_afterwards(tmp_path):
         ("model.fit([[1.0, 2.0]], y)", "must give batches of samples"),
         ("model.fit([tf.sparse.from_dense(x)])", "knows dense inputs only"),
         ("try:\n    model.fit(3)\nfinally:\n    sys.exit(0)", "Received: x=3"),
+        (
+            "try:\n    model.train_on_batch(x, y)\nexcept Exception:\n    model.fit(x, y)",
+            "trains with `train_on_batch` and had not called `fit` of a Keras model.* Received: '/",
+        ),
     ],
 )
 def test_scripts_without_a_fit_are_refused(tmp_path, text, message):

@@ -85,4 +85,4 @@ def test_a_launcher_that_watches_is_told_no_more_steps(name, monkeypatch, tmp_pa
     model = model_of(two_replicas, steps_per_execution=2)
     model.fit(data(), verbose=0, **options)
     most = min(made, options.get("steps_per_epoch", made))
-    assert [one.step for one in told] == [4, most]
+    assert [one.step for one in told] == [2, 4, most, most, most]  # also as epoch and fit end

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import time
+import types
 
 import keras
 import numpy as np
@@ -14,7 +15,7 @@ import tensorflow as tf
 import tfdist
 from tests.devices import DEVICES
 from tests.log_messages import log_messages
-from tfdist.callbacks import RunReport
+from tfdist.callbacks import RunReport, run_report
 from tfdist.watch import page, status
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
@@ -301,18 +302,28 @@ def test_logs_that_are_no_numbers_are_not_in_curves(two_replicas, tmp_path):
     assert not {"a_text", "nothing", "of_classes"} & set(re.findall(r"\w+", text))
 
 
-def test_a_page_that_takes_long_is_written_seldom(two_replicas, tmp_path, monkeypatch):
-    written = []
+def test_pages_take_a_twentieth_of_the_time_at_most(tmp_path, monkeypatch):
+    now, written, page_ms, epoch_ms, epochs = [0], [], 15, 40, 12
+    clock = types.SimpleNamespace(time=time.time, monotonic_ns=lambda: 10**6 * now[0])
+    monkeypatch.setattr(run_report, "time", clock)
 
-    def slow(run, path):
-        written.append(run.has_ended)
-        time.sleep(0.5)
+    def write(run, path):
+        now[0] += page_ms
+        written.append((len(run.epochs), run.has_ended))
 
-    monkeypatch.setattr(page, "write", slow)
-    model = model_of(two_replicas)
-    given = {"batch_size": 8, "epochs": 20, "verbose": 0}
-    model.fit(X, Y, callbacks=[RunReport(tmp_path / "report.html")], **given)
-    assert len(written) < 10 and written[-1]
+    class Pass(keras.callbacks.Callback):
+        decides_in_batches = changes_variables = saves_alone = False
+
+        def on_epoch_begin(self, epoch, logs=None):
+            now[0] += epoch_ms
+
+    monkeypatch.setattr(page, "write", write)
+    callbacks = [Pass(), RunReport(tmp_path / "report.html")]
+    model = model_of(tfdist.MirroredStrategy(DEVICES[:1]))
+    model.fit(X, Y, batch_size=40, epochs=epochs, verbose=0, callbacks=callbacks)
+    first, *ends, last = written
+    assert (first, ends[0], last) == ((0, False), (1, False), (epochs, True))
+    assert len(ends) == 2  # the second one after 300 ms
 
 
 def test_a_place_that_cannot_be_written_does_not_end_a_watched_training(
@@ -349,8 +360,15 @@ def test_one_replica_and_one_step_have_little_to_report(tmp_path):
     assert "An epoch of two calls" in path.read_text()
 
 
-@pytest.mark.parametrize("path", ["", "missing/report.html"])
+def test_the_folder_of_a_report_is_made(two_replicas, tmp_path):
+    path = tmp_path / "out" / "today" / "report.html"
+    trained(two_replicas, two_replicas.callbacks(report=path))
+    assert "2 epochs" in path.read_text()
+
+
+@pytest.mark.parametrize("path", ["", "a_file/report.html", "a_file/more/report.html"])
 def test_what_cannot_be_written_is_refused_before_training(path, two_replicas, tmp_path):
+    (tmp_path / "a_file").touch()
     model = model_of(two_replicas)
     before = model.get_weights()
     with pytest.raises(ValueError, match="The report must be a file that can be written.*Received"):

@@ -25,9 +25,9 @@ from tfdist.watch.gathering import gathered
 from tfdist.watch.measuring import Measuring, environment_of
 from tfdist.watch.numbers import Epoch, Run, Traffic, WorkerNumbers
 
-# The page has all epochs, so after thousands of them it takes seconds to write.
-_LONG = 200_000_000  # nanoseconds
-_PAUSE = 20  # times as long as such a page took
+# For how long there is no other page at the end of an epoch: so many times as long as one took.
+# Epochs may take less time than a page, and after thousands of them a page takes seconds.
+_PAUSE = 20
 
 
 class RunReport(keras.callbacks.Callback):
@@ -37,7 +37,8 @@ class RunReport(keras.callbacks.Callback):
     has curves of all logs, the parts of a step on each rank, the slowest rank and what the others
     wait for it, bytes with and without compression, staleness, members, memory, traffic of the
     machines, and the environment. Rank 0 writes it at the end of each epoch, as a whole; more
-    seldom where that would take more than a twentieth of the time, as after thousands of epochs.
+    seldom where that would take more than a twentieth of the time, as after thousands of epochs or
+    in epochs of milliseconds. The last page is written when training ends.
 
     These keys come into the logs, and so into `History` and TensorBoard, each a mean over ranks and
     steps. A metric of yours that has such a name keeps its values. The parts of a step are in
@@ -67,7 +68,7 @@ class RunReport(keras.callbacks.Callback):
     before: give each one a callback with a path of its own to keep both.
 
     Args:
-        path: of the file; its folder must exist. None for no file.
+        path: of the file; its folder is made. None for no file.
         log_dir: a folder for TensorBoard, to which rank 0 writes the numbers of each rank. None for
             none.
 
@@ -138,6 +139,7 @@ class RunReport(keras.callbacks.Callback):
             earlier=self._fits,
         )
         self._fits += 1
+        self._next = 0
         raise_everywhere(self._processes, self._problem(), "begin the report")
 
     def _problem(self) -> Exception | None:
@@ -146,7 +148,8 @@ class RunReport(keras.callbacks.Callback):
             return None
         error: Exception | None = None
         if self._path is not None:
-            error = problem_with_file("report", "report", self._path) or self._written()
+            error = problem_with_file("report", "report", self._path, makes_folder=True)
+            error = error or self._written()
         return error or self._summaries.problem()
 
     @property
@@ -216,8 +219,9 @@ class RunReport(keras.callbacks.Callback):
             page.write(self._run, self._path)
         except OSError as error:
             return error
-        took = time.monotonic_ns() - began
-        self._next = began + (_PAUSE * took if took > _LONG else 0)
+        # The first page has no epoch, and takes longer, as nothing is loaded: it does not count.
+        if self._run.epochs:
+            self._next = began + _PAUSE * (time.monotonic_ns() - began)
         return None
 
     def _traffic(self) -> Traffic | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import numbers
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -57,9 +58,10 @@ class Timeline(keras.callbacks.Callback):
     timed waits until its begin is noted. Where kernels run on a GPU, times are those of the host.
 
     Give the callback to all ranks; rank 0 writes the file when training ends. If an exception ends
-    training, there is no file. If the file cannot be written then, there is a warning. If training
-    ends before the last of `steps`, a warning and the `metadata` say which steps are there. With
-    one replica the file is empty.
+    training, there is no file. If the file cannot be written then, there is a warning; so there is
+    if it replaces that of another `fit` with the same callback. If training ends before the last of
+    `steps`, a warning and the `metadata` say which steps are there. With one replica the file is
+    empty.
 
     The format is the Trace Event Format, in JSON:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -99,14 +101,15 @@ class Timeline(keras.callbacks.Callback):
         super().__init__()
         check_path("path", path)
         is_pair = isinstance(steps, (tuple, list)) and len(steps) == 2
-        if not is_pair or not all(type(s) is int for s in steps) or not 0 <= steps[0] < steps[1]:
+        if not is_pair or not all(map(_is_integer, steps)) or not 0 <= steps[0] < steps[1]:
             raise ValueError(
                 "`steps` must be two integers: the first step, from 0, and a later one before "
                 f"which to stop. Received: steps={shown(steps)}"
             )
         self._path = pathlib.Path(path)
-        self._steps = steps[0], steps[1]
+        self._steps = int(steps[0]), int(steps[1])
         self._ended = 0
+        self._earlier = 0  # the files that were written before this `fit`
         self._spans: Spans
 
     def on_train_begin(self, logs: dict | None = None) -> None:
@@ -186,6 +189,12 @@ class Timeline(keras.callbacks.Callback):
             )
             self._warn(f"training ended before step {ended}, so the timeline %s has only {there}")
         metadata = {"steps": [first, ended], **metadata}
+        if self._earlier:
+            self._warn(
+                "the timeline %s is that of the last `fit`, in place of one before: give each "
+                "`fit` a Timeline with a path of its own to keep both"
+            )
+            metadata["earlier_fits"] = self._earlier
         self._write({"traceEvents": events, "displayTimeUnit": "ms", "metadata": metadata})
 
     def _gathered(self) -> tuple[list[Clock], list[_Noted]]:
@@ -206,6 +215,7 @@ class Timeline(keras.callbacks.Callback):
         """Writes the file. A full disk is warned of: training has cost more than the file."""
         try:
             write_whole(self._path, json.dumps(content))
+            self._earlier += 1
         except OSError as error:
             self._warn("the timeline %s could not be written: %s", error)
 
@@ -233,6 +243,11 @@ class _Noted(NamedTuple):
     def steps(self) -> list[int]:
         """The steps that the rank has made, and noted."""
         return sorted({point.step for point in self.points if point.name == BEGIN})
+
+
+def _is_integer(value: object) -> bool:
+    """Whether `value` is an integer, of Python or NumPy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _has_servers(strategy: tf.distribute.Strategy) -> bool:

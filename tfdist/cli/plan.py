@@ -7,7 +7,7 @@ import json
 
 import click
 
-from tfdist.cli.quantities import Bandwidth, Duration, Price, Size, Workers
+from tfdist.cli.quantities import Bandwidth, Duration, Part, Price, Size, Workers
 from tfdist.plan import decisions
 from tfdist.plan.machine import COSTS
 
@@ -66,7 +66,7 @@ Example:
 @click.option("--memory", type=Size(), help="Of a device, such as 16GB: what does not fit is out.")
 @click.option(
     "--efficiency",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Part(),
     default=0.5,
     help="Recommends as many workers as are used to this part at least (default: 0.5).",
 )
@@ -85,12 +85,18 @@ def plan(
     """Predicts whether more devices help, which strategy to use, and what it will bring.
 
     MODEL is a model.keras, or a script whose first `fit` has the model; what follows `--` is given
-    to the script. Nothing is trained. All figures are predictions: the page "Planning" of the docs
-    says how well they meet what was measured.
+    to the script. `fit` trains nothing here, and `train_on_batch` is refused; what else the script
+    does before `fit` is done. All figures are predictions: the page "Planning" of the docs says how
+    well they meet what was measured.
     """
     if explain:
         _explain(as_json)
         return
+    if model is not None and model.endswith(".json"):
+        context.fail(
+            "--json is without a file, as it prints: write `tfdist plan MODEL --json > "
+            f"{model}`. Received: {model!r} as the MODEL"
+        )
     if model is None:
         context.fail("give a model.keras or a script, or --explain. Received: no MODEL")
     try:

@@ -45,6 +45,21 @@ class Bandwidth(click.ParamType):
         return number * 1000.0 ** _POWERS[found[1].lower()] / (1 if is_bytes else 8)
 
 
+class Part(click.ParamType):
+    """A part of something, such as 0.5: more than 0, and at most 1."""
+
+    name = "part"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The part."""
+        number, unit = _split(value)
+        if unit or not 0 < number <= 1:
+            self.fail(f"must be more than 0, and at most 1. Received: {value!r}", param, ctx)
+        return number
+
+
 class Duration(click.ParamType):
     """A time such as 50us, 110ms or 1.5s, in seconds."""
 

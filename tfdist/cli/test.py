@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import shutil
 import sys
 
@@ -20,6 +19,7 @@ from tfdist.launcher.job import Job
 from tfdist.launcher.starting import starting
 from tfdist.limits import MOST_DEVICES
 from tfdist.strategies.registry import LAUNCHED
+from tfdist.watch.files import write_whole
 
 _FEW = 2
 _SYNCHRONOUS = [name for name, launch in LAUNCHED.items() if not launch.has_servers]
@@ -96,6 +96,11 @@ def test(
             "A job with parameter servers or an evaluator is not tested: start the ranks that "
             f"train, without them. Received: {dict(launch.variables)}"
         )
+    if json_path == "-":
+        context.fail(
+            "Standard output has the page for people, so --json takes the name of a file, such as "
+            "--json cluster.json. Received: --json -"
+        )
     is_rank_0 = launch.rank == 0
     why = why_unwritable(json_path) if json_path is not None and is_rank_0 else ""
     if why:
@@ -114,6 +119,8 @@ def test(
 
 def _as_rank(strategy: str | None, json_path: str | None, faults: bool, is_rank_0: bool) -> int:
     """Tests as a rank that a launcher has started. Returns the exit status."""
+    import tensorflow as tf
+
     from tfdist.checkup import page, rank
 
     def say(line: str) -> None:
@@ -121,18 +128,27 @@ def _as_rank(strategy: str | None, json_path: str | None, faults: bool, is_rank_
 
     try:
         found = rank.examine(strategy, faults, say)
-    except (ValueError, ImportError, OSError) as error:
-        click.echo(f"Problems\n  the ranks cannot train together: {error}", err=not is_rank_0)
+    except (ValueError, ImportError, OSError, RuntimeError, tf.errors.OpError) as error:
+        why = _why(error)
+        click.echo(f"Problems\n  the ranks cannot train together: {why}", err=not is_rank_0)
         return 1
     if not is_rank_0:
         return 0
     click.echo(page.as_text(found))
     if json_path is not None:
-        path = pathlib.Path(json_path)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        unfinished.write_text(json.dumps(found.as_json(), indent=2) + "\n")
-        unfinished.replace(path)
+        try:
+            write_whole(json_path, json.dumps(found.as_json(), indent=2) + "\n")
+        except OSError as error:
+            say(f"{json_path} could not be written: {error.strerror or error}")
+            return 1
     return 1 if found.problems else 0
+
+
+def _why(error: Exception) -> str:
+    """What has failed: texts that are not tfdist's own need the name of the error's type."""
+    if isinstance(error, (ValueError, ImportError, OSError)):
+        return str(error)
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _started(count: int, strategy: str, json_path: str | None, faults: bool) -> int:

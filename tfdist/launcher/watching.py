@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import tempfile
 import textwrap
@@ -19,6 +20,8 @@ from tfdist.watch.status import Status
 
 _PLAIN_SECONDS = 10.0
 _SECONDS = 0.5
+_LONG = 60.0  # until it is said that nothing is heard
+_DUMB = ("", "dumb", "unknown")
 _WIDEST = 1000  # columns of a terminal; more than a table has
 _ROWS_OF_OTHERS = 4  # of the terminal, for what the script prints
 _INDENT = "  "
@@ -35,10 +38,14 @@ class Watching:
 
     def __init__(self, screen: Screen, say: Callable[[str], None]) -> None:
         self._screen, self._say = screen, say
-        self._folder = tempfile.TemporaryDirectory(prefix="tfdist-watch-")
-        self._is_live = os.isatty(screen.fd)
+        # A rank that is being killed may still write there while the folder is removed.
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="tfdist-watch-", ignore_cleanup_errors=True
+        )
+        self._is_live = _moves_its_cursor(screen.fd)
+        self._hears_nothing_at: float | None = None  # when to say so; None before the first look
         self._next = self._next_lines = 0.0
-        self._known: set[str] = set()  # whose first lines were shown
+        self._known: set[tuple[str, bool]] = set()  # whose first lines were shown, and with rates
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -61,22 +68,42 @@ class Watching:
             return
         self._next = now + _SECONDS
         found = status.read(self._folder.name, pids)
+        self._say_if_nothing_is_heard(now, bool(found))
         if self._is_live:
             self._screen.show_below(rendered(found, *_size_of(self._screen.fd)))
             return
         is_due = now >= self._next_lines
         for one in found:
-            if is_due or one.name not in self._known:
+            kind = one.name, one.samples is not None
+            if is_due or kind not in self._known:
                 self._say(one.line(status.now()))
-        self._known |= {one.name for one in found}
+            self._known.add(kind)
         if is_due:
             self._next_lines = now + _PLAIN_SECONDS
+
+    def _say_if_nothing_is_heard(self, now: float, is_heard: bool) -> None:
+        """Says once, if nobody has said anything for long, why that may be."""
+        if is_heard:
+            self._hears_nothing_at = math.inf
+        elif self._hears_nothing_at is None:
+            self._hears_nothing_at = now + _LONG
+        elif now >= self._hears_nothing_at:
+            self._hears_nothing_at = math.inf
+            self._say(
+                f"no rank has said anything for {_LONG:.0f} s: --watch sees `fit` of tfdist's "
+                "strategies, in the processes that it has started"
+            )
 
     def close(self) -> None:
         """Takes the live lines away, and the folder."""
         if self._is_live:
             self._screen.show_below([])
         self._folder.cleanup()
+
+
+def _moves_its_cursor(stream: int) -> bool:
+    """Whether a stream is a terminal that understands ANSI's sequences, by TERM."""
+    return os.isatty(stream) and os.environ.get("TERM", "").lower() not in _DUMB
 
 
 def _size_of(terminal: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import keras
@@ -49,7 +49,7 @@ class First(NamedTuple):
 
 
 class _Reached(BaseException):
-    """The script has called `fit`: ends the script, past its `except Exception`.
+    """The script has called `fit`, or else trains: ends the script, past its `except Exception`.
 
     Args:
         found: what was given to `fit`; or else why it is not known.
@@ -62,18 +62,19 @@ class _Reached(BaseException):
 def first_fit(script: str, arguments: Sequence[str] = ()) -> First:
     """What the script gives to its first `fit`.
 
-    Nothing is trained: `fit` ends the script. What the script prints goes to stderr.
+    `fit` trains nothing but ends the script, and so does `train_on_batch`. What the script does
+    before is done, and what it prints goes to stderr.
 
     Args:
         script: the path of a Python file.
         arguments: the script's own.
 
     Raises:
-        ValueError: when the script fails or ends without a `fit`, or there is no first batch of
-            dense data.
+        ValueError: when the script fails, trains or ends without a `fit`, or there is no first
+            batch of dense data.
     """
     with (
-        _intercepted() as calls,
+        _intercepted(script) as calls,
         _as_main(script, arguments),
         contextlib.redirect_stdout(sys.stderr),
     ):
@@ -84,14 +85,19 @@ def first_fit(script: str, arguments: Sequence[str] = ()) -> First:
             if not calls:
                 raise _no_fit(end, script) from end
     if not calls:
-        raise ValueError(
-            "The script ended and had not called `fit` of a Keras model. Give a script that "
-            f"trains, with its arguments after `--`, or a model.keras. Received: {script!r}"
-        )
+        raise ValueError(_without_fit("The script ended", script))
     found = calls[0].found
     if isinstance(found, Exception):
         raise ValueError(str(found)) from found
     return found
+
+
+def _without_fit(happened: str, script: str) -> str:
+    """The message for a script in which something has happened before `fit`."""
+    return (
+        f"{happened} and had not called `fit` of a Keras model. Give a script that trains with "
+        f"`fit`, with its arguments after `--`, or a model.keras. Received: {script!r}"
+    )
 
 
 def _no_fit(end: BaseException, script: str) -> ValueError:
@@ -115,8 +121,8 @@ def _described(error: BaseException, script: str) -> str:
 
 
 @contextlib.contextmanager
-def _intercepted() -> Iterator[list[_Reached]]:
-    """Lets each `fit` end the script; gives the calls, the first one first."""
+def _intercepted(script: str) -> Iterator[list[_Reached]]:
+    """Lets whatever trains end the script; gives the calls, the first one first."""
     calls: list[_Reached] = []
     before = keras.Model.fit
 
@@ -133,11 +139,27 @@ def _intercepted() -> Iterator[list[_Reached]]:
             calls.append(_Reached(First(self, inputs, samples)))
         raise calls[-1]
 
-    keras.Model.fit = fit
-    try:
+    def train_on_batch(self: keras.Model, *args: Structure, **kwargs: Structure) -> NoReturn:
+        text = _without_fit("The script trains with `train_on_batch`", script)
+        calls.append(_Reached(ValueError(text)))
+        raise calls[-1]
+
+    with _replaced("fit", fit), _replaced("train_on_batch", train_on_batch):
         yield calls
+
+
+@contextlib.contextmanager
+def _replaced(name: str, method: Callable[..., NoReturn]) -> Iterator[None]:
+    """Replaces a method of models. The class itself has it only if somebody has set it there."""
+    before = vars(keras.Model).get(name)
+    setattr(keras.Model, name, method)
+    try:
+        yield
     finally:
-        keras.Model.fit = before
+        if before is None:
+            delattr(keras.Model, name)
+        else:
+            setattr(keras.Model, name, before)
 
 
 @contextlib.contextmanager

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import pathlib
-import tempfile
+import secrets
 
 
 def write_whole(path: str | os.PathLike, text: str) -> None:
     """Writes `text` beside `path`, and then replaces the file there; a link stays a link.
 
+    A new file may be read by those whom the umask lets; an old one, by the same as before.
+
     Raises:
         OSError: when it cannot be written. The old file is as it was.
     """
     path = pathlib.Path(os.path.realpath(path))
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    # Not by `tempfile`, whose files only their owner may read: the umask says who may.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with partial.open("x", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(partial, path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        if path.exists():
+            partial.chmod(path.stat().st_mode & 0o777)
         os.replace(partial, path)
     finally:
-        pathlib.Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
