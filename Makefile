@@ -243,8 +243,9 @@ selfcheck: $(INSTALLED) ## train eight small models on two devices and on one, a
 	$(BIN)/python -m tfdist.testing.selfcheck
 
 # The environment of the tests, and packages beside it that tfdist does not need.
-integrations: horovod ## train with KerasHub, KerasTuner, MLflow, W&B, Ray and Slurm; 15 minutes
-	$(call BESIDE,.venv-integrations,keras-hub keras-tuner mlflow wandb 'ray[train]')
+integrations: horovod ## KerasHub, KerasTuner, MLflow, W&B, Ray, Slurm, manifests of Kubernetes; 15 minutes
+	$(call BESIDE,.venv-integrations,keras-hub keras-tuner mlflow wandb 'ray[train]' kubernetes-validate)
+	.venv-integrations/bin/python -m pytest -v -rs tests/examples/test_manifest_schemas.py
 	$(PYTEST) -v -rs tests/integrations $(ALL)
 
 # An environment of its own, as above. GitHub's machines have a Chrome.
@@ -261,10 +262,10 @@ wheel: $(INSTALLED) ## build the source archive and the wheel, and check what th
 	$(BIN)/python -m build --outdir dist
 	TFDIST_TEST_DIST=dist $(PYTEST) -q -rs tests/test_release.py tests/test_workflow.py $(ALL)
 
-docs: $(DOCS_INSTALLED) ## build the documentation in docs/_build/html
+docs: $(DOCS_INSTALLED) ## build the documentation of this version, with search, in docs/_build/html
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-docs-versions: $(DOCS_INSTALLED) ## the same of each release and of main, in docs/_build/versions
+docs-versions: $(DOCS_INSTALLED) ## a site of each release and of main, in docs/_build/versions
 	$(BIN)/python docs/versions.py
 
 test-oldest: ## the test suite with the oldest supported TensorFlow and Keras

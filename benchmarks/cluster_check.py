@@ -61,7 +61,7 @@ def table(found: dict[tuple[str, int], list[dict]], arguments: argparse.Namespac
     text = (
         f"{arguments.rounds} jobs for each row, with all ranks on this machine, from the start of "
         f"the command to its end. {machine.measured_with('TensorFlow', 'Horovod')}. Made by "
-        "`python -m benchmarks.cluster_check --update`."
+        f"`{options.made_by('cluster_check')}`."
     )
     head = ["strategy", "ranks", "time (median)", "time (longest)", "problems named"]
     rows = [row(*key, own) for key, own in found.items()]

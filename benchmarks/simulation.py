@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import re
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 from benchmarks import pages
 from benchmarks.common import machine, options, tables
-from tfdist.plan.simulation.compute_times import ComputeTimes
+from tfdist.plan.simulation.compute_times import ComputeTimes, Times
+from tfdist.plan.simulation.failures import Faults, elastic
 from tfdist.plan.simulation.simulate import simulate
 from tfdist.staleness import SSP, Bounded, InverseLR, Policies, Synchronous
 
@@ -46,6 +49,11 @@ IN_PARTS = {
     for policy in (WHOLE, Synchronous(parts_per_worker=2), Synchronous(backup=True), BOTH)
 }
 STEPS = 45
+# Elastic jobs whose workers die so often; the others go on after 10 s, and a new one comes later.
+FAULTS = {
+    "elastic, each worker dies once in 30 days": Faults(30 * 86_400.0, 10.0, 300.0),
+    "elastic, each worker dies once a day": Faults(86_400.0, 10.0, 300.0),
+}
 _IN_PARTS = re.compile(
     r"(\d+) workers, of which one takes ([\d.]+) times as long for a sample; batches of (\d+), "
     r"([\d.]+) ms for a sample"
@@ -194,20 +202,37 @@ def durations(workers: int, steps: int) -> str:
     times = ComputeTimes(workers, spread=0.2, stall_share=0.01, stall_factor=5.0).draw(
         np.random.default_rng(0), steps
     )
-    rows = []
     policies = {**POLICIES, "synchronous, backup": Synchronous(backup=True)}
     del policies["synchronous, multi_worker"]
-    for name, policy in policies.items():
-        begun = time.process_time()
-        run = simulate(times, policy)
-        took = time.process_time() - begun
-        rows.append([name, f"{len(run.times) + run.dropped:,}", f"{took:.1f}"])
+    rows = [
+        _timed(name, functools.partial(_gradients, times, policy))
+        for name, policy in policies.items()
+    ]
+    rows += [_timed(name, functools.partial(_survived, times, f)) for name, f in FAULTS.items()]
     text = (
         f"{workers:,} workers with {steps:,} steps each, until the first of them has no more: "
-        "gradients, and seconds of one core. "
+        "gradients, and seconds of one core. In elastic jobs the others go on 10 s after a death, "
+        "and another worker comes after 300 s; the gradients are those that counted. "
         f"{machine.measured_with()}. Made by `python -m benchmarks.simulation --update`."
     )
     return "\n".join([*tables.table(["policy", "gradients", "seconds"], rows), "", text])
+
+
+def _timed(name: str, run: Callable[[], str]) -> list[str]:
+    """The cells of what `run` simulates: it returns what it has counted."""
+    begun = time.process_time()
+    counted = run()
+    return [name, counted, f"{time.process_time() - begun:.1f}"]
+
+
+def _gradients(times: Times, policy: Policies) -> str:
+    run = simulate(times, policy)
+    return f"{len(run.times) + run.dropped:,}"
+
+
+def _survived(times: Times, faults: Faults) -> str:
+    survived = elastic(times, faults, np.random.default_rng(0))
+    return f"{survived.worker_steps:,}; {survived.failures:,} deaths"
 
 
 def parse_arguments() -> argparse.Namespace:

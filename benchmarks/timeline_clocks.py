@@ -82,7 +82,7 @@ def table(found: dict[tuple[str, int], Found], arguments: argparse.Namespace) ->
     text = (
         f"{arguments.rounds} jobs for each row, on one machine over loopback: the true offset is "
         f"0. {machine.measured_with('TensorFlow', 'Horovod')}. Made by "
-        "`python -m benchmarks.timeline_clocks --update`."
+        f"`{options.made_by('timeline_clocks')}`."
     )
     head = ["strategy", "ranks", "largest true error", "largest stated error"]
     head += ["largest true / stated", "time (median)", "time (longest)"]

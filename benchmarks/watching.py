@@ -64,7 +64,7 @@ def table(found: dict[tuple[str, int], dict], arguments: argparse.Namespace) -> 
         f"Medians of {arguments.rounds} rounds of {arguments.steps} steps, with quartiles; a model "
         f"of {arguments.variables} variables, over loopback. "
         f"{machine.measured_with('TensorFlow', 'Horovod')}. Made by "
-        "`python -m benchmarks.watching --update`."
+        f"`{options.made_by('watching')}`."
     )
     head = ["strategy", "ranks", "step without", "with / without", "fastest, more"]
     head += ["of a step of 20 ms", "end of an epoch, more"]

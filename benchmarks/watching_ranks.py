@@ -7,11 +7,33 @@ import gc
 import json
 from pathlib import Path
 
+import tensorflow as tf
+
 import tfdist
 from benchmarks.common.runner import in_turn
 from benchmarks.step_overhead_cell import InFit, compare_epoch_ends, time_calls
 
 WARM_UP_CALLS = 30
+
+
+def warmed_up(
+    strategy: tf.distribute.Strategy, cell: argparse.Namespace, folder: str
+) -> dict[str, InFit]:
+    """Steps without and with a report, by the names "fit" and "watched", which are traced.
+
+    Those without are traced before the others are made: from then on the strategy wants clocks in
+    every step that it traces.
+
+    Args:
+        strategy: the strategy of both.
+        cell: as for `InFit`.
+        folder: as for `InFit`.
+    """
+    fits: dict[str, InFit] = {}
+    for name in ("fit", "watched"):
+        fits[name] = InFit(strategy, name, cell, folder)
+        time_calls(fits[name], WARM_UP_CALLS)
+    return fits
 
 
 def main() -> None:
@@ -24,10 +46,7 @@ def main() -> None:
     cell = parser.parse_args()
     cell.steps_per_execution, cell.optimizer, cell.dynamic = 1, "sgd", False
     strategy = tfdist.Strategy("auto")
-    folder = str(cell.path.parent)
-    fits = {name: InFit(strategy, name, cell, folder) for name in ("fit", "watched")}
-    for fit in fits.values():
-        time_calls(fit, WARM_UP_CALLS)
+    fits = warmed_up(strategy, cell, str(cell.path.parent))
     gc.collect()
     gc.disable()
     steps: dict[str, list[float]] = {name: [] for name in fits}

@@ -61,7 +61,24 @@ def test_it_runs_targets_that_exist():
     commands = [step["run"].split() for step in steps() if "run" in step]
     assert {program for program, *_ in commands} == {"make"}
     called = {target for _, *given in commands for target in given}
-    assert {"check", "test", "docs", "wheel", "browser"} <= called <= targets
+    expected = {"check", "test", "docs", "docs-versions", "wheel", "browser", "integrations"}
+    assert expected <= called <= targets
+
+
+def test_the_integrations_run_each_week_and_when_asked_for():
+    started_by = yaml.load(WORKFLOW.read_text(), yaml.BaseLoader)["on"]  # no truth value here
+    asked = re.findall(r"github\.event_name == '(\w+)'", jobs()["integrations"]["if"])
+    assert set(asked) == {"schedule", "workflow_dispatch"} <= set(started_by)
+
+
+def test_what_the_schemas_of_kubernetes_need_is_installed_where_they_are_tested():
+    (recipe,) = re.findall(r"^integrations:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    installed, *run = recipe.splitlines()
+    assert "kubernetes-validate" in installed.split("(call BESIDE,.venv-integrations,")[1]
+    schemas = "tests/examples/test_manifest_schemas.py"
+    assert (ROOT / schemas).exists()
+    (pytest_of,) = (line.split()[0] for line in run if schemas in line)
+    assert pytest_of == ".venv-integrations/bin/python"
 
 
 def test_it_keeps_what_the_targets_write():

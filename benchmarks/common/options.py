@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import pages
@@ -25,3 +27,17 @@ def add_plot(parser: argparse.ArgumentParser, default: Path, what: str) -> None:
         metavar="PATH",
         help=f"draw {what} into PATH (default: {default.relative_to(pages.ROOT)})",
     )
+
+
+def made_by(module: str, words: Sequence[str] | None = None) -> str:
+    """The command that makes a table as it is, in the project's page.
+
+    Args:
+        module: the name of a benchmark that has the options of `pages.add_output_options`.
+        words: the command line that was given; by default that of this process. Where its output
+            goes is left out.
+    """
+    outputs = argparse.ArgumentParser(add_help=False)
+    pages.add_output_options(outputs, pages.README)
+    _, given = outputs.parse_known_args(words)
+    return shlex.join(["python", "-m", f"benchmarks.{module}", *given, "--update"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import machine, runner, tables
+from benchmarks.common import machine, options, runner, tables
 
 
 def test_systems_take_turns_forwards_and_backwards():
@@ -52,6 +52,24 @@ def test_versions_are_those_that_are_installed():
     text = machine.measured_with("TensorFlow", "Keras")
     assert text.startswith(f"Python {sys.version.split()[0]}, TensorFlow 2.")
     assert text.endswith(f", {machine.cores()} cores")
+
+
+@pytest.mark.parametrize(
+    ("given", "made_by"),
+    [
+        ([], "--update"),
+        (["--update", "--rounds", "20"], "--rounds 20 --update"),
+        (["--ranks", "2", "4", "--update", "page.md"], "--ranks 2 4 --update"),
+        (
+            ["--json", "file", "--systems", "horovod, elastic"],
+            "--systems 'horovod, elastic' --update",
+        ),
+    ],
+)
+def test_a_table_says_with_which_options_it_was_made(given, made_by, monkeypatch):
+    assert options.made_by("watching", given) == f"python -m benchmarks.watching {made_by}"
+    monkeypatch.setattr(sys, "argv", ["watching.py", *given])
+    assert options.made_by("watching").endswith(f"watching {made_by}")
 
 
 @pytest.fixture

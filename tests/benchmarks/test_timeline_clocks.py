@@ -11,6 +11,8 @@ def test_true_errors_are_within_the_stated_ones(tmp_path):
     page.write_text("before\n<!-- timeline_clocks:begin -->\n<!-- timeline_clocks:end -->\nafter\n")
     given = ["--systems", "multi_worker", "multi_worker, elastic", "--ranks", "2", "--rounds", "1"]
     printed = run("timeline_clocks", *given, "--json", str(result), "--update", str(page))
+    options = "--systems multi_worker 'multi_worker, elastic' --ranks 2 --rounds 1"
+    assert f"Made by `python -m benchmarks.timeline_clocks {options} --update`." in printed
     measured = json.loads(result.read_text())
     assert [(name, ranks) for name, ranks, _ in measured] == [(given[1], 2), (given[2], 2)]
     for _, _, (job,) in measured:

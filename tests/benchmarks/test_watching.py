@@ -1,9 +1,12 @@
 """The benchmarks of watching and of `tfdist test` run, and show what they measure."""
 
+import argparse
 import json
 
-from benchmarks import cluster_check, watching
+import tfdist
+from benchmarks import cluster_check, watching, watching_ranks
 from tests.benchmarks.running import between, run
+from tests.devices import DEVICES
 
 
 def test_ranks_train_with_and_without_a_report(tmp_path):
@@ -16,7 +19,22 @@ def test_ranks_train_with_and_without_a_report(tmp_path):
     for times in found["steps"].values():
         assert len(times) == 2 and min(times) > 0
     assert set(found["steps"]) == set(found["epoch_ends"]) == {"fit", "watched"}
+    options = "--strategies multi_worker --ranks 2 --rounds 2 --steps 3"
+    assert f"Made by `python -m benchmarks.watching {options} --update`." in printed
     assert printed == between(page, "watching")
+
+
+def test_only_watched_steps_have_clocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching_ranks, "WARM_UP_CALLS", 1)
+    strategy = tfdist.MirroredStrategy(DEVICES[:2])
+    cell = argparse.Namespace(variables=2, optimizer="sgd", steps_per_execution=1, dynamic=False)
+    fits = watching_ranks.warmed_up(strategy, cell, str(tmp_path))
+    # A step with clocks adds itself to these sums.
+    noted = [strategy.parts.read().steps]
+    for name in ("fit", "watched"):
+        fits[name]()
+        noted.append(strategy.parts.read().steps)
+    assert noted == [1, 1, 2]
 
 
 def test_what_watching_adds_is_the_difference():
@@ -35,6 +53,8 @@ def test_the_cluster_is_tested_and_timed(tmp_path):
     ((strategy, ranks, (job,)),) = json.loads(result.read_text())
     assert (strategy, ranks) == ("multi_worker", 2)
     assert job["seconds"] > 0 and isinstance(job["problems"], list)
+    options = "--strategies multi_worker --ranks 2 --rounds 1"
+    assert f"Made by `python -m benchmarks.cluster_check {options} --update`." in printed
     assert printed == between(page, "cluster_check")
 
 

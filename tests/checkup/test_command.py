@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.cluster import test_environments as launchers
+from tests.equivalence import test_launchers
 from tfdist import environment
 from tfdist.checkup import judging
 from tfdist.cli.main import main
@@ -108,6 +109,27 @@ def test_tasks_of_slurm_find_each_other(tmp_path):
             rank.kill()
     found = json.loads((tmp_path / "found.json").read_text())
     assert (found["ranks"], found["strategy"]) == (2, "multi_worker")
+
+
+@_NO_HOROVOD
+@pytest.mark.full
+def test_ranks_of_horovodrun_find_each_other(tmp_path):
+    path = tmp_path / "found.json"
+    command = [*test_launchers.COMMANDS["horovodrun"], "-m", "tfdist", "test", "--json", path]
+    done = subprocess.run(
+        list(map(str, command)),
+        env=test_launchers.environment(),
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE,
+        check=False,
+    )
+    found = json.loads(path.read_text())
+    assert bool(done.returncode) == bool(found["problems"]), done.stderr
+    assert (found["ranks"], found["ranks_per_host"], found["strategy"]) == (2, 2, "horovod")
+    assert [row["ranks"] for row in found["links"]] == [[0, 1]]
+    assert [row["difference"] <= row["tolerance"] for row in found["equality"]] == [True] * 8
+    assert "Equality with one device" in done.stdout
 
 
 _OF_WORKER = launchers.kubeflow("worker", 0, worker=2)

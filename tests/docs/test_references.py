@@ -54,3 +54,15 @@ def test_the_map_of_the_code_names_files_that_exist():
 
 def exists(name):
     return (sources.PACKAGE / name).exists() or (sources.ROOT / name).exists()
+
+
+def test_entries_of_the_changelog_name_their_issues():
+    entries = (sources.ROOT / "CHANGELOG.md").read_text().split("\n- ")[1:]
+    named = {}
+    for entry in entries:
+        for number in re.findall(r"\(issue\s+(\d+)\)\.$", entry, re.M):
+            named.setdefault(number, []).append(entry)
+    assert set(named) == {"25", "26", "27"}
+    of_issue = {"25": "LocalSGD(steps, after)", "26": "sharding=", "27": "tfdist plan"}
+    for number, feature in of_issue.items():
+        assert any(feature in entry for entry in named[number])

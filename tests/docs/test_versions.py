@@ -40,5 +40,7 @@ def test_each_version_has_its_pages_and_a_list_of_all(tmp_path):
     for name, version, other in (("v1.0", "1.0", "main"), ("main", "1.1", "v1.0")):
         page = (site / name / "index.html").read_text()
         assert f"Pages of {version}" in page and f"tfdist {version}" in page
+        assert (site / name / "search.html").exists()
+        assert version in (site / name / "searchindex.js").read_text()
         assert re.search(rf'href="\.\./{other}/index\.html">{other}<', page)
     assert "v1.0/index.html" in (site / "index.html").read_text()

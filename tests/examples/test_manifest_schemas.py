@@ -37,13 +37,17 @@ def check(manifest):
     assert model.from_dict(manifest).to_dict() == manifest
 
 
+def schemas_of_kubernetes():
+    """The package that has the schemas of Kubernetes' releases."""
+    return pytest.importorskip(
+        "kubernetes_validate",
+        reason="needs kubernetes-validate (108 MB), which `make integrations` installs",
+    )
+
+
 def check_core(manifest, release):
     """Fails if `manifest` is not valid by the schema of a release of Kubernetes."""
-    kubernetes = pytest.importorskip(
-        "kubernetes_validate",
-        reason="kubernetes-validate is not installed (108 MB, so it is not a requirement)",
-    )
-    kubernetes.validate(manifest, release, strict=True)
+    schemas_of_kubernetes().validate(manifest, release, strict=True)
 
 
 def test_every_manifest_is_checked():
@@ -109,7 +113,7 @@ def test_a_mistake_is_found(file, kind, what):
 @pytest.mark.parametrize("what", _WRONG)
 def test_a_mistake_is_found_by_the_schemas_of_kubernetes(what):
     _, job = broken("jobset.yaml", "JobSet", _WRONG[what])
-    kubernetes = pytest.importorskip("kubernetes_validate")
+    kubernetes = schemas_of_kubernetes()
     with pytest.raises(kubernetes.ValidationError):
         check_core(job, _RELEASES[-1])
 

@@ -21,8 +21,15 @@ def test_rates_are_those_that_were_measured(row):
 
 def test_each_policy_has_a_row_with_its_time():
     lines = simulation.durations(20, 10).splitlines()
-    for policy in list(simulation.POLICIES)[:-1]:
-        assert sum(line.startswith(f"| {policy} |") for line in lines) == 1
+    for name in [*list(simulation.POLICIES)[:-1], *simulation.FAULTS]:
+        assert sum(line.startswith(f"| {name} |") for line in lines) == 1
+
+
+def test_workers_of_the_timed_elastic_jobs_die():
+    rows = [line.split(" | ") for line in simulation.durations(2000, 20).splitlines()]
+    counted = [row[1].replace(",", "").split() for row in rows if row[0].startswith("| elastic")]
+    seldom, often = ((int(gradients[:-1]), int(deaths)) for gradients, deaths, _ in counted)
+    assert often[1] > seldom[1] and often[0] < seldom[0] <= 40_000
 
 
 def test_the_docs_have_the_table():
