@@ -62,6 +62,8 @@ UNSEEN = (
 GOAL_MEAN, GOAL_WORST = 0.10, 0.25
 # Seconds of an empty message, as `tfdist test` measures it between processes of this machine.
 LATENCY = 1e-3
+# Of the machine that is all hosts.
+CORES = 2
 ALONE, BESIDE = FLOORS = ("keras", "keras-beside")
 
 
@@ -188,7 +190,8 @@ def predicted(row: Measured, costs: Costs) -> float:
     link = Link(LATENCY, 1 / (rate * PAYLOAD_SHARE))
     workload = _workload(row.work, row.batch)
     found = models.Found(workload, row.device, costs, [])
-    machines = Machines(link, costs=costs, slowdown=row.slowdown)
+    on_a_core = -(-row.hosts // CORES)
+    machines = Machines(link, costs=costs, slowdown=row.slowdown, on_a_core=on_a_core)
     planner = Planner(workload, found.messages, row.device, machines)
     return planner.predict(Candidate(row.strategy, row.compression), row.hosts).step
 

@@ -76,8 +76,11 @@ def test_cores_may_be_slower_than_the_link():
 
 def test_cores_that_workers_share_send_as_many_times_as_slowly():
     link = Link(0.0, 1e-12)
-    machines = Machines(link, 4, link, Costs(1e-6), shares_cores=True)
-    ways = [carried([message(1, 1.0)], ranks, machines)[0] for ranks in (2, 4)]
+    machines = Machines(link, 4, link, Costs(tensorflow=1e-6), shares_cores=True)
+    ways = [
+        step_time.carriage(message(1, 1.0), ranks, machines, "ring", "multi_worker")
+        for ranks in (2, 4)
+    ]
     assert [way.cores for way in ways] == pytest.approx([2 * 1.0, 4 * 1.5])
 
 
@@ -230,13 +233,13 @@ def test_tensors_are_packed_where_tensorflow_carries_them():
 
 
 def test_sums_of_halves_by_horovod_wait_for_cores_that_ranks_share():
-    for strategy, compressor, slowdown, seconds in (
-        ("horovod", "fp16", 3.0, 30.0),
-        ("horovod", "fp16", 1.1, 10.0),  # there is a core before the bytes have arrived
-        ("horovod", None, 3.0, 10.0),
-        ("multi_worker", "fp16", 3.0, 10.0),
+    for strategy, compressor, on_a_core, seconds in (
+        ("horovod", "fp16", 3, 18.0),
+        ("horovod", "fp16", 2, 10.0),  # its turn comes before the bytes have arrived
+        ("horovod", None, 3, 10.0),
+        ("multi_worker", "fp16", 3, 10.0),
     ):
-        machines = Machines(Link(0.0, 1e-6), costs=Costs(turn=15.0), slowdown=slowdown)
+        machines = Machines(Link(0.0, 1e-6), costs=Costs(turn=9.0), on_a_core=on_a_core)
         way = step_time.carriage(
             message(10, 1.0, compressor=compressor), 2, machines, "ring", strategy
         )

@@ -41,8 +41,8 @@ class Costs:
             root of their own seconds.
         packing: seconds to put a tensor into a bucket and to take it out again, where TensorFlow
             does that. Horovod does it in threads of its own.
-        turn: seconds for which an operation of Horovod that is not fused with others waits until
-            another rank gives up a core that both share.
+        turn: seconds for which an operation of Horovod that is not fused with others waits for each
+            other rank that shares its core.
     """
 
     horovod: float = 0.0
@@ -102,16 +102,16 @@ GPU_COSTS = Costs(codec=0.05, update=5e-12)
 # codecs is from two cores, as it is here. The update is what the steps on one device there do not
 # gain from smaller batches: an MLP of 40 MB, SGD with momentum.
 CPU_COSTS = Costs(
-    horovod=9.61e-10,
-    tensorflow=1.36e-9,
-    halves=8.43e-10,
-    residual=4.13e-10,
+    horovod=9.28e-10,
+    tensorflow=1.39e-9,
+    halves=6.87e-10,
+    residual=4.1e-10,
     update=6e-10,
-    horovod_rows=1.37e-9,
-    tensorflow_rows=4.33e-10,
-    spread=0.0797,
-    packing=9.63e-6,
-    turn=6.48e-3,
+    horovod_rows=1.36e-9,
+    tensorflow_rows=4.0e-10,
+    spread=0.081,
+    packing=9.47e-6,
+    turn=7.51e-3,
 )
 COSTS = {"cpu": CPU_COSTS, "gpu": GPU_COSTS}
 
@@ -128,6 +128,7 @@ class Machines:
         slowdown: for how many times as long a device computes as alone, where devices share cores.
         shares_cores: whether the workers of a host share the cores of one device. Then each takes
             as many times as long as there are on its host.
+        on_a_core: how many ranks share a core, where hosts do: `slowdown` is what comes of that.
     """
 
     link: Link
@@ -136,6 +137,7 @@ class Machines:
     costs: Costs = CPU_COSTS
     slowdown: float = 1.0
     shares_cores: bool = False
+    on_a_core: int = 1
 
     def hosts(self, ranks: int) -> int:
         """On how many hosts so many ranks are."""

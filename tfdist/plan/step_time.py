@@ -83,7 +83,7 @@ def carriage(
     longer = _longer(strategy, ranks, machines.hosts(ranks)) if are_halves else 1.0
     # Horovod fuses its sums of float32 only. A thread gets its turn while bytes are on their way.
     is_alone = are_halves and strategy == "horovod"
-    turn = (machines.slowdown - 1) * costs.turn if is_alone else 0.0
+    turn = (machines.on_a_core - 1) * costs.turn if is_alone else 0.0
     busy = max(longer * sent * link.beta, turn) + cores + inner
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
