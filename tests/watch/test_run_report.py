@@ -183,7 +183,8 @@ def test_a_step_that_xla_compiles_as_a_whole_is_not_divided(tmp_path):
     strategy = tfdist.MirroredStrategy(DEVICES[:1])
     weights, history = trained(strategy, [RunReport(path)], jit_compile=True)
     expected, _ = trained(tfdist.MirroredStrategy(DEVICES[:1]), [], jit_compile=True)
-    assert all((a == b).all() for a, b in zip(weights, expected))
+    for own, other in zip(weights, expected):  # XLA adds up in the order of its threads
+        np.testing.assert_allclose(own, other, rtol=0, atol=1e-6)
     assert "rest_seconds" in history and "compute_seconds" not in history
     text = path.read_text()
     assert "XLA compiles it as a whole" in text and "parameter servers" not in text
