@@ -76,6 +76,7 @@ _OF_PATH = {
     "local_steps": "graph",
     "memory": "graph",
     "multi_process": "job",
+    "optimizer": "graph",
     "own_loops": "graph",
     "parameter_server": "job",
     "parameter_server/test_connecting.py": "graph",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -60,6 +61,20 @@ class OptimizerWrapper(compat.IndexedOptimizer):
     def unwrap(self) -> keras.optimizers.Optimizer:
         """The inner optimizer, as the user gave it."""
         return self._inner.optimizer
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(self, grads_and_vars: Iterable[tuple]) -> keras.Variable:
+        """Does what `apply` does, with pairs; Keras' own would return a counter of the wrapper's.
+
+        Args:
+            grads_and_vars: pairs of a gradient and its variable.
+
+        Returns:
+            `iterations`, as the inner optimizer would.
+        """
+        gradients, variables = zip(*grads_and_vars)
+        self.apply(list(gradients), list(variables))
+        return self.iterations
 
     def _given_or_built_for(self, variables: list[keras.Variable] | None) -> list[keras.Variable]:
         """The variables that `apply` was given, or those that the optimizer was built for.
