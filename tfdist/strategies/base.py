@@ -28,14 +28,9 @@ from tfdist.step.compiled import compiled
 from tfdist.step.sharding import gathered_again, offload
 from tfdist.strategies import wrapping
 from tfdist.strategies.apart import ApartStrategy
+from tfdist.strategies.layer_checks import check_before_training
 from tfdist.structures import Structure
-from tfdist.validation import (
-    check_layers,
-    check_model_scope,
-    check_no_synchronized_layers,
-    check_not_empty,
-    check_not_legacy,
-)
+from tfdist.validation import check_not_empty, check_not_legacy
 
 
 class SynchronousStrategy(ApartStrategy):
@@ -72,6 +67,11 @@ class SynchronousStrategy(ApartStrategy):
     def monitors(self, log_dir: str | os.PathLike | None) -> list[keras.callbacks.Callback]:
         """`tfdist.callbacks.Drift`, if there are rounds of local steps."""
         return [Drift()] if self.local is not None else []
+
+    def check_compiled(self, model: keras.Model) -> None:
+        """Raises ValueError if `compile` was asked for what the strategy cannot do."""
+        super().check_compiled(model)
+        self._prepared.discard(model)  # layers may have been frozen or unfrozen before it
 
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:
         """The callback that moves the shares of the replicas, if they are balanced."""
@@ -139,13 +139,7 @@ class SynchronousStrategy(ApartStrategy):
     def _prepare(self, model: keras.Model) -> None:
         """Checks and wraps what did not exist yet in the scope and at `compile`."""
         if model not in self._prepared:
-            layers = compat.flatten_layers(model)
-            check_model_scope(model, layers, self, compat.stored)
-            check_layers(layers, self.num_replicas_in_sync)
-            if self.local is not None:
-                check_no_synchronized_layers(layers, "With `local` replicas")
-            elif self.num_replicas_in_sync > 1:
-                keras_steps.warn_of_unsynchronized_layers(model)
+            check_before_training(model, self, exchanges=self.local is None)
             self._prepared.add(model)
         wrapping.wrap_optimizers(model)
 
