@@ -48,6 +48,8 @@ touch(
     versions=KERAS,
     instead="a public mark of such tensors",
 )
+# A mark of whole weights: the variable that it was gathered for.
+_IS_VALUE_OF = "_tfdist_is_value_of"
 _LOGITS = "_keras_logits"
 # Keras also finds out the logits of these operations.
 _WITH_LOGITS = {"Softmax": tf.nn.softmax, "Sigmoid": tf.nn.sigmoid}
@@ -97,7 +99,11 @@ class ShardedVariable(keras.Variable):
         """The whole weight, gathered now; or the tensor that a `StatelessScope` has for it."""
         scope = stateless_scope()
         given = None if scope is None else scope.get_current_value(self)
-        return _AUTOCAST.of(self)(self.keeper.whole(self) if given is None else given)
+        if given is not None:
+            return _AUTOCAST.of(self)(given)
+        whole = self.keeper.whole(self)
+        setattr(whole, _IS_VALUE_OF, self)
+        return _AUTOCAST.of(self)(whole)
 
     @property
     def handle(self) -> tf.Tensor:
@@ -132,6 +138,23 @@ class ShardedVariable(keras.Variable):
             "A model with weights in parts cannot be exported. Save it with `model.save`, load it "
             f"outside of the scope, and export that model. Received: an export with {self.path}"
         )
+
+
+def without_values(sources: Structure) -> Structure:
+    """`sources` of a gradient, with the variable in place of each value that was gathered for it.
+
+    The value of any other variable is a variable too, by which a tape differentiates. A loss does
+    not depend on a weight that is gathered once more to name it.
+    """
+
+    def named(source: Structure) -> Any:
+        return getattr(source, _IS_VALUE_OF, source) if isinstance(source, tf.Tensor) else source
+
+    flat = tf.nest.flatten(sources)
+    variables = [named(source) for source in flat]
+    if all(one is source for one, source in zip(variables, flat)):
+        return sources
+    return tf.nest.pack_sequence_as(sources, variables)
 
 
 def is_sharded(variable: object) -> TypeGuard[ShardedVariable]:

@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfdist import compat
+from tfdist.compat.sharded_weights import without_values
 from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
 from tfdist.structures import Structure
 from tfdist.validation import check_tape
@@ -31,6 +32,7 @@ def of_step(
     step of Keras the optimizer or `scale_loss` applies the share, which is meant for means. So
     the gradients of sums are divided by the share here.
     """
+    sources = without_values(sources)
     step = replica.current()
     if step is None:
         with _asked_for(sources):
