@@ -99,19 +99,6 @@ def check_tape(tape: tf.GradientTape) -> None:
         )
 
 
-def check_optimizer_scope(
-    optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
-) -> None:
-    """Raises ValueError unless `optimizer` was made in the scope of `strategy`."""
-    variables = optimizer.variables
-    if variables and not strategy.extended.variable_created_in_scope(variables[0].value):
-        raise ValueError(
-            f"The optimizer was not made in the scope of this {type(strategy).__name__}, so its "
-            "state is not on the strategy's devices. Make it inside `with strategy.scope():`, or "
-            f"pass its name to `compile`. Received: optimizer={optimizer.name}"
-        )
-
-
 def check_model_scope(
     model: keras.Model,
     layers: list[keras.layers.Layer],

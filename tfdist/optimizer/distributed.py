@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from tfdist import compat
 from tfdist.arguments import check_instance
+from tfdist.optimizer.scope import check_optimizer_scope
 from tfdist.optimizer.wrapper import OptimizerWrapper
 from tfdist.options import OptimizerOptions, Options, takes_optimizer_options
 from tfdist.step import collection, end_of_data, loss_sums, replica
@@ -172,8 +173,8 @@ class DistributedOptimizer(OptimizerWrapper):
 
         Raises:
             ValueError: in cross-replica context; without any gradient; without variables before the
-                optimizer is built; for a variable that the optimizer was not built for; in a user's
-                own loop under a parameter server.
+                optimizer is built; for a variable that the optimizer was not built for; for an
+                optimizer of another scope; in a user's own loop under a parameter server.
         """
         context = tf.distribute.get_replica_context()
         if context is None:
@@ -194,6 +195,8 @@ class DistributedOptimizer(OptimizerWrapper):
                 "ClusterCoordinator schedules, use the Keras optimizer itself. "
                 f"Received: an apply of {self.name} outside of fit"
             )
+        if tf.distribute.has_strategy():
+            check_optimizer_scope(self, context.strategy)
         if not self.built:
             context.merge_call(self._build_in_scope, args=(variables,))
         path = self._path
@@ -248,12 +251,6 @@ class DistributedOptimizer(OptimizerWrapper):
 
         tf.distribute.get_replica_context().merge_call(in_cross_replica_context)
         return finite
-
-    def counters(self) -> list[keras.Variable]:
-        """What counts the updates: `iterations`, and those of a MultiOptimizer's parts."""
-        inner = self.unwrap()
-        every = (inner, *getattr(inner, "optimizers", ()))
-        return [optimizer.iterations for optimizer in every if optimizer.built]
 
     def _note_counted(self) -> None:
         """Notes that this step counts an update, whatever the data."""

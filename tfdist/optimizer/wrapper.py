@@ -154,6 +154,12 @@ class OptimizerWrapper(compat.IndexedOptimizer):
         """Excludes variables from the inner optimizer's weight decay, before it is built."""
         self.unwrap().exclude_from_weight_decay(var_list, var_names)
 
+    def counters(self) -> list[keras.Variable]:
+        """What counts the updates: `iterations`, and those of a MultiOptimizer's parts."""
+        inner = self.unwrap()
+        every = (inner, *getattr(inner, "optimizers", ()))
+        return [optimizer.iterations for optimizer in every if optimizer.built]
+
     def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
         compat.apply_weight_decay(self.unwrap(), variables)
 

@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.optimizer.distributed import DistributedOptimizer
+from tfdist.optimizer.scope import check_optimizer_scope
 from tfdist.options import Options
 from tfdist.processes import digest
 from tfdist.step import replica
 from tfdist.step.model_optimizers import optimizers_of
-from tfdist.validation import check_not_horovods, check_not_legacy, check_optimizer_scope
+from tfdist.validation import check_not_horovods, check_not_legacy
 
 
 def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
@@ -34,10 +35,13 @@ def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
 
 
 def wrap_optimizers(model: keras.Model) -> None:
-    """Wraps every optimizer that is an attribute of `model`."""
-    for name, optimizer in optimizers_of(model).items():
-        if not isinstance(optimizer, DistributedOptimizer):
-            _wrap_attribute(model, name)
+    """Wraps every optimizer that is an attribute of `model`.
+
+    Raises:
+        ValueError: for one that was made outside the scope, wrapped or not, or by Horovod.
+    """
+    for name in optimizers_of(model):
+        _wrap_attribute(model, name)
 
 
 def _wrap_attribute(model: keras.Model, name: str) -> None:
@@ -45,6 +49,8 @@ def _wrap_attribute(model: keras.Model, name: str) -> None:
     optimizer = getattr(model, name)
     check_not_horovods(optimizer)
     check_optimizer_scope(optimizer, strategy)
+    if isinstance(optimizer, DistributedOptimizer):
+        return
     with tf.init_scope(), strategy.scope():
         wrapped = wrap(optimizer)
         if optimizer.built:
@@ -83,7 +89,7 @@ def compile_for_strategy(
         compile_model(*args, **kwargs)
     digest.note_compiled(model, inspect.signature(compile_model).bind(*args, **kwargs).arguments)
     strategy.check_compiled(model)
-    if model.optimizer is not None and not isinstance(model.optimizer, DistributedOptimizer):
+    if model.optimizer is not None:
         _wrap_attribute(model, "optimizer")
 
 
