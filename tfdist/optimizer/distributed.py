@@ -78,7 +78,7 @@ class DistributedOptimizer(OptimizerWrapper):
     1
     """
 
-    _own = frozenset({"options", "_loss_scale", "_update"})
+    _own = frozenset({"options", "given", "_loss_scale", "_update"})
     gradient_monitor: Any = None
     accumulator: GradientAccumulator | None = None
     compression_state: Any = None
@@ -108,7 +108,7 @@ class DistributedOptimizer(OptimizerWrapper):
         for compressor in chosen.compression.compressors if chosen.compression else ():
             compressor.check_optimizer(getattr(inner, "inner_optimizer", inner))
         super().__init__(inner, name=name or f"distributed_{inner.name}")
-        self.options = chosen
+        self.options, self.given = chosen, frozenset(n for n, v in options.items() if v is not None)
         self._loss_scale, self._update = LossScale(inner), update_of(chosen, inner)
 
     def build(self, variables: list[keras.Variable]) -> None:
@@ -273,10 +273,11 @@ class DistributedOptimizer(OptimizerWrapper):
 
     def get_config(self) -> dict[str, Any]:
         """The configuration; `from_config` makes an equal optimizer from it, without state."""
-        options = self.options.get_config()
+        options, names = self.options.get_config(), self.options.of_optimizer()
         return {
             "inner_optimizer": keras.saving.serialize_keras_object(self.unwrap()),
-            **{name: options[name] for name in self.options.of_optimizer()},
+            # Those of the strategy are not of the optimizer: the one that loads it has its own.
+            **{name: options[name] if name in self.given else None for name in names},
             "name": self.name,
         }
 

@@ -31,7 +31,8 @@ def wrap(optimizer: keras.optimizers.Optimizer) -> DistributedOptimizer:
     if not isinstance(inner, DistributedOptimizer):
         return DistributedOptimizer(optimizer)
     optimizer.inner_optimizer = inner.unwrap()
-    return DistributedOptimizer(optimizer, **inner.options.of_optimizer())
+    given: Any = {name: getattr(inner.options, name) for name in inner.given}
+    return DistributedOptimizer(optimizer, **given)
 
 
 def wrap_optimizers(model: keras.Model) -> None:
