@@ -7,9 +7,16 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["tests.selection"]
+
+# Other jobs may slow this one down, so no test fails for the time that an example takes.
+hypothesis.settings.register_profile(
+    "any time", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any time")
 
 FULL = "full"
 

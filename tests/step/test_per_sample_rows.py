@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.devices import DEVICES
+from tests.step.looked_up import Table
 from tfdist.step import replica
 from tfdist.step.fixed_rows import may_be_fixed
 from tfdist.step.weighting import Share
@@ -74,24 +75,6 @@ def test_a_table_of_positions_is_fixed_whatever_the_sizes(name, shape):
     assert _says_fixed(FIXED[name], shape)
 
 
-class _Table(keras.layers.Layer):
-    """Rows of a table, each times a number of the sample."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.rows = rows
-
-    def build(self, shape):
-        self.table = keras.layers.Embedding(8, 3, embeddings_initializer="uniform")
-        self.table.build(None)
-
-    def compute_output_shape(self, shape):
-        return (*shape, 3)
-
-    def call(self, x):
-        return self.table(self.rows(x)) * keras.ops.cast(x, "float32")[..., tf.newaxis]
-
-
 def _trained(rows, optimizer, variable_length, scope=None):
     """The weights after four updates with batches of eight."""
     keras.utils.set_random_seed(0)
@@ -102,7 +85,7 @@ def _trained(rows, optimizer, variable_length, scope=None):
     data = data.padded_batch(8, padded_shapes=([length], [1]), drop_remainder=True)
     with scope() if scope else tf.name_scope(""):
         inputs = keras.Input([length], dtype="int32")
-        pooled = keras.layers.GlobalAveragePooling1D()(_Table(rows)(inputs))
+        pooled = keras.layers.GlobalAveragePooling1D()(Table(rows)(inputs))
         model = keras.Model(inputs, keras.layers.Dense(1)(pooled))
         model.compile(optimizer(), "mse")
     model.fit(data, epochs=2, verbose=0)

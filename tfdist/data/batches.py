@@ -79,7 +79,8 @@ def without_static_sizes(data: Structure) -> Structure:
 
     If a batch has fewer samples than there are replicas, some replica gets no sample. If that were
     known when its step is traced, the shapes would change what is computed: Keras takes a summand
-    of shape (0, n) for a bias. In eager execution every size is known, and `data` stay as they are.
+    of shape (0, n) for a bias. Nor do the shapes of one sample tell a loss of the sample from that
+    of a batch. In eager execution every size is known, and `data` stay as they are.
 
     Args:
         data: a structure of tensors whose first dimension is the batch.

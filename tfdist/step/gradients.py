@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfdist import compat
 from tfdist.compat.sharded_weights import without_values
-from tfdist.step import loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.step import loss_sums, loss_tags, loss_values, own_loops, replica, weighting
 from tfdist.structures import Structure
 from tfdist.validation import check_tape
 
@@ -131,7 +131,7 @@ def _sums_as_means(
     """The targets of a Keras step, and factors of their gradients that turn sums into means.
 
     If a loss has one value per sample, as Keras' loss functions return it, its gradient is a sum
-    over the samples. The share, however, is for means.
+    over the samples. The share, however, is for means. Losses that were stacked are taken apart.
     """
     targets, named = tf.nest.flatten(target), tf.nest.flatten(sources)
     variables = [one for one in named if isinstance(one, (tf.Variable, keras.Variable))]
@@ -143,10 +143,13 @@ def _sums_as_means(
     resources = {id(one) for variable in variables for one in compat.resources_of(variable)}
     found: list[tuple[Any, Any]] = []
     with compat.unrecorded():
-        for one, gradient in zip(targets, given):
-            terms = [(one, weighting.factor_of_sum(one, step.share))]
+        flat = [pair for pair in zip(targets, given) for pair in loss_values.stacked(*pair)]
+        for one, gradient in flat:
+            terms = [(one, None)]
             if one.shape.rank == 0:
-                terms = list(loss_sums.term_factors(step, one, resources)) or [(one, None)]
+                terms = list(loss_sums.term_factors(step, one, resources)) or terms
+            elif loss_values.are_of_samples(step, one):
+                terms = [(one, weighting.factor_of_sum(one, step.share))]
             found.extend((tensor, _product_of(factor, gradient)) for tensor, factor in terms)
         if all(factor is None for _, factor in found):
             return target, None

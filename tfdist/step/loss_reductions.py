@@ -94,7 +94,7 @@ def _adds_samples(step: ReplicaStep, term: Term) -> bool:
     reduced = decisive.inputs[0]
     if decisive is operation:
         reduced = _beneath(reduced, _OTHER_SHAPES)
-    if reduced.shape.rank is None or not _may_have_samples(step, reduced):
+    if reduced.shape.rank is None or not may_have_samples(step, reduced):
         return False
     return not any(_mixes_dimensions(beneath) for beneath in elementwise_beneath(reduced))
 
@@ -105,13 +105,14 @@ def _decisive(step: ReplicaStep, operation: tf.Operation) -> tf.Operation:
         inner = _beneath(operation.inputs[0], _SAME_ELEMENTS).op
         if inner.type not in ("Sum", "Mean") or not reduces_samples(inner):
             break
-        if not _may_have_samples(step, inner.inputs[0]):
+        if not may_have_samples(step, inner.inputs[0]):
             break
         operation = inner
     return operation
 
 
-def _may_have_samples(step: ReplicaStep, tensor: tf.Tensor) -> bool:
+def may_have_samples(step: ReplicaStep, tensor: tf.Tensor) -> bool:
+    """Whether the first dimension of a tensor may be that of the replica's samples."""
     return bool(tensor.shape.rank) and tensor.shape[0] in (None, step.samples)
 
 

@@ -63,6 +63,19 @@ def batch_size(data: Structure) -> int | tf.Tensor | None:
     return None
 
 
+def static_batch_size(data: Structure) -> int | None:
+    """The number of samples in a local batch as `batch_size`, if it is static; else None.
+
+    Where the shape of a ragged or sparse tensor does not tell it, that of the next tensor may do.
+    """
+    for leaf in tf.nest.flatten(data):
+        if hasattr(leaf, "shape") and leaf.shape.rank != 0:
+            static = leaf.shape[0] if leaf.shape.rank else None
+            if static is not None or isinstance(leaf, tf.Tensor):
+                return static
+    return None
+
+
 def with_global_normalizer(
     share: Share,
     loss: tf.Tensor,
@@ -100,15 +113,12 @@ def factor_of_sum(loss: tf.Tensor, share: Share) -> tf.Tensor:
     If a loss has one value for each sample, its gradient is a sum over the samples, not a mean.
 
     Args:
-        loss: a floating-point tensor: a scalar, or a tensor whose first dimension belongs to the
-            replica's samples. A first dimension known to be of size 1 counts as a scalar.
+        loss: a floating-point tensor of values that add up over the samples.
         share: the replica's share.
 
     Returns:
-        A tensor with the shape and dtype of the loss: ones for a scalar, else 1 / `share.fraction`.
+        A tensor with the shape and dtype of the loss, of values 1 / `share.fraction`.
     """
-    if loss.shape.rank == 0 or (loss.shape.rank and loss.shape[0] == 1):
-        return tf.ones_like(loss)
     fraction = tf.cast(share.fraction, loss.dtype)
     return tf.math.divide_no_nan(tf.ones_like(loss), fraction)
 

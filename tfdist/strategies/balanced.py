@@ -58,7 +58,6 @@ class BalancedStrategy(KerasStrategy):
     ) -> replica.ReplicaStep:
         apart = None if isinstance(known, weighting.Share) else known
         share = known if isinstance(known, weighting.Share) else known.share
-        size = weighting.batch_size(args)
         loss_tags.mark_values(args)
         return replica.ReplicaStep(
             replica_id=static_id(),
@@ -66,7 +65,7 @@ class BalancedStrategy(KerasStrategy):
             share=share,
             apart=apart,
             own_loop=keras_step is None,
-            samples=size if isinstance(size, int) else None,
+            samples=weighting.static_batch_size(args),
             is_eager=tf.executing_eagerly(),
         )
 

@@ -166,11 +166,13 @@ class SynchronousStrategy(ApartStrategy):
                 args = batches.split(args, global_size, self)
         apart = self._trains_apart
         of_local_replica = (self._apart if apart else self._shares)(args, global_size, keras_step)
-        has_empty_part = self._knows_of_an_empty_part(args, global_size)
+        is_sizeless = self._hides_sizes(args, global_size, keras_step)
         state_of_thread = compat.StateOfThread(self)
 
         def step_of_replica(*args: Structure, **kwargs: Any) -> Any:
             known = of_local_replica(static_id() % len(self.extended.worker_devices))
+            if is_sizeless:
+                args = batches.without_static_sizes(args)
             step = self._step_of_replica(known, args, keras_step)
             with (
                 alone(apart),
@@ -180,29 +182,26 @@ class SynchronousStrategy(ApartStrategy):
                 end_of_data.nothing_without(args),
                 self._measured(step, args, keras_step),
             ):
-                if has_empty_part:
-                    args = batches.without_static_sizes(args)
                 return own_loops.weigh_returned(step, fn(*args, **kwargs))
 
         return super().run(step_of_replica, args, kwargs, options)
 
-    def _knows_of_an_empty_part(self, args: Structure, global_size: int | tf.Tensor | None) -> bool:
-        """Whether it is known at tracing that some replica gets no sample.
+    def _hides_sizes(
+        self, args: Structure, global_size: int | tf.Tensor | None, keras_step: str | None
+    ) -> bool:
+        """Whether static sizes would change what is computed; the arguments are as in `_shares`.
 
-        All replicas must give the same answer, so that they trace the same operations. A process
-        does not know the sizes of the other processes' parts of a data set.
-
-        Args:
-            args: the step's arguments.
-            global_size: the number of samples in the global batch, None where it is not known.
+        No part is to be known as empty. In steps of Keras none is to be known as one sample either,
+        whose shapes may mean something else, and no sizes that differ. Loops of users' own may use
+        the sizes. All replicas give the same answer, so that they trace the same operations.
         """
-        if isinstance(global_size, int):
-            length = -(-global_size // self.num_replicas_in_sync)
-            return (self.num_replicas_in_sync - 1) * length >= global_size
-        if global_size is not None or self.processes.size > 1:
-            return False
-        sizes = [weighting.batch_size(part) for part in batches.local_parts(args, self)]
-        return any(isinstance(size, int) and size == 0 for size in sizes)
+        if global_size is not None:
+            n = self.num_replicas_in_sync
+            return isinstance(global_size, int) and (global_size <= n or global_size % n != 0)
+        sizes = [weighting.static_batch_size(part) for part in batches.local_parts(args, self)]
+        if keras_step is None:
+            return 0 in sizes and self.processes.size == 1  # those of other processes are unknown
+        return 0 in sizes or 1 in sizes or len(set(sizes)) > 1
 
     def _shares(
         self, args: Structure, global_size: int | tf.Tensor | None, keras_step: str | None

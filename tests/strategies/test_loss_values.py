@@ -1,0 +1,124 @@
+"""A `train_step` may take the gradient of several values: of samples, or losses in one tensor."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdist
+from tests.devices import DEVICES
+
+_RANDOM = np.random.default_rng(0)
+X = _RANDOM.normal(size=(24, 4)).astype("float32")
+Y = _RANDOM.normal(size=(24, 3)).astype("float32")
+
+full = pytest.mark.full
+
+
+def _mean(y, p):
+    return tf.reduce_mean(tf.square(p - y))
+
+
+def _other_mean(y, p):
+    return tf.reduce_mean(tf.abs(p - y))
+
+
+OF_SAMPLES = {
+    "one for each sample": keras.losses.mean_squared_error,
+    "one for each number": lambda y, p: tf.abs(p - y),
+    "one for each number, flattened": lambda y, p: tf.reshape(tf.abs(p - y), [-1]),
+}
+LOSSES = {
+    "two means": lambda y, p: tf.stack([_mean(y, p), _other_mean(y, p)]),
+    "a mean and a sum": lambda y, p: tf.stack([_mean(y, p), tf.reduce_sum(tf.abs(p - y))]),
+    "two means with weights": lambda y, p: tf.stack([_mean(y, p), _other_mean(y, p)]) * [1.0, 3.0],
+    "two means, joined": lambda y, p: tf.concat([_mean(y, p)[None], _other_mean(y, p)[None]], 0),
+    "one mean": lambda y, p: _mean(y, p)[None],
+    "a mean of each feature": lambda y, p: tf.reduce_mean(tf.square(p - y), axis=0),
+    "a sum of each feature": lambda y, p: tf.reduce_sum(tf.square(p - y), axis=0),
+}
+
+
+class Regression(keras.Model):
+    def __init__(self, target):
+        super().__init__()
+        self.dense, self.target = keras.layers.Dense(3), target
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            target = self.target(y, self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(target, variables), variables))
+        return {"loss": tf.reduce_mean(target)}
+
+
+def _trained(strategy, target, batch, way, **options):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = Regression(target)
+        model(X[:1])
+        model.compile(keras.optimizers.SGD(0.01), **options)
+    if way == "fit":
+        data = tf.data.Dataset.from_tensor_slices((X, Y))
+        model.fit(data.batch(batch, drop_remainder=True), verbose=0)
+    else:
+        for start in range(0, len(X), batch):
+            model.train_on_batch(X[start : start + batch], Y[start : start + batch])
+    return model.get_weights()
+
+
+def _assert_equals_one_device(replicas, *how, **options):
+    ours = _trained(tfdist.MirroredStrategy(DEVICES[:replicas]), *how, **options)
+    expected = _trained(tf.distribute.get_strategy(), *how, **options)
+    for our, their in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6, rtol=1e-6)
+
+
+def _params(usual, cases):
+    return [case if case in usual else pytest.param(*case, marks=full) for case in cases]
+
+
+_PARTS = [(2, 2, "fit"), (3, 3, "fit"), (2, 3, "batches"), (3, 4, "batches"), (2, 8, "fit")]
+_ONE = "one for each sample"
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "batch", "way"),
+    _params(
+        [(_ONE, 2, 2, "fit"), (_ONE, 3, 3, "fit"), (_ONE, 2, 3, "batches")],
+        [(name, *parts) for name in OF_SAMPLES for parts in _PARTS],
+    ),
+)
+def test_values_of_samples_add_up_also_in_a_part_of_one_sample(name, replicas, batch, way):
+    _assert_equals_one_device(replicas, OF_SAMPLES[name], batch, way)
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "batch", "way"),
+    _params(
+        [
+            *(("two means", 2, 8, "fit"), ("a mean and a sum", 2, 3, "batches")),
+            *(("two means with weights", 3, 12, "fit"), ("one mean", 2, 2, "fit")),
+            ("a mean of each feature", 2, 8, "fit"),
+        ],
+        [(name, *parts) for name in LOSSES for parts in [*_PARTS, (3, 12, "fit")]],
+    ),
+)
+def test_each_of_several_losses_counts_as_if_it_were_alone(name, replicas, batch, way):
+    _assert_equals_one_device(replicas, LOSSES[name], batch, way)
+
+
+@pytest.mark.parametrize(
+    ("target", "batch", "warning"),
+    [
+        (OF_SAMPLES[_ONE], 3, "taken for the value of the replica's one sample"),
+        pytest.param(LOSSES["two means"], 8, "taken for values of several losses", marks=full),
+    ],
+)
+def test_eager_steps_warn_where_only_the_graph_would_tell(target, batch, warning):
+    with pytest.warns(UserWarning, match=warning):
+        _assert_equals_one_device(2, target, batch, "batches", run_eagerly=True)
