@@ -1,5 +1,6 @@
 """Real Slurm: jobs that `sbatch` starts, and that are started again, train as one device does."""
 
+import json
 import os
 import pathlib
 import sys
@@ -51,13 +52,32 @@ def test_the_tasks_of_a_step_train_as_one_device(slurm, digits_on_one_device, tm
     assert_equal(weights(tmp_path, tasks), digits_on_one_device)
 
 
+def test_srun_starts_the_test_of_a_cluster(slurm, tmp_path):
+    found = tmp_path / "cluster.json"
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\nsrun {sys.executable} -m tfdist test --json {found}\n")
+    job = slurm.submit(tmp_path, [str(script)], "--ntasks=2", **variables())
+    state = slurm.ended(job, SECONDS)
+    cluster_found = json.loads(found.read_text())
+    assert state == ("FAILED" if cluster_found["problems"] else "COMPLETED"), _logs(tmp_path)
+    assert cluster_found["ranks"] == 2
+    assert [row["difference"] <= row["tolerance"] for row in cluster_found["equality"]] == [True] * 8
+
+
+@pytest.mark.parametrize("signal", ["--signal=TERM", None])
 def test_a_job_that_is_started_again_goes_on_from_its_backup(
-    slurm, digits_on_one_device, tmp_path, for_launchers
+    slurm, digits_on_one_device, tmp_path, for_launchers, signal
 ):
+    """Its script requeues it after SIGTERM, before the time is over; after `scancel` a user does."""
     command = [str(ALLOCATION), str(DIGITS), str(tmp_path), "--backup"]
     job = slurm.submit(tmp_path, command, "--nodes=1", "--cpus-per-task=1", **for_launchers)
     _until((tmp_path / "epoch-3").exists, lambda: _logs(tmp_path))
-    slurm.run("scancel", "--signal=TERM", job)  # what Slurm sends before the time is over
+    if signal:
+        slurm.run("scancel", signal, job)
+    else:
+        slurm.run("scancel", job)
+        assert slurm.ended(job, SECONDS) == "CANCELLED", _logs(tmp_path)
+        slurm.run("scontrol", "requeue", job)
     _until(lambda: slurm.state(job)["Restarts"] == "1", lambda: _logs(tmp_path))
     (tmp_path / "epoch-1").unlink()
     assert slurm.ended(job, SECONDS) == "COMPLETED", _logs(tmp_path)
