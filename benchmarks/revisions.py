@@ -146,13 +146,6 @@ def ratios(one: Launch) -> list[float]:
     return [new / old for old, new in zip(one["old"], one["new"])]
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median, from order statistics, as in the sign test."""
-    ordered = sorted(values)
-    place = max(0, int((len(ordered) - 1.96 * len(ordered) ** 0.5) / 2))
-    return ordered[place], ordered[-1 - place]
-
-
 def row(name: str, launches: Sequence[Launch]) -> list[str]:
     """The cells of the table's row."""
     times = [
@@ -160,7 +153,7 @@ def row(name: str, launches: Sequence[Launch]) -> list[str]:
         for which in NAMES
     ]
     found = [ratio for one in launches for ratio in ratios(one)]
-    low, high = interval(found)
+    low, high = tables.interval(found)
     medians = [statistics.median(ratios(one)) for one in launches]
     ratio = f"{statistics.median(found):.3f}"
     spans = (f"{low:.3f}–{high:.3f}", f"{min(medians):.3f}–{max(medians):.3f}")

@@ -138,14 +138,14 @@ def measure_more(
     given += ["--rounds", arguments.rounds, "--round-seconds", arguments.round_seconds]
     measured = runner.printed("step_overhead_cell", *names, *given)
     without, noted = map(measured.get, names)
-    more = statistics.median(b - a for a, b in zip(without, noted))
-    least = min(noted) - min(without)  # of rounds that nothing else has disturbed
-    ratio = _ratio_text([b / a for a, b in zip(without, noted)])
+    more = [b - a for a, b in zip(without, noted)]
     return (
         f"{replicas} replicas, {variables} variables: a step of "
-        f"{1e3 * statistics.median(without):.3g} ms takes {1e6 * more:.0f} us more with "
-        f"{called}, ratio {ratio}; the fastest rounds {1e6 * least:.0f} us more, which is "
-        f"{least / 0.02:.2%} of a step of 20 ms{_epoch_ends_text(measured, names)}"
+        f"{1e3 * statistics.median(without):.3g} ms takes "
+        f"{tables.with_interval([1e6 * one for one in more], '.0f')} us more with {called}, which "
+        f"is {tables.with_interval([100 * one / 0.02 for one in more], '.2f')} % of a step of "
+        f"20 ms (in brackets, where the true median is in 95 of 100 cases)"
+        f"{_epoch_ends_text(measured, names)}"
     )
 
 

@@ -1,8 +1,9 @@
 """How exactly `tfdist.callbacks.Timeline` compares the clocks of ranks, and how long that takes.
 
-The ranks are processes of one machine, over loopback, so their clocks are one: what is found as the
-offset is the true error. It must not be larger than the error that Timeline states. Each job
-compares its clocks once, as at the end of `fit`.
+The ranks are processes of one machine, over loopback, so their clocks are one. Timeline would know
+that, so each rank says that it is a machine of its own. What is found as the offset is the true
+error. It must not be larger than the error that Timeline states. Each job compares its clocks once,
+as at the end of `fit`.
 
     python -m benchmarks.timeline_clocks              # about five minutes
     python -m benchmarks.timeline_clocks --systems multi_worker --ranks 2 --rounds 1
@@ -80,8 +81,9 @@ def row(name: str, ranks: int, found: Found) -> list[str]:
 def table(found: dict[tuple[str, int], Found], arguments: argparse.Namespace) -> str:
     """The Markdown text between the page's markers."""
     text = (
-        f"{arguments.rounds} jobs for each row, on one machine over loopback: the true offset is "
-        f"0. {machine.measured_with('TensorFlow', 'Horovod')}. Made by "
+        f"{arguments.rounds} jobs for each row, on one machine over loopback, whose ranks compare "
+        "their clocks as if they were on several: the true offset is 0. "
+        f"{machine.measured_with('TensorFlow', 'Horovod')}. Made by "
         f"`{options.made_by('timeline_clocks')}`."
     )
     head = ["strategy", "ranks", "largest true error", "largest stated error"]

@@ -55,7 +55,7 @@ def test_step_overhead_prints_a_table_with_the_versions(outputs):
 def test_the_price_of_seeing_is_printed(option, called):
     (line,) = run_step_overhead(option).splitlines()
     assert line.startswith("2 replicas, 2 variables: a step of ")
-    assert f"us more with a {called}, ratio " in line
+    assert f"us more with a {called}, which is " in line
     assert ("an epoch's end takes" in line) == (option == "--watch")
 
 

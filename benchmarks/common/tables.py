@@ -51,19 +51,27 @@ def with_range(values: Sequence[float], style: str) -> str:
 
 
 def with_interval(values: Sequence[float], style: str) -> str:
-    """The median, and in brackets the interval in which the true median is, in 95 of 100 cases.
+    """The median, and in brackets its `interval`.
+
+    Args:
+        values: at least one.
+        style: as above.
+    """
+    return _spread(statistics.median(values), *interval(values), style)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Where the true median is, in 95 of 100 cases.
 
     The interval is from the k-th lowest to the k-th highest value, and tells nothing of how they
     are distributed. Fewer than six values promise less: then it is from the lowest to the highest.
 
     Args:
         values: at least one.
-        style: as above.
     """
     found = sorted(values)
     outside = outside_each_side(len(found))
-    low, high = found[outside], found[-1 - outside]
-    return _spread(statistics.median(found), low, high, style)
+    return found[outside], found[-1 - outside]
 
 
 def outside_each_side(count: int, confidence: float = 0.95) -> int:

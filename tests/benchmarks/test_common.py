@@ -45,6 +45,7 @@ def test_an_interval_leaves_out_what_is_improbable():
     assert tables.with_interval(values, ".1f") == "5.5 (2.0–9.0)"
     assert tables.with_interval(values[:5], ".0f") == "3 (1–5)"
     assert tables.with_interval([2.0], ".0f") == "2 (2–2)"
+    assert tables.interval(range(100)) == (39, 60)
     assert [tables.outside_each_side(count) for count in (5, 8, 9, 12, 20)] == [0, 0, 1, 2, 5]
 
 

@@ -73,11 +73,6 @@ def test_a_process_that_fails_is_told_with_what_it_printed(trees):
         revisions.launch(CELL, trees, 1)
 
 
-def test_the_interval_is_that_of_the_median():
-    assert revisions.interval(range(100)) == (40, 59)
-    assert revisions.interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
-
-
 def test_a_row_has_medians_of_rounds_and_of_launches():
     launches = [{"old": [2.0, 2.0], "new": [1.0, 1.0]}, {"old": [2.0, 2.0], "new": [3.0, 3.0]}]
     assert revisions.row("cell", launches) == [

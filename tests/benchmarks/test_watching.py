@@ -42,7 +42,7 @@ def test_what_watching_adds_is_the_difference():
     steps = {"fit": [0.010, 0.012], "watched": [0.0104, 0.0132]}
     cells = watching.row("horovod", 4, {"steps": steps, "epoch_ends": ends})
     assert cells[:3] == ["`horovod`", "4", "11.00 ms"]
-    assert cells[4:] == ["400 µs", "2.00 %", "10.0 ms"]
+    assert cells[3:] == ["800 (400–1200) µs", "4.00 (2.00–6.00) %", "10.0 ms"]
 
 
 def test_the_cluster_is_tested_and_timed(tmp_path):

@@ -13,6 +13,7 @@ from tests.devices import DEVICES
 from tests.log_messages import log_messages
 from tfdist.callbacks import Timeline
 from tfdist.callbacks.trace import events_of
+from tfdist.engines.clocks import Clock
 from tfdist.step.spans import BEGIN, COMPUTED, Point
 
 _US = 1e6  # microseconds in a second
@@ -114,6 +115,14 @@ def test_parts_are_in_their_step_and_in_order(two_replicas, tmp_path):
         "clock_offset_seconds": [0.0],
         "largest_clock_error_seconds": 0.0,
     }
+
+
+def test_clocks_that_were_found_late_are_warned_of(two_replicas, tmp_path, monkeypatch):
+    found_late = [Clock(0.0, 0.0021)]
+    monkeypatch.setattr("tfdist.callbacks.timeline.clocks_of", lambda *_: found_late)
+    with log_messages() as messages:
+        trace(model_of(two_replicas), batches(), tmp_path / "trace.json")
+    assert "trace.json are aligned to 2.1 ms, not to 1 ms" in messages[0]
 
 
 def test_weights_are_those_without_it(two_replicas, tmp_path):

@@ -46,6 +46,7 @@ def spans_of(found, name):
 
 def assert_no_exchange_ends_before_all_have_begun_it(found, prefix="exchange"):
     error = found["metadata"]["largest_clock_error_seconds"]
+    rounding = 2  # microseconds, which are the unit of a trace
     exchanged = {}
     for event in found["traceEvents"]:
         if event["ph"] == "X" and event["name"].startswith(prefix):
@@ -55,17 +56,16 @@ def assert_no_exchange_ends_before_all_have_begun_it(found, prefix="exchange"):
         assert set(by_rank) == {0, 1}
         last_begin = max(event["ts"] for event in by_rank.values())
         first_end = min(event["ts"] + event["dur"] for event in by_rank.values())
-        assert first_end >= last_begin - 2e6 * error
+        assert first_end >= last_begin - 2e6 * error - rounding
     return exchanged
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ranks_share_a_file_and_a_clock(engine, tmp_path):
     found, _ = started(engine, tmp_path / "trace.json")
-    error = found["metadata"]["largest_clock_error_seconds"]
-    # 1 ms on a machine with time to answer.
-    assert 0 < error < 0.02
-    assert abs(found["metadata"]["clock_offset_seconds"][1]) <= error
+    # The ranks are processes of one machine, so they have one clock.
+    assert found["metadata"]["largest_clock_error_seconds"] == 0
+    assert found["metadata"]["clock_offset_seconds"] == [0, 0]
     exchanged = assert_no_exchange_ends_before_all_have_begun_it(found)
     assert len(exchanged) >= 2 * 4  # two buckets or more, in each of four steps
 

@@ -58,17 +58,17 @@ def test_srun_starts_the_test_of_a_cluster(slurm, tmp_path):
     script.write_text(f"#!/bin/bash\nsrun {sys.executable} -m tfdist test --json {found}\n")
     job = slurm.submit(tmp_path, [str(script)], "--ntasks=2", **variables())
     state = slurm.ended(job, SECONDS)
-    cluster_found = json.loads(found.read_text())
-    assert state == ("FAILED" if cluster_found["problems"] else "COMPLETED"), _logs(tmp_path)
-    assert cluster_found["ranks"] == 2
-    assert [row["difference"] <= row["tolerance"] for row in cluster_found["equality"]] == [True] * 8
+    page = json.loads(found.read_text())
+    assert state == ("FAILED" if page["problems"] else "COMPLETED"), _logs(tmp_path)
+    assert page["ranks"] == 2
+    assert [row["difference"] <= row["tolerance"] for row in page["equality"]] == [True] * 8
 
 
 @pytest.mark.parametrize("signal", ["--signal=TERM", None])
 def test_a_job_that_is_started_again_goes_on_from_its_backup(
     slurm, digits_on_one_device, tmp_path, for_launchers, signal
 ):
-    """Its script requeues it after SIGTERM, before the time is over; after `scancel` a user does."""
+    """After SIGTERM, before the time is over, its script requeues it; after `scancel` a user."""
     command = [str(ALLOCATION), str(DIGITS), str(tmp_path), "--backup"]
     job = slurm.submit(tmp_path, command, "--nodes=1", "--cpus-per-task=1", **for_launchers)
     _until((tmp_path / "epoch-3").exists, lambda: _logs(tmp_path))

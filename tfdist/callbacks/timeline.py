@@ -19,7 +19,7 @@ from tfdist.step.spans import BEGIN, Point, Spans
 from tfdist.watch.files import write_whole
 
 LARGEST_ERROR = 1e-3
-"""Up to which error clocks are compared, in seconds, as far as the ranks answer fast enough."""
+"""Up to which error clocks are compared, in seconds; above it there is a warning."""
 
 
 class Timeline(keras.callbacks.Callback):
@@ -51,7 +51,9 @@ class Timeline(keras.callbacks.Callback):
     to nothing are left out. Times are by the chief's clock. See the guide, "Parameter servers".
 
     The times are those of rank 0's clock. The `metadata` of the file have the offset of each rank's
-    clock, and the largest error of these, which is at most 1 ms where the ranks answer fast enough.
+    clock, and the largest error of these. On one machine both are 0, as ranks have one clock. On
+    several machines the error is at most 1 ms where the ranks answer fast enough; else there is a
+    warning.
 
     TensorFlow traces the steps anew when training begins and after the last of `steps`. In between,
     each step takes up to a tenth of a millisecond longer for each time that is noted, as what is
@@ -162,9 +164,15 @@ class Timeline(keras.callbacks.Callback):
         events: list[dict[str, Any]] = []
         for rank, (own, clock) in enumerate(zip(noted, clocks)):
             events += events_of(rank, own.points, own.calls, round(1e9 * clock.offset_seconds))
+        error = max(clock.error_seconds for clock in clocks)
+        if error > LARGEST_ERROR:
+            self._warn(
+                "the clocks of the ranks in the timeline %s are aligned to "
+                f"{1000 * error:.1f} ms, not to {1000 * LARGEST_ERROR:.0f} ms: ranks answered late"
+            )
         metadata: dict[str, Any] = {
             "clock_offset_seconds": [clock.offset_seconds for clock in clocks],
-            "largest_clock_error_seconds": max(clock.error_seconds for clock in clocks),
+            "largest_clock_error_seconds": error,
         }
         may_change = strategy.processes.may_change
         if may_change:
