@@ -51,7 +51,11 @@ class Exchange:
 
 
 def sharded(
-    parts: tuple[float, float, float], exchange: Exchange, ranks: int, early: float = 1.0
+    parts: tuple[float, float, float],
+    exchange: Exchange,
+    ranks: int,
+    early: float = 1.0,
+    burst: float = 0.0,
 ) -> tuple[float, float]:
     """A step in which each rank updates its part of the variables, which are gathered then.
 
@@ -60,18 +64,24 @@ def sharded(
         exchange: what is exchanged.
         ranks: the number of ranks.
         early: as for `synchronous`.
+        burst: as for `synchronous`.
 
     Returns:
         The seconds of the step, and the bytes that a rank sends.
     """
     forward, backward, update = parts
     sums, gathered = exchange.sums, [*exchange.gathered, *exchange.gathered_tables]
-    seconds = synchronous((forward, backward, update / ranks), exchange.messages, sums, early)
+    of_rank = forward, backward, update / ranks
+    seconds = synchronous(of_rank, exchange.messages, sums, early, burst)
     return seconds + exchanged_alone(gathered), _sent([*sums, *gathered])
 
 
 def with_weights_in_parts(
-    parts: tuple[float, float, float], exchange: Exchange, ranks: int, early: float = 1.0
+    parts: tuple[float, float, float],
+    exchange: Exchange,
+    ranks: int,
+    early: float = 1.0,
+    burst: float = 0.0,
 ) -> tuple[float, float]:
     """A step in which each rank keeps its part of the weights; as `sharded`.
 
@@ -80,7 +90,7 @@ def with_weights_in_parts(
     two are taken to follow each other here. And the weights of the last two layers are gathered
     once, which is not taken off. So this is an upper bound.
     """
-    seconds, sent = sharded(parts, exchange, ranks, early)
+    seconds, sent = sharded(parts, exchange, ranks, early, burst)
     again = exchange.gathered
     return seconds + exchanged_alone(again), sent + _sent(again)
 
@@ -95,6 +105,7 @@ def _half(way: Carriage, longer: float) -> Carriage:
     return dataclasses.replace(
         way,
         busy=(way.busy + further) / 2,
+        limited=(way.limited + further) / 2,
         latency=way.latency / 2,
         sent=way.sent / 2,
         cores=way.cores / 2,

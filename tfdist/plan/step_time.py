@@ -38,6 +38,7 @@ class Carriage:
         sent: the bytes that the busiest link of a rank carries.
         cores: seconds of the cores while the link is busy.
         summed: seconds that the bytes need on the link, if they are a sum of all ranks; else 0.
+        limited: seconds of `busy` in which the rate of the link lets no more bytes pass.
     """
 
     busy: float
@@ -47,6 +48,7 @@ class Carriage:
     sent: float
     cores: float
     summed: float = 0.0
+    limited: float = 0.0
 
 
 def carriage(
@@ -84,7 +86,8 @@ def carriage(
     # Horovod fuses its sums of float32 only. A thread gets its turn while bytes are on their way.
     is_alone = are_halves and strategy == "horovod"
     turn = (machines.on_a_core - 1) * costs.turn if is_alone else 0.0
-    busy = max(longer * sent * link.beta, turn) + cores + inner
+    limited = max(longer * sent * link.beta - turn, 0.0)
+    busy = turn + limited + cores + inner
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec
@@ -100,6 +103,7 @@ def carriage(
         sent,
         cores,
         0.0 if is_gathered else sent * link.beta,
+        limited,
     )
 
 
@@ -135,6 +139,7 @@ def by_reducers(message: Message, ranks: int, machines: Machines, reducers: int)
         latency=ROUNDS_OF_REDUCERS * message.exchanges * machines.link.alpha,
         sent=message.payload,
         cores=cores,
+        limited=on_link,
     )
 
 
@@ -143,6 +148,7 @@ def synchronous(
     messages: Sequence[Message],
     carried: Sequence[Carriage],
     early: float = 1.0,
+    burst: float = 0.0,
 ) -> float:
     """The seconds of a step whose gradients are exchanged.
 
@@ -151,8 +157,10 @@ def synchronous(
         messages: what travels, in the order in which it is ready.
         carried: how each of the messages travels.
         early: as in `Costs`.
+        burst: how many seconds at its rate the link lets through at once, if it was idle as long.
     """
     forward, backward, update = parts
+    carried = _after_pause(carried, min(burst, forward + update))
     cores, free, before = forward, 0.0, 0.0
     arrived: list[float] = []
     for message, way in zip(messages, carried):
@@ -167,6 +175,16 @@ def synchronous(
     for message, way, time in zip(messages, carried, arrived):
         cores = max(cores, time) + way.decoding + update * message.dense / dense
     return cores if messages else cores + update
+
+
+def _after_pause(carried: Sequence[Carriage], saved: float) -> list[Carriage]:
+    """How messages travel that may pass at once, until so many seconds are saved."""
+    found = []
+    for way in carried:
+        at_once = min(saved, way.limited)
+        saved -= at_once
+        found.append(dataclasses.replace(way, busy=way.busy - at_once))
+    return found
 
 
 def _computed(
