@@ -4,6 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+import tfdist
 from tfdist.plan import candidates, device, models, scripts
 from tfdist.plan.alpha_beta import Link
 from tfdist.plan.machine import Machines
@@ -84,10 +85,28 @@ def test_the_samples_of_an_epoch_are_known_where_fit_knows_them(tmp_path, call, 
     assert (found and found.number) == samples
 
 
-def test_fit_is_keras_own_afterwards(tmp_path):
-    before = keras.Model.fit, keras.Model.train_on_batch, dict(vars(keras.Model))
+def test_fit_and_updates_are_keras_own_afterwards(tmp_path):
+    classes = keras.Model, keras.optimizers.Optimizer, tfdist.DistributedOptimizer
+    before = keras.Model.fit, [dict(vars(one)) for one in classes]
     first_fit(tmp_path, "model.fit(x, y)")
-    assert (keras.Model.fit, keras.Model.train_on_batch, dict(vars(keras.Model))) == before
+    assert (keras.Model.fit, [dict(vars(one)) for one in classes]) == before
+
+
+OWN_LOOP = """
+import tfdist
+optimizer = {}
+model(x)
+optimizer.build(model.trainable_variables)
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) - y)
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+step()
+"""
 
 
 @pytest.mark.parametrize(
@@ -106,6 +125,11 @@ def test_fit_is_keras_own_afterwards(tmp_path):
         (
             "try:\n    model.train_on_batch(x, y)\nexcept Exception:\n    model.fit(x, y)",
             "trains with `train_on_batch` and had not called `fit` of a Keras model.* Received: '/",
+        ),
+        (OWN_LOOP.format("keras.optimizers.SGD()"), "trains with a loop of its own .* `fit` of a"),
+        (
+            OWN_LOOP.format("tfdist.DistributedOptimizer(keras.optimizers.SGD())"),
+            "trains with a loop of its own",
         ),
     ],
 )

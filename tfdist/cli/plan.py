@@ -91,9 +91,9 @@ def plan(
     """Predicts whether more devices help, which strategy to use, and what it will bring.
 
     MODEL is a model.keras, or a script whose first `fit` has the model; what follows `--` is given
-    to the script. `fit` trains nothing here, and `train_on_batch` is refused; what else the script
-    does before `fit` is done. All figures are predictions: the page "Planning" of the docs says how
-    well they meet what was measured.
+    to the script. `fit` trains nothing here, and other ways to train are refused; what else the
+    script does before `fit` is done. All figures are predictions: the page "Planning" of the docs
+    says how well they meet what was measured.
     """
     if explain:
         _explain(as_json)

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.arguments import shown
+from tfdist.optimizer.distributed import DistributedOptimizer
 from tfdist.structures import Structure
 
 _DEFAULT_BATCH = 32  # Keras' own
@@ -62,8 +63,8 @@ class _Reached(BaseException):
 def first_fit(script: str, arguments: Sequence[str] = ()) -> First:
     """What the script gives to its first `fit`.
 
-    `fit` trains nothing but ends the script, and so does `train_on_batch`. What the script does
-    before is done, and what it prints goes to stderr.
+    `fit` trains nothing but ends the script, and so do `train_on_batch` and the first update of a
+    loop of one's own. What the script does before is done, and what it prints goes to stderr.
 
     Args:
         script: the path of a Python file.
@@ -139,27 +140,36 @@ def _intercepted(script: str) -> Iterator[list[_Reached]]:
             calls.append(_Reached(First(self, inputs, samples)))
         raise calls[-1]
 
-    def train_on_batch(self: keras.Model, *args: Structure, **kwargs: Structure) -> NoReturn:
-        text = _without_fit("The script trains with `train_on_batch`", script)
-        calls.append(_Reached(ValueError(text)))
-        raise calls[-1]
+    def otherwise(how: str) -> Callable[..., NoReturn]:
+        def method(*args: Structure, **kwargs: Structure) -> NoReturn:
+            text = _without_fit(f"The script trains with {how}", script)
+            calls.append(_Reached(ValueError(text)))
+            raise calls[-1]
 
-    with _replaced("fit", fit), _replaced("train_on_batch", train_on_batch):
+        return method
+
+    by_itself = otherwise("a loop of its own (an optimizer's `apply`)")
+    with (
+        _replaced(keras.Model, "fit", fit),
+        _replaced(keras.Model, "train_on_batch", otherwise("`train_on_batch`")),
+        _replaced(keras.optimizers.Optimizer, "apply", by_itself),
+        _replaced(DistributedOptimizer, "apply", by_itself),
+    ):
         yield calls
 
 
 @contextlib.contextmanager
-def _replaced(name: str, method: Callable[..., NoReturn]) -> Iterator[None]:
-    """Replaces a method of models. The class itself has it only if somebody has set it there."""
-    before = vars(keras.Model).get(name)
-    setattr(keras.Model, name, method)
+def _replaced(owner: type, name: str, method: Callable[..., NoReturn]) -> Iterator[None]:
+    """Replaces a method of a class, which may have inherited it."""
+    before = vars(owner).get(name)
+    setattr(owner, name, method)
     try:
         yield
     finally:
         if before is None:
-            delattr(keras.Model, name)
+            delattr(owner, name)
         else:
-            setattr(keras.Model, name, before)
+            setattr(owner, name, before)
 
 
 @contextlib.contextmanager
