@@ -117,6 +117,15 @@ def test_parts_are_in_their_step_and_in_order(two_replicas, tmp_path):
     }
 
 
+def test_steps_that_xla_compiles_are_noted_too(two_replicas, tmp_path):
+    with two_replicas.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+    found = trace(model, batches(), tmp_path / "trace.json")
+    for name in ("step", "wait for data", "compute", "exchange 0", "update"):
+        assert set(spans_of(found, name)) == {(r, step) for r in (0, 1) for step in (2, 3)}, name
+
+
 def test_clocks_that_were_found_late_are_warned_of(two_replicas, tmp_path, monkeypatch):
     found_late = [Clock(0.0, 0.0021)]
     monkeypatch.setattr("tfdist.callbacks.timeline.clocks_of", lambda *_: found_late)
