@@ -64,8 +64,6 @@ GOAL_MEAN, GOAL_WORST = 0.10, 0.25
 LATENCY = 1e-3
 # Of the machine that is all hosts.
 CORES = 2
-# That passes the limiters of its links at once: `BURST` of tests/traffic/network.py.
-BURST = 256 * 1024
 ALONE, BESIDE = FLOORS = ("keras", "keras-beside")
 
 
@@ -193,8 +191,7 @@ def predicted(row: Measured, costs: Costs) -> float:
     workload = _workload(row.work, row.batch)
     found = models.Found(workload, row.device, costs, [])
     on_a_core = -(-row.hosts // CORES)
-    of_rig = {"slowdown": row.slowdown, "on_a_core": on_a_core, "burst": BURST}
-    machines = Machines(link, costs=costs, **of_rig)
+    machines = Machines(link, costs=costs, slowdown=row.slowdown, on_a_core=on_a_core)
     planner = Planner(workload, found.messages, row.device, machines)
     return planner.predict(Candidate(row.strategy, row.compression), row.hosts).step
 

@@ -95,18 +95,6 @@ def test_the_link_that_was_measured_on_one_host_counts_there():
     assert machines(Cluster(8, 4, LINK), bandwidth=1e9).between(8) == link_of(1e9, 1e-3)
 
 
-def test_a_burst_passes_between_hosts_only(saved):
-    def steps(**options):
-        given = {"batch_size": 8, "bandwidth": 100.0, "device_step": 1.0, "workers": [2]}
-        found = question.answer(question.Question(saved, **given, **options))
-        return {p.candidate: p.step for p in found.predictions}
-
-    usual, bursting = steps(), steps(burst=10.0)
-    synchronous = next(iter(usual))
-    assert usual[synchronous] - bursting[synchronous] == pytest.approx(10 / 100)
-    assert steps(per_host=2) == steps(per_host=2, burst=10.0)
-
-
 def of_one_host(tmp_path, **found):
     path = tmp_path / "test.json"
     link = {"latency_seconds": 1e-4, "bandwidth_bytes_per_second": 1e9}

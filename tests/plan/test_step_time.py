@@ -49,24 +49,6 @@ def test_messages_follow_each_other_on_the_link():
     assert seconds([message(3, 0.25), message(1, 1.0)]) == pytest.approx(5.5 + 0.125)
 
 
-def bursting(messages, burst, machines=MACHINES):
-    return step_time.synchronous(PARTS, messages, carried(messages, machines=machines), burst=burst)
-
-
-def test_a_limited_link_lets_the_first_bytes_through_at_once():
-    pair = [message(0.5, 1.0), message(3.5, 1.0)]
-    usual = 3 + 4 + 0.5 * 3.5 / 4
-    assert bursting(pair, 0.0) == pytest.approx(usual)
-    assert bursting(pair, 1.0) == pytest.approx(usual - 1.0)
-    # It was idle no longer than for the forward pass and the update.
-    assert bursting(pair, 9.0) == pytest.approx(usual - 1.5)
-
-
-def test_what_the_cores_do_for_a_message_passes_no_faster():
-    machines = Machines(Link(0.0, 1e-6), costs=Costs(5e-7))
-    assert bursting([message(1, 1.0)], 1.5, machines) == pytest.approx(3 + 0.5 + 0.5)
-
-
 def test_rounds_of_several_messages_wait_at_the_same_time():
     machines = Machines(Link(0.25, 1e-6), costs=Costs())
     # Two rounds of each, 0.5 s, are waited for once: 3 + 1 + 1 + 0.5, and the last update.

@@ -34,12 +34,6 @@ Example:
 @click.option("--bandwidth", type=Bandwidth(), help="Of a host's link, such as 1Gbit/s.")
 @click.option("--latency", type=Duration(), help="Of an empty message (default: 50us).")
 @click.option(
-    "--burst",
-    type=Size(),
-    default="0B",
-    help="What passes at once after a pause, where something limits a host's link (default: 0).",
-)
-@click.option(
     "--per-host", type=click.IntRange(1, _MOST), help="Workers on each host (default: 1)."
 )
 @click.option(

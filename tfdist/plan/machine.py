@@ -129,8 +129,6 @@ class Machines:
         shares_cores: whether the workers of a host share the cores of one device. Then each takes
             as many times as long as there are on its host.
         on_a_core: how many ranks share a core, where hosts do: `slowdown` is what comes of that.
-        burst: the bytes that pass the link of a host at once after a pause, if something limits its
-            rate.
     """
 
     link: Link
@@ -140,7 +138,6 @@ class Machines:
     slowdown: float = 1.0
     shares_cores: bool = False
     on_a_core: int = 1
-    burst: float = 0.0
 
     def hosts(self, ranks: int) -> int:
         """On how many hosts so many ranks are."""
@@ -153,10 +150,6 @@ class Machines:
     def between(self, ranks: int) -> Link:
         """The slowest link that a ring of so many ranks uses."""
         return self.inside if self.hosts(ranks) == 1 else self.link
-
-    def burst_seconds(self, ranks: int) -> float:
-        """For how long the bytes that pass at once would keep the link busy."""
-        return 0.0 if self.hosts(ranks) == 1 else self.burst * PAYLOAD_SHARE * self.link.beta
 
 
 def link_of(bandwidth: float, latency: float) -> Link:

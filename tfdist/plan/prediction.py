@@ -181,8 +181,7 @@ class Planner:
         if candidate.local is not None:
             step = step_time.with_local_steps(parts, carried, candidate.local)
             return step, sent / candidate.local.updates
-        how = self._early(candidate), self.machines.burst_seconds(workers)
-        return step_time.synchronous(parts, messages, carried, *how), sent
+        return step_time.synchronous(parts, messages, carried, self._early(candidate)), sent
 
     def _served(
         self, candidate: Candidate, workers: int, parts: tuple[float, float, float]
@@ -263,6 +262,5 @@ class Planner:
         step = sharded_time.with_weights_in_parts if in_parts else sharded_time.sharded
         times = workload.accumulation_steps if in_parts else 1
         forward, backward, update = (part / times for part in parts)
-        how = self._early(candidate), self.machines.burst_seconds(workers)
-        seconds, sent = step((forward, backward, update), exchange, workers, *how)
+        seconds, sent = step((forward, backward, update), exchange, workers, self._early(candidate))
         return times * seconds, times * sent

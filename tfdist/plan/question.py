@@ -25,7 +25,6 @@ class Question:
         cluster: the path of what `tfdist test --json` has written; None if there is none.
         bandwidth: of a host's link, in bytes per second; None for the cluster's.
         latency: seconds of an empty message; None for the cluster's, or 50 us.
-        burst: the bytes that pass a host's link at once after a pause.
         per_host: the workers of each host; None for the cluster's, or 1.
         device_step: seconds of a step on one device; None for the cluster's, or to measure it.
         device: "cpu" or "gpu"; None for the cluster's with a known step, or what this machine has.
@@ -45,7 +44,6 @@ class Question:
     cluster: str | None = None
     bandwidth: float | None = None
     latency: float | None = None
-    burst: float = 0.0
     per_host: int | None = None
     device_step: float | None = None
     device: str | None = None
@@ -111,9 +109,7 @@ def answer(question: Question) -> Answer:
     device = question.device or (known.device if known and step else None)
     found = models.read(question.model, question.arguments, question.batch_size, step, device)
     question, of_epoch = _with_samples(question, found.samples)
-    machines = dataclasses.replace(
-        machines, costs=found.costs, shares_cores=found.uses_cores, burst=question.burst
-    )
+    machines = dataclasses.replace(machines, costs=found.costs, shares_cores=found.uses_cores)
     counts = _possible(asked, question, found.device.batch)
     planner = Planner(
         found.workload, found.messages, found.device, machines, question.strong, question.servers

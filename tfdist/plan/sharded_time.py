@@ -51,11 +51,7 @@ class Exchange:
 
 
 def sharded(
-    parts: tuple[float, float, float],
-    exchange: Exchange,
-    ranks: int,
-    early: float = 1.0,
-    burst: float = 0.0,
+    parts: tuple[float, float, float], exchange: Exchange, ranks: int, early: float = 1.0
 ) -> tuple[float, float]:
     """A step in which each rank updates its part of the variables, which are gathered then.
 
@@ -64,24 +60,18 @@ def sharded(
         exchange: what is exchanged.
         ranks: the number of ranks.
         early: as for `synchronous`.
-        burst: as for `synchronous`.
 
     Returns:
         The seconds of the step, and the bytes that a rank sends.
     """
     forward, backward, update = parts
     sums, gathered = exchange.sums, [*exchange.gathered, *exchange.gathered_tables]
-    of_rank = forward, backward, update / ranks
-    seconds = synchronous(of_rank, exchange.messages, sums, early, burst)
+    seconds = synchronous((forward, backward, update / ranks), exchange.messages, sums, early)
     return seconds + exchanged_alone(gathered), _sent([*sums, *gathered])
 
 
 def with_weights_in_parts(
-    parts: tuple[float, float, float],
-    exchange: Exchange,
-    ranks: int,
-    early: float = 1.0,
-    burst: float = 0.0,
+    parts: tuple[float, float, float], exchange: Exchange, ranks: int, early: float = 1.0
 ) -> tuple[float, float]:
     """A step in which each rank keeps its part of the weights; as `sharded`.
 
@@ -90,7 +80,7 @@ def with_weights_in_parts(
     two are taken to follow each other here. And the weights of the last two layers are gathered
     once, which is not taken off. So this is an upper bound.
     """
-    seconds, sent = sharded(parts, exchange, ranks, early, burst)
+    seconds, sent = sharded(parts, exchange, ranks, early)
     again = exchange.gathered
     return seconds + exchanged_alone(again), sent + _sent(again)
 
@@ -105,7 +95,6 @@ def _half(way: Carriage, longer: float) -> Carriage:
     return dataclasses.replace(
         way,
         busy=(way.busy + further) / 2,
-        limited=(way.limited + further) / 2,
         latency=way.latency / 2,
         sent=way.sent / 2,
         cores=way.cores / 2,

@@ -38,7 +38,6 @@ class Carriage:
         sent: the bytes that the busiest link of a rank carries.
         cores: seconds of the cores while the link is busy.
         summed: seconds that the bytes need on the link, if they are a sum of all ranks; else 0.
-        limited: seconds of `busy` in which the rate of the link lets no more bytes pass.
     """
 
     busy: float
@@ -48,7 +47,6 @@ class Carriage:
     sent: float
     cores: float
     summed: float = 0.0
-    limited: float = 0.0
 
 
 def carriage(
@@ -86,8 +84,7 @@ def carriage(
     # Horovod fuses its sums of float32 only. A thread gets its turn while bytes are on their way.
     is_alone = are_halves and strategy == "horovod"
     turn = (machines.on_a_core - 1) * costs.turn if is_alone else 0.0
-    limited = max(longer * sent * link.beta - turn, 0.0)
-    busy = turn + limited + cores + inner
+    busy = max(longer * sent * link.beta, turn) + cores + inner
     gathered = groups if is_gathered else 1
     encoding, decoding = codecs.seconds(message.compressor, message.dense, gathered)
     factor = slowdown * costs.codec
@@ -103,7 +100,6 @@ def carriage(
         sent,
         cores,
         0.0 if is_gathered else sent * link.beta,
-        limited,
     )
 
 
@@ -139,7 +135,6 @@ def by_reducers(message: Message, ranks: int, machines: Machines, reducers: int)
         latency=ROUNDS_OF_REDUCERS * message.exchanges * machines.link.alpha,
         sent=message.payload,
         cores=cores,
-        limited=on_link,
     )
 
 
@@ -148,7 +143,6 @@ def synchronous(
     messages: Sequence[Message],
     carried: Sequence[Carriage],
     early: float = 1.0,
-    burst: float = 0.0,
 ) -> float:
     """The seconds of a step whose gradients are exchanged.
 
@@ -157,10 +151,8 @@ def synchronous(
         messages: what travels, in the order in which it is ready.
         carried: how each of the messages travels.
         early: as in `Costs`.
-        burst: how many seconds at its rate the link lets through at once, if it was idle as long.
     """
     forward, backward, update = parts
-    carried = _after_pause(carried, min(burst, forward + update))
     cores, free, before = forward, 0.0, 0.0
     arrived: list[float] = []
     for message, way in zip(messages, carried):
@@ -175,16 +167,6 @@ def synchronous(
     for message, way, time in zip(messages, carried, arrived):
         cores = max(cores, time) + way.decoding + update * message.dense / dense
     return cores if messages else cores + update
-
-
-def _after_pause(carried: Sequence[Carriage], saved: float) -> list[Carriage]:
-    """How messages travel that may pass at once, until so many seconds are saved."""
-    found = []
-    for way in carried:
-        at_once = min(saved, way.limited)
-        saved -= at_once
-        found.append(dataclasses.replace(way, busy=way.busy - at_once))
-    return found
 
 
 def _computed(
