@@ -27,7 +27,7 @@ from tfdist.watch.numbers import Epoch, Run, Traffic, WorkerNumbers
 
 # For how long there is no other page at the end of an epoch: so many times as long as one took.
 # Epochs may take less time than a page, and after thousands of them a page takes seconds.
-_PAUSE = 20
+PAUSE = 20
 
 
 class RunReport(keras.callbacks.Callback):
@@ -221,7 +221,7 @@ class RunReport(keras.callbacks.Callback):
             return error
         # The first page has no epoch, and takes longer, as nothing is loaded: it does not count.
         if self._run.epochs:
-            self._next = began + _PAUSE * (time.monotonic_ns() - began)
+            self._next = began + PAUSE * (time.monotonic_ns() - began)
         return None
 
     def _traffic(self) -> Traffic | None:
