@@ -87,6 +87,11 @@ def test_a_link_stays_one_and_the_umask_holds(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"file", "link"}
 
 
+def test_what_has_no_utf_8_is_an_escape(tmp_path):
+    write_whole(tmp_path / "page", "of a script named \udce9.py")
+    assert (tmp_path / "page").read_text() == "of a script named \\udce9.py"
+
+
 def test_an_old_file_in_a_folder_that_takes_no_new_one_is_refused(folder):
     path = os.path.join(folder, "old")
     with open(path, "w"):

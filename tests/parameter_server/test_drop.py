@@ -170,6 +170,7 @@ def test_nothing_is_dropped_when_the_model_is_evaluated_or_predicts(found):
         )
 
 
+@pytest.mark.full
 def test_nobody_waits_for_a_worker_that_is_stopped_and_then_killed(start, tmp_path):
     processes, _ = start(3, 1, job="tests.parameter_server.dropping")
     assert processes["chief", 0].wait(300) == 0, (tmp_path / "chief-0.log").read_text()

@@ -122,6 +122,17 @@ def test_to_stay_may_be_faster_with_more_updates():
     assert told.code is None and "8 workers" not in told.reason
 
 
+def test_steps_that_are_shorter_than_what_is_around_them_stay_on_one_device():
+    made = planner(1.25e9)
+    for step, stays in ((1e-3, True), (3e-3, False)):
+        fast = dataclasses.replace(made, device=Device(step, made.device.batch))
+        predicted = predictions(fast, (2, 4))
+        quick = [dataclasses.replace(p, step=step, efficiency=0.9) for p in predicted]
+        found = candidates.recommend(fast.alone(), quick, 0.5)
+        assert (found.code is None) == stays
+        assert ("Stay on one device: a step takes 1 ms" in found.reason) == stays
+
+
 def test_without_several_workers_there_is_nothing_to_recommend():
     assert advice(planner(1e9), counts=()).reason.endswith("workers above 1 was asked about.")
     found = advice(planner(1e9), counts=(2,), samples=5)

@@ -12,10 +12,11 @@ from tests.cli.launching import python_path
 from tfdist.cli.main import main
 
 SCRIPT = """\
-import sys
+import os, sys
 import keras, numpy as np, tfdist
 
 print("this comes before fit")
+os.system("echo this comes from a program")
 strategy = tfdist.Strategy("auto")
 with strategy.scope():
     model = keras.Sequential(
@@ -58,6 +59,7 @@ def test_a_script_is_planned_up_to_its_first_fit(script, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "this trains" not in done.stdout + done.stderr
     assert "this comes before fit" in done.stderr
+    assert "this comes from a program" in done.stderr
     found = json.loads(done.stdout)
     assert {p["workers"] for p in found["predictions"]} == {1, 2, 4, 6}
     alone = found["predictions"][0]

@@ -126,7 +126,7 @@ step()
             "try:\n    model.train_on_batch(x, y)\nexcept Exception:\n    model.fit(x, y)",
             "trains with `train_on_batch` and had not called `fit` of a Keras model.* Received: '/",
         ),
-        (OWN_LOOP.format("keras.optimizers.SGD()"), "trains with a loop of its own .* `fit` of a"),
+        (OWN_LOOP.format("keras.optimizers.SGD()"), "trains with a loop of its own, .* `fit` of a"),
         (
             OWN_LOOP.format("tfdist.DistributedOptimizer(keras.optimizers.SGD())"),
             "trains with a loop of its own",

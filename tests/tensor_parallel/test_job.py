@@ -28,7 +28,7 @@ def _job(backend, data, model, cases, *marks):
 @pytest.fixture(
     scope="module",
     params=[
-        _job("horovod", 1, 2, rank.USUAL[1]),
+        _job("horovod", 1, 2, rank.USUAL[1], pytest.mark.full),
         _job("multi_worker", 2, 2, rank.USUAL[2]),
         _job("horovod", 1, 4, _ALL, pytest.mark.full),
         _job("horovod", 2, 2, _ALL, pytest.mark.full),

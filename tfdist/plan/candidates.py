@@ -37,6 +37,13 @@ _LIKE = 0.03
 UPDATES = 20
 # More samples per second than one device, for less nobody should start a cluster.
 _LEAST_GAIN = 1.2
+# Below so many seconds a step is less than what is around it: by docs/watching.md a step of a tiny
+# model in `fit` takes 0.6 ms on one device, and 2.6 ms on two ranks.
+_LEAST_STEP = 2e-3
+_TOO_SHORT = (
+    "Stay on one device: a step takes {} there. Keras and TensorFlow need as long around each "
+    "step, and more with several ranks, which is not predicted. Try larger batches first."
+)
 
 
 def candidates(
@@ -178,6 +185,8 @@ def recommend(
     if not good and fits:
         fastest = max(found, key=lambda p: p.samples_per_second)
         return _stay(alone, fastest, least_efficiency, _but_for_updates(alone, excluded))
+    if fits and alone.step < _LEAST_STEP:
+        return Recommendation(1, None, _TOO_SHORT.format(duration(alone.step)))
     chosen = good[-1] if good else max(found, key=lambda p: p.efficiency)
     reason = (
         f"{chosen.workers} workers make {_gain(chosen, alone):.1f} times the samples per second of "
@@ -188,8 +197,8 @@ def recommend(
         exact = best(dense, memory) or min(dense, key=lambda p: p.step)
         reason += (
             f"; with the result of one device ({exact.candidate.title}) it would be "
-            f"{_gain(exact, alone):.1f} times, as {exact.sent / 1e6:.3g} MB travel in each step "
-            f"instead of {chosen.sent / 1e6:.3g} MB"
+            f"{_gain(exact, alone):.1f} times, as all meet in each step, and "
+            f"{exact.sent / 1e6:.3g} MB travel instead of {chosen.sent / 1e6:.3g} MB"
         )
     if not chosen.candidate.is_exact:
         reason += "; the result is not that of one device, and may need more steps"

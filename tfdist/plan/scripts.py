@@ -77,7 +77,7 @@ def first_fit(script: str, arguments: Sequence[str] = ()) -> First:
     with (
         _intercepted(script) as calls,
         _as_main(script, arguments),
-        contextlib.redirect_stdout(sys.stderr),
+        _all_to_stderr(),
     ):
         try:
             runpy.run_path(script, run_name="__main__")
@@ -148,7 +148,7 @@ def _intercepted(script: str) -> Iterator[list[_Reached]]:
 
         return method
 
-    by_itself = otherwise("a loop of its own (an optimizer's `apply`)")
+    by_itself = otherwise("a loop of its own, or updates weights for another reason (`apply`)")
     with (
         _replaced(keras.Model, "fit", fit),
         _replaced(keras.Model, "train_on_batch", otherwise("`train_on_batch`")),
@@ -170,6 +170,20 @@ def _replaced(owner: type, name: str, method: Callable[..., NoReturn]) -> Iterat
             delattr(owner, name)
         else:
             setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def _all_to_stderr() -> Iterator[None]:
+    """Sends to stderr what the script prints, and what the programs print that it starts."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextlib.contextmanager

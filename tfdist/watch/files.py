@@ -10,6 +10,8 @@ import secrets
 def write_whole(path: str | os.PathLike, text: str) -> None:
     """Writes `text` beside `path`, and then replaces the file there; a link stays a link.
 
+    What has no UTF-8, as a part of a file's name, is written as an escape.
+
     A new file may be read by those whom the umask lets; an old one, by the same as before.
 
     Raises:
@@ -19,7 +21,7 @@ def write_whole(path: str | os.PathLike, text: str) -> None:
     # Not by `tempfile`, whose files only their owner may read: the umask says who may.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with partial.open("x", encoding="utf-8") as file:
+        with partial.open("x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         if path.exists():
             partial.chmod(path.stat().st_mode & 0o777)
