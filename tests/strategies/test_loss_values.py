@@ -112,6 +112,36 @@ def test_each_of_several_losses_counts_as_if_it_were_alone(name, replicas, batch
     _assert_equals_one_device(replicas, LOSSES[name], batch, way)
 
 
+def _mean_of_heads(y, p):
+    return tf.reduce_mean(tf.stack([tf.reduce_sum(tf.abs(a * p - y), -1) for a in (1, 2, 3)]), 0)
+
+
+def _mean_of_features(y, p):
+    return tf.reduce_mean(tf.transpose(tf.square(p - y)), 0)
+
+
+@pytest.mark.parametrize("target", [_mean_of_heads, pytest.param(_mean_of_features, marks=full)])
+def test_a_mean_over_as_many_as_there_are_samples_is_none_over_samples(target):
+    _assert_equals_one_device(2, target, 6, "fit")
+
+
+def _sum_of_numbers(y, p):
+    return tf.reduce_sum(tf.square(p - y))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda y, p: tf.stack([_mean(y, p), _sum_of_numbers(y, p)]) * [1.0, 3.0],
+        lambda y, p: tf.reduce_sum(tf.square(p - y), 0) / tf.cast(tf.shape(y)[0], tf.float32),
+        lambda y, p: tf.square(tf.reduce_mean(p - y, 0)),
+    ],
+)
+def test_what_is_neither_a_mean_nor_a_sum_is_warned_of(target):
+    with pytest.warns(UserWarning, match="It cannot be told whether the target of a gradient"):
+        _trained(tfdist.MirroredStrategy(DEVICES[:2]), target, 8, "fit")
+
+
 @pytest.mark.parametrize(
     ("target", "batch", "warning"),
     [

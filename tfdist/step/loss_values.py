@@ -13,13 +13,14 @@ import tensorflow as tf
 from tfdist.step.loss_reductions import kind_of, may_have_samples
 from tfdist.step.loss_terms import MEAN, SUM, UNKNOWN, terms_of
 from tfdist.step.replica import ReplicaStep
-from tfdist.step.sizes import reduces_samples
+from tfdist.step.sizes import have_moved, reduces_samples
 
 # What they return consists of the values of their inputs, or of products and sums of these.
 _OF_THE_SAME = {
     *("Add", "AddN", "AddV2", "Cast", "ConcatV2", "DivNoNan", "ExpandDims", "Identity"),
-    *("Mul", "Neg", "Pack", "RealDiv", "Reshape", "Square", "Squeeze", "StridedSlice", "Sub"),
+    *("Mul", "Neg", "Pack", "RealDiv", "Reshape", "Squeeze", "StridedSlice", "Sub"),
 }
+_QUOTIENTS = ("DivNoNan", "RealDiv")
 
 
 def stacked(target: tf.Tensor, gradient: tf.Tensor | None) -> list[tuple]:
@@ -78,7 +79,7 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
 
     What does not depend on the samples, such as a variable, counts as a mean.
     """
-    left, seen, kind = [loss], set(), MEAN
+    left, seen, kinds = [loss], set(), set()
     while left:
         tensor = left.pop()
         if tensor.ref() in seen:
@@ -86,19 +87,23 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
         seen.add(tensor.ref())
         operation = tensor.op
         if tensor.shape.rank == 0:
-            if any(kind_of(step, term) == SUM for term in terms_of(tensor)):
-                kind = SUM
+            is_sum = any(kind_of(step, term) == SUM for term in terms_of(tensor))
+            kinds.add(SUM if is_sum else MEAN)
         elif operation.type in ("Mean", "Sum") and reduces_samples(operation):
-            if not may_have_samples(step, operation.inputs[0]):
+            reduced = operation.inputs[0]
+            if have_moved(reduced) or not may_have_samples(step, reduced):
                 return UNKNOWN
-            if operation.type == "Sum":
-                kind = SUM
+            kinds.add(SUM if operation.type == "Sum" else MEAN)
+        elif operation.type in _QUOTIENTS and tf.get_static_value(operation.inputs[1]) is None:
+            return UNKNOWN  # the divisor may be the number of the samples
         elif operation.type in _OF_THE_SAME:
             is_cast = operation.type == "Cast"  # other inputs that are no floats are sizes and axes
             left += [one for one in operation.inputs if one.dtype.is_floating or is_cast]
         elif operation.type not in ("Const", "ReadVariableOp"):
             return UNKNOWN
-    return kind
+    if len(kinds) > 1:
+        return UNKNOWN
+    return kinds.pop() if kinds else MEAN
 
 
 def _warn(step: ReplicaStep, loss: tf.Tensor, taken_for: str) -> None:

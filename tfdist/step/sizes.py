@@ -35,7 +35,8 @@ _GATHERS = ("Gather", "GatherV2", "GatherNd")
 # Dimensions change places in their results.
 OTHER_ORDERS = ("Transpose", "Einsum")
 # The first dimension of their results is, or may be, a new one.
-_NEW_FIRST = (*OTHER_ORDERS, "Pack", "TensorListStack")
+_STACKS = ("Pack", "TensorListStack")
+_NEW_FIRST = (*OTHER_ORDERS, *_STACKS)
 
 
 def is_length(tensor: tf.Tensor) -> bool:
@@ -88,6 +89,11 @@ def counts_chosen(tensor: tf.Tensor) -> bool:
     """Whether a scalar is the size of a tensor of as many values as the data choose."""
     sized = _sized(tensor)
     return sized is not None and selects_samples(sized)
+
+
+def have_moved(values: tf.Tensor) -> bool:
+    """Whether the first dimension may be a new one, or have changed places: not the samples."""
+    return any(tensor.op.type in ("Transpose", *_STACKS) for tensor in _beneath(values))
 
 
 def _sized(tensor: tf.Tensor) -> tf.Tensor | None:
