@@ -192,8 +192,12 @@ def test_the_loss_of_a_rank_is_a_problem_that_names_it(at, tmp_path):
     assert "Traceback" not in (tmp_path / "0").read_text()
 
 
-def test_ranks_that_cannot_come_together_are_a_problem(monkeypatch):
-    done = call("tfdist", "test", **_OF_WORKER, TFDIST_CONNECT_TIMEOUT="1")
+def test_ranks_that_cannot_come_together_are_a_problem():
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        free = found.getsockname()[1]
+    workers = [f"127.0.0.1:{free}", "nobody.invalid:2222"]
+    config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 0}}
+    done = call("tfdist", "test", TF_CONFIG=json.dumps(config), TFDIST_CONNECT_TIMEOUT="1")
     assert done.returncode == 1
     assert "Problems\n  the ranks cannot train together: " in done.stdout
     assert "could not be reached within 1 s" in done.stdout
