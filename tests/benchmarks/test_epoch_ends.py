@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
+
 from benchmarks import epoch_ends
 from benchmarks.epoch_ends_cell import SYSTEMS
 from tests.benchmarks.running import run
 
 
+@pytest.mark.full
 def test_all_systems_are_measured(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- epoch_ends:begin -->\n<!-- epoch_ends:end -->\nafter\n")

@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 from benchmarks import timeline_clocks
 from tests.benchmarks.running import between, run
 
 
+@pytest.mark.full
 def test_true_errors_are_within_the_stated_ones(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- timeline_clocks:begin -->\n<!-- timeline_clocks:end -->\nafter\n")

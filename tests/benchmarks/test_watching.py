@@ -3,6 +3,8 @@
 import argparse
 import json
 
+import pytest
+
 import tfdist
 from benchmarks import cluster_check, watching, watching_ranks
 from tests.benchmarks.running import between, run
@@ -45,6 +47,7 @@ def test_what_watching_adds_is_the_difference():
     assert cells[3:] == ["800 (400–1200) µs", "4.00 (2.00–6.00) %", "10.0 ms"]
 
 
+@pytest.mark.full
 def test_the_cluster_is_tested_and_timed(tmp_path):
     page, result = tmp_path / "page.md", tmp_path / "result.json"
     page.write_text("before\n<!-- cluster_check:begin -->\n<!-- cluster_check:end -->\nafter\n")

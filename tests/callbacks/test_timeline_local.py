@@ -91,14 +91,14 @@ def normalized(strategy):
 @pytest.mark.parametrize(
     ("local", "options"),
     [
-        (tfdist.LocalSGD(3), {}),
+        pytest.param(tfdist.LocalSGD(3), {}, marks=pytest.mark.full),
         (
             tfdist.LocalSGD(2),
             {"accumulation_steps": 2, "compression": tfdist.compression.Int8(min_bytes=0)},
         ),
         (tfdist.DiLoCo(4, fragments=2, overlap=1), {}),
-        (tfdist.LocalSGD(2, after=3), {}),
-        (tfdist.LocalSGD("100s"), {}),
+        pytest.param(tfdist.LocalSGD(2, after=3), {}, marks=pytest.mark.full),
+        pytest.param(tfdist.LocalSGD("100s"), {}, marks=pytest.mark.full),
     ],
     ids=["rounds", "coded", "overlap", "after", "by time"],
 )

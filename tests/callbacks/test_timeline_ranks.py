@@ -77,6 +77,7 @@ def test_ranks_exchange_where_a_round_ends(engine, tmp_path):
     assert {step for _, step in exchanged} == {3, 5}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_exchange_beside_steps_is_seen_with_the_step_before(engine, tmp_path):
     found, _ = started(engine, tmp_path / "trace.json", "overlap")
@@ -98,6 +99,7 @@ def assert_weights_are_those_of_one_device(folder, ranks):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_repeated_step_is_there_once(engine, tmp_path):
     options = ["-n", "3", "--min", "2", "--restarts", "0"]

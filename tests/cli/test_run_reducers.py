@@ -105,6 +105,7 @@ def test_ctrl_c_lets_ranks_end_their_step_and_save(launcher, options):
     assert "[reducer" not in output
 
 
+@pytest.mark.full
 def test_workers_at_different_sums_end_the_job(launcher):
     # Rank 1 fails in its second step while it waits for the sum, as rank 0 is late.
     body = """

@@ -217,6 +217,7 @@ def test_too_few_ranks_end_the_job(tmp_path):
     assert "1 rank is left, and the job needs 2 (--min)" in done.stderr
 
 
+@pytest.mark.full
 def test_too_few_ranks_wait_for_others_so_long_and_no_longer(tmp_path):
     waits = ("--rejoin-timeout", "0.5")
     done = train(

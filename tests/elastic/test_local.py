@@ -194,8 +194,8 @@ def test_what_a_lost_rank_has_learned_is_lost_also_if_one_that_joins_has_copied_
     "check",
     [
         "metrics_with_a_nan_in_one_rank",
-        "frozen_models",
-        "data_that_are_not_tuned",
+        pytest.param("frozen_models", marks=pytest.mark.full),
+        pytest.param("data_that_are_not_tuned", marks=pytest.mark.full),
         pytest.param("metrics_that_are_reset_within_a_round", marks=pytest.mark.full),
         pytest.param("models_that_are_freed", marks=pytest.mark.full),
         pytest.param("steps_that_are_not_traced", marks=pytest.mark.full),

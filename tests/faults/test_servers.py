@@ -6,15 +6,12 @@ from tests.faults import server_rows, servers_job
 from tests.traffic import network
 
 REASON = network.reason_against()
-USUAL = {
-    ("the network of a worker is cut", "synchronous"),
-}
 
 
 def _cases():
     for policy in servers_job.POLICIES:
         for name, fault in server_rows.FAULTS.items():
-            marks = [] if (name, policy) in USUAL else [pytest.mark.full]
+            marks = [pytest.mark.full]
             if fault.around == "hosts":
                 marks.append(pytest.mark.skipif(bool(REASON), reason=REASON))
             yield pytest.param(name, policy, marks=marks)

@@ -27,6 +27,7 @@ def check_equal(model, expected, tolerance=1e-6):
         assert np.abs(actual.numpy() - variable.numpy()).max() <= tolerance, actual.path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("local", LOCAL)
 def test_a_round_may_end_with_a_step_that_knows_less(local):
     """Steps "a" were traced before any "b", so they know nothing of what these train."""
@@ -37,7 +38,8 @@ def test_a_round_may_end_with_a_step_that_knows_less(local):
         np.testing.assert_array_equal(actual.numpy(), before.numpy())
 
 
-@pytest.mark.parametrize("local", [STREAMED, pytest.param(LOCAL[1], marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("local", [STREAMED, LOCAL[1]])
 def test_steps_in_graphs_equal_eager_ones(local):
     """Those that are traced once know less than eager steps, but do the same."""
     expected = Loop(local, eager=True).train(ORDER).finish()

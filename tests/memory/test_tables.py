@@ -66,6 +66,7 @@ def test_a_table_with_few_rows_may_be_accumulated():
     assert memory.estimate(owned, 16, "optimizer", 8).total > 0
 
 
+@pytest.mark.full
 def test_no_sharding_is_named_that_refuses_the_table():
     size = 4 * 9 * 4096
     few, more = (model_of(rows, 4096, "adam") for rows in (9, 16))

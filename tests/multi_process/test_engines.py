@@ -1,6 +1,7 @@
 """The engines of several processes carry tensors as their contract says."""
 
 import numpy as np
+import pytest
 
 from tests.multi_process.checks import assert_sums_of_gradients
 from tests.multi_process.jobs import ALL, EIGHT, FOUR, MULTI_WORKER, PAIRS, scenario
@@ -107,6 +108,7 @@ def test_doubling_gives_the_sum_with_the_same_bits_on_all_ranks(found):
         assert rank["of two strategies"] == [[ranks], [100 * ranks]]
 
 
+@pytest.mark.full
 @scenario(engines.trained_in_small_buckets, (EIGHT,))
 def test_training_that_sums_by_doubling_equals_one_device(found):
     for rank in found:

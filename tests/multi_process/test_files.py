@@ -155,7 +155,7 @@ def test_other_formats_are_written_by_the_chief_only(found):
     "name",
     [
         "model.keras",
-        "model.weights.h5",
+        pytest.param("model.weights.h5", marks=pytest.mark.full),
         pytest.param("batch.weights.h5", marks=pytest.mark.full),
     ],
 )

@@ -1,5 +1,7 @@
 """Local steps among processes: by hand, wherever a user looks, resumed, in loops, and coded."""
 
+import pytest
+
 from tests.local_steps import checks
 from tests.multi_process.jobs import ALL, scenario
 from tests.multi_process.scenarios import local_steps
@@ -23,6 +25,7 @@ def test_weights_are_whole_wherever_a_user_can_look(found):
     checks.looked_at(found)
 
 
+@pytest.mark.full
 @scenario(local_steps.loop)
 def test_a_loop_of_the_users_own_equals_the_same_by_hand(found):
     checks.loop(found)
@@ -48,6 +51,7 @@ def test_all_that_steps_set_equals_the_same_by_hand(found):
     checks.all_that_steps_set(found)
 
 
+@pytest.mark.full
 @scenario(local_steps.after_loading)
 def test_no_synchronous_update_follows_a_round(found):
     checks.after_loading(found)

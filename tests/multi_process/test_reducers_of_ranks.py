@@ -124,6 +124,7 @@ def test_horovodrun_that_cannot_be_reached_is_named(alone):
         cluster_of_process()
 
 
+@pytest.mark.full
 def test_operations_of_horovod_would_wait_for_reducers(alone):
     pytest.importorskip("horovod")
     alone()

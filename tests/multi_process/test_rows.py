@@ -78,7 +78,7 @@ def _rounded(name, values):
     return np.clip(values, -limit, limit).astype(dtype).astype("float32")
 
 
-@pytest.mark.parametrize("name", rows.CODED)
+@pytest.mark.parametrize("name", ["rows", pytest.param("table", marks=pytest.mark.full)])
 @scenario(rows.trained_coded, ("multi_worker-2", "horovod-2"))
 def test_coded_rows_train_as_on_devices_of_one_process(found, name):
     def make(**options):

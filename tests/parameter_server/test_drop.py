@@ -182,6 +182,7 @@ def test_nobody_waits_for_a_worker_that_is_stopped_and_then_killed(start, tmp_pa
     assert "worker 0" in (tmp_path / "chief-0.log").read_text()
 
 
+@pytest.mark.full
 def test_no_thread_waits_until_a_worker_that_hangs_has_freed_a_tensor(start, tmp_path):
     processes, _ = start(2, 1, job="tests.parameter_server.hanging")
     assert processes["chief", 0].wait(300) == 0, (tmp_path / "chief-0.log").read_text()

@@ -119,7 +119,7 @@ def _compiled(model, optimizer, loss=keras.losses.MeanSquaredError, **options):
 
 
 # Cases of which another one sees most mistakes.
-USUAL = {"dense with sample weights", "clipped", "masks"}
+USUAL = {"dense with sample weights", "clipped"}
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def regularized():
 
 
 @pytest.mark.parametrize("make", [chain, words, regularized])
-@pytest.mark.parametrize("samples", [8, 4096])
+@pytest.mark.parametrize("samples", [8, pytest.param(4096, marks=pytest.mark.full)])
 def test_a_plan_has_what_the_estimate_has(tmp_path, make, samples):
     model = make()
     model.compile("adam", "mse")

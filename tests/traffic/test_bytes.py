@@ -37,9 +37,7 @@ def found(request, tmp_path_factory):
 def _jobs():
     for backend in ("multi_worker", "horovod"):
         for count in (2, 3):
-            marks = [pytest.mark.xdist_group(f"traffic {backend} {count}")]
-            if count > 2 or backend == "horovod":
-                marks.append(pytest.mark.full)
+            marks = [pytest.mark.xdist_group(f"traffic {backend} {count}"), pytest.mark.full]
             if backend == "horovod":
                 marks.append(pytest.mark.skipif(not is_installed(), reason="make horovod"))
             yield pytest.param((backend, count), marks=marks, id=f"{backend}-{count}")

@@ -79,8 +79,8 @@ def trained(strategy, callbacks, make=None, **options):
     ("options", "compiled"),
     [
         ({}, {}),
-        ({}, {"steps_per_execution": 2}),
-        ({}, {"make": OwnStep}),
+        pytest.param({}, {"steps_per_execution": 2}, marks=pytest.mark.full),
+        pytest.param({}, {"make": OwnStep}, marks=pytest.mark.full),
         ({"accumulation_steps": 2}, {}),
         pytest.param({}, {"run_eagerly": True}, marks=pytest.mark.full),
         pytest.param({"sharding": "optimizer"}, {}, marks=pytest.mark.full),
