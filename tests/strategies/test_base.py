@@ -191,6 +191,18 @@ def test_own_step_with_synchronized_batch_normalization_is_told_to_scale_its_los
         fit(scale=True)
 
 
+def test_layers_are_warned_of_once_for_each_compile(two_replicas):
+    with two_replicas.scope():
+        layers = [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((3,)), *layers])
+    for _ in range(2):
+        model.compile("sgd", "mse", run_eagerly=True)
+        with pytest.warns(UserWarning, match="normalizes each replica's part") as seen:
+            for _ in range(2):
+                model.fit(X, Y, batch_size=10, verbose=0)
+        assert sum("normalizes each" in str(one.message) for one in seen) == 1
+
+
 def test_stateful_layers_are_refused(two_replicas):
     with two_replicas.scope():
         model = keras.Sequential(

@@ -36,7 +36,18 @@ LOSSES = {
     "one mean": lambda y, p: _mean(y, p)[None],
     "a mean of each feature": lambda y, p: tf.reduce_mean(tf.square(p - y), axis=0),
     "a sum of each feature": lambda y, p: tf.reduce_sum(tf.square(p - y), axis=0),
+    "sums with their dimensions": lambda y, p: tf.reduce_sum(tf.abs(p - y), 0, keepdims=True),
+    "a sum with its dimensions": lambda y, p: tf.reduce_sum(tf.abs(p - y), keepdims=True),
+    "sums, added up": lambda y, p: tf.reduce_sum(
+        tf.reduce_sum(tf.abs(p - y), 0, keepdims=True), -1
+    ),
+    "twice sums": lambda y, p: 2.0 * tf.reduce_sum(tf.abs(p - y), 0),
+    "weighted sums": lambda y, p: _WEIGHTS * tf.reduce_sum(tf.abs(p - y), 0),
+    "as many weighted means as samples": lambda y, p: tf.reduce_sum(
+        tf.stack([_mean(y, p), _other_mean(y, p)]) * [1.0, 3.0]
+    ),
 }
+_WEIGHTS = tf.constant([1.0, 2.0, 3.0])
 
 
 class Regression(keras.Model):
@@ -103,7 +114,10 @@ def test_values_of_samples_add_up_also_in_a_part_of_one_sample(name, replicas, b
         [
             *(("two means", 2, 8, "fit"), ("a mean and a sum", 2, 3, "batches")),
             *(("two means with weights", 3, 12, "fit"), ("one mean", 2, 2, "fit")),
-            ("a mean of each feature", 2, 8, "fit"),
+            *(("a mean of each feature", 2, 8, "fit"), ("twice sums", 2, 6, "fit")),
+            *(("sums with their dimensions", 2, 8, "fit"), ("sums, added up", 2, 8, "fit")),
+            *(("a sum with its dimensions", 2, 8, "fit"), ("weighted sums", 2, 6, "fit")),
+            ("as many weighted means as samples", 2, 4, "fit"),
         ],
         [(name, *parts) for name in LOSSES for parts in [*_PARTS, (3, 12, "fit")]],
     ),
@@ -135,20 +149,53 @@ def _sum_of_numbers(y, p):
         lambda y, p: tf.stack([_mean(y, p), _sum_of_numbers(y, p)]) * [1.0, 3.0],
         lambda y, p: tf.reduce_sum(tf.square(p - y), 0) / tf.cast(tf.shape(y)[0], tf.float32),
         lambda y, p: tf.square(tf.reduce_mean(p - y, 0)),
+        lambda y, p: tf.reduce_mean(tf.boolean_mask(tf.square(p - y), y[:, 0] > 0), 0),
+        lambda y, p: tf.reduce_mean(p - y, 0) * tf.reduce_mean(p, 0),
+        lambda y, p: tf.reduce_mean(p - y, 0) * tf.reduce_max(tf.abs(p)),
     ],
 )
-def test_what_is_neither_a_mean_nor_a_sum_is_warned_of(target):
+@pytest.mark.parametrize("batch", [8, 6])
+def test_what_is_neither_a_mean_nor_a_sum_is_warned_of(target, batch):
+    """Also with as many samples in a part as there are features."""
     with pytest.warns(UserWarning, match="It cannot be told whether the target of a gradient"):
-        _trained(tfdist.MirroredStrategy(DEVICES[:2]), target, 8, "fit")
+        _trained(tfdist.MirroredStrategy(DEVICES[:2]), target, batch, "fit")
 
 
 @pytest.mark.parametrize(
     ("target", "batch", "warning"),
     [
         (OF_SAMPLES[_ONE], 3, "taken for the value of the replica's one sample"),
-        pytest.param(LOSSES["two means"], 8, "taken for values of several losses", marks=full),
+        (LOSSES["two means"], 8, "taken for several losses"),
+        (LOSSES["one mean"], 8, "taken for several losses"),
     ],
 )
 def test_eager_steps_warn_where_only_the_graph_would_tell(target, batch, warning):
     with pytest.warns(UserWarning, match=warning):
         _assert_equals_one_device(2, target, batch, "batches", run_eagerly=True)
+
+
+def test_eager_steps_warn_where_losses_are_as_many_as_a_multiple_of_the_samples():
+    def four_means(y, p):
+        return tf.stack([_mean(y, p), _other_mean(y, p), _mean(y, 2 * p), _mean(y, 3 * p)])
+
+    with pytest.warns(UserWarning, match="taken for as many values for each sample"):
+        strategy = tfdist.MirroredStrategy(DEVICES[:2])
+        _trained(strategy, four_means, 4, "batches", run_eagerly=True)
+
+
+def test_means_along_texts_of_any_length_are_means_over_samples():
+    def trained(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = Regression(lambda y, p: tf.reduce_mean(tf.square(p - y), [0, 2]))
+            model(np.zeros((1, 5, 4), "float32"))
+            model.compile(keras.optimizers.SGD(0.01))
+        shapes = (tf.TensorSpec([None, None, 4]), tf.TensorSpec([None, None, 3]))
+        parts = [(np.repeat(X[:8, None], n, 1), np.repeat(Y[:8, None], n, 1)) for n in (3, 5)]
+        data = tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=shapes)
+        model.fit(data, verbose=0)
+        return model.get_weights()
+
+    ours = trained(tfdist.MirroredStrategy(DEVICES[:2]))
+    for our, their in zip(ours, trained(tf.distribute.get_strategy()), strict=True):
+        np.testing.assert_allclose(our, their, atol=1e-6, rtol=1e-6)

@@ -130,7 +130,8 @@ def _mixes_dimensions(operation: tf.Operation) -> bool:
     if operation.type == "MatMul":
         is_transposed = operation.get_attr("transpose_a")
         return is_transposed or operation.inputs[0].op.type in OTHER_ORDERS
-    return operation.type in OTHER_ORDERS
+    is_of_scalars = operation.type == "Pack" and operation.inputs[0].shape.rank == 0
+    return is_of_scalars or operation.type in OTHER_ORDERS
 
 
 def parts_of_quotient(term: Term) -> tuple[Term, tf.Tensor]:

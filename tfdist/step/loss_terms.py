@@ -33,7 +33,7 @@ _CALLS = {
     "If": ("then_branch", "else_branch"),
     "StatelessIf": ("then_branch", "else_branch"),
 }
-_ELEMENTWISE = {*_SAME, *_SUMS, *_PRODUCTS} | {
+ELEMENTWISE = {*_SAME, *_SUMS, *_PRODUCTS} | {
     *("Abs", "Exp", "Log", "Log1p", "Maximum", "Minimum", "Pow", "Relu", "Rsqrt", "SelectV2"),
     *("Sigmoid", "Softplus", "Sqrt", "Square", "SquaredDifference", "Tanh"),
 }
@@ -269,7 +269,7 @@ def elementwise_beneath(tensor: tf.Tensor) -> Iterator[tf.Operation]:
         if operation not in seen:
             seen.add(operation)
             yield operation
-            if operation.type in _ELEMENTWISE:
+            if operation.type in ELEMENTWISE:
                 todo.extend(value.op for value in operation.inputs)
 
 

@@ -10,17 +10,29 @@ import warnings
 
 import tensorflow as tf
 
-from tfdist.step.loss_reductions import kind_of, may_have_samples
-from tfdist.step.loss_terms import MEAN, SUM, UNKNOWN, terms_of
+from tfdist import compat
+from tfdist.step.loss_reductions import BY_SAMPLES, RATIO, SELECTION, kind_of, may_have_samples
+from tfdist.step.loss_terms import (
+    ELEMENTWISE,
+    MEAN,
+    SUM,
+    UNKNOWN,
+    Term,
+    is_constant,
+    is_fixed,
+    terms_of,
+)
 from tfdist.step.replica import ReplicaStep
-from tfdist.step.sizes import have_moved, reduces_samples
+from tfdist.step.sizes import have_moved, joins_samples, selects_samples
 
-# What they return consists of the values of their inputs, or of products and sums of these.
+# What they return consists of the values of their inputs, or of sums of these.
 _OF_THE_SAME = {
-    *("Add", "AddN", "AddV2", "Cast", "ConcatV2", "DivNoNan", "ExpandDims", "Identity"),
-    *("Mul", "Neg", "Pack", "RealDiv", "Reshape", "Squeeze", "StridedSlice", "Sub"),
+    *("Add", "AddN", "AddV2", "Cast", "ConcatV2", "ExpandDims", "Identity", "Neg", "Pack"),
+    *("Reshape", "Squeeze", "StridedSlice", "Sub"),
 }
-_QUOTIENTS = ("DivNoNan", "RealDiv")
+_PRODUCTS = ("DivNoNan", "Mul", "RealDiv")
+MIXED = "made of means and sums over samples"
+_LOSSES = "several losses, each a mean over the samples"
 
 
 def stacked(target: tf.Tensor, gradient: tf.Tensor | None) -> list[tuple]:
@@ -52,31 +64,33 @@ def are_of_samples(step: ReplicaStep, loss: tf.Tensor) -> bool:
         step: the step that is running.
         loss: a floating-point tensor that is no scalar.
     """
-    if loss.shape.rank is None or None in loss.shape.as_list():
-        return True
     is_symbolic = tf.is_symbolic_tensor(loss)
     kind = _kind(step, loss) if is_symbolic else UNKNOWN
+    if kind == MIXED:
+        _warn(step, loss, _LOSSES)
     if kind != UNKNOWN:
         return kind == SUM
+    if loss.shape.rank is None or None in loss.shape.as_list():
+        return True
     first, values, samples = loss.shape[0], loss.shape.num_elements(), step.samples
     if samples is not None and first == samples:
         if values == 1 and not is_symbolic:
-            _warn(step, loss, "is taken for the value of the replica's one sample")
+            _warn(step, loss, "the value of the replica's one sample")
         return True
-    if first == 1:
-        return False
     if samples is not None and samples > 1 and values % samples == 0:
-        return True  # as many for each sample
+        if not is_symbolic:
+            _warn(step, loss, "as many values for each sample")
+        return True
     # Values of pairs of samples, or losses that happen to be so many.
-    is_of_groups = is_symbolic and samples is not None and first > 0 and samples % first == 0
-    of_what = "samples" if is_of_groups else "several losses, each a mean over the samples"
-    _warn(step, loss, f"is taken for values of {of_what}")
+    is_of_groups = is_symbolic and samples is not None and first > 1 and samples % first == 0
+    _warn(step, loss, "values of samples" if is_of_groups else _LOSSES)
     return is_of_groups
 
 
 def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
-    """SUM or MEAN if the graph shows that each value is one over the samples; else UNKNOWN.
+    """What each value is over the samples, by the graph: SUM, MEAN or MIXED, or UNKNOWN.
 
+    MIXED is what is computed from means and sums in another way; a value of a sample is UNKNOWN.
     What does not depend on the samples, such as a variable, counts as a mean.
     """
     left, seen, kinds = [loss], set(), set()
@@ -86,34 +100,65 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
             continue
         seen.add(tensor.ref())
         operation = tensor.op
-        if tensor.shape.rank == 0:
-            is_sum = any(kind_of(step, term) == SUM for term in terms_of(tensor))
-            kinds.add(SUM if is_sum else MEAN)
-        elif operation.type in ("Mean", "Sum") and reduces_samples(operation):
-            reduced = operation.inputs[0]
-            if have_moved(reduced) or not may_have_samples(step, reduced):
+        values = [one for one in operation.inputs if one.dtype.is_floating]
+        if _is_alike(step, tensor):
+            kinds |= set() if operation.type == "Const" else {MEAN}
+        elif tensor.shape.rank == 0:
+            kinds |= {_kind_of_term(step, term) for term in terms_of(tensor)}
+        elif operation.type in ("Mean", "Sum"):
+            if not joins_samples(operation):
+                left += values
+            elif have_moved(values[0]) or not may_have_samples(step, values[0]):
                 return UNKNOWN
-            kinds.add(SUM if operation.type == "Sum" else MEAN)
-        elif operation.type in _QUOTIENTS and tf.get_static_value(operation.inputs[1]) is None:
-            return UNKNOWN  # the divisor may be the number of the samples
+            elif operation.type == "Mean":
+                kinds.add(MIXED if selects_samples(values[0]) else MEAN)
+            else:
+                kinds.add(SUM)
+        elif operation.type in _PRODUCTS:
+            factors = [one for one in values if not _is_alike(step, one)]
+            # The divisor may be the number of the samples.
+            divides = operation.type != "Mul" and not _is_alike(step, values[1])
+            kinds |= {MIXED} if divides or len(factors) > 1 else set()
+            left += factors[:1] if divides else factors
         elif operation.type in _OF_THE_SAME:
-            is_cast = operation.type == "Cast"  # other inputs that are no floats are sizes and axes
-            left += [one for one in operation.inputs if one.dtype.is_floating or is_cast]
-        elif operation.type not in ("Const", "ReadVariableOp"):
+            # Other inputs that are no floats are sizes and axes.
+            left += operation.inputs if operation.type == "Cast" else values
+        elif operation.type in ELEMENTWISE:
+            kinds.add(MIXED)
+            left += values
+        else:
             return UNKNOWN
     if len(kinds) > 1:
-        return UNKNOWN
+        return MIXED
     return kinds.pop() if kinds else MEAN
+
+
+def _is_alike(step: ReplicaStep, tensor: tf.Tensor) -> bool:
+    """Whether a tensor is the same on all replicas: numbers and variables, also captured ones."""
+    if tensor.shape.rank == 0:
+        return is_fixed(tensor)
+    outside = compat.captured_tensor(tensor) if tensor.op.type == "Placeholder" else None
+    if tf.is_tensor(outside) and outside.dtype != tf.resource:
+        return not tf.is_symbolic_tensor(outside) and not may_have_samples(step, tensor)
+    return is_constant(tensor)
+
+
+def _kind_of_term(step: ReplicaStep, term: Term) -> str:
+    kind = kind_of(step, term)
+    if kind in (UNKNOWN, SELECTION, RATIO, BY_SAMPLES):
+        return MIXED
+    return SUM if kind == SUM else MEAN
 
 
 def _warn(step: ReplicaStep, loss: tf.Tensor, taken_for: str) -> None:
     if step.replicas == 1 or step.apart is not None:
         return
+    samples = "an open number of" if step.samples is None else step.samples
     warnings.warn(
         "It cannot be told whether the target of a gradient has values of samples, or is made of "
-        f"losses that are means over the samples. It {taken_for}, and training may not equal that "
-        "on one device. Take the gradient of a scalar, as of `tf.reduce_mean(per_sample_loss)`, or "
-        f"of a list of scalars. Received: a target of the shape {loss.shape}, with "
-        f"{'an open number of' if step.samples is None else step.samples} samples",
+        f"losses that are means over the samples. It is taken for {taken_for}, and training may "
+        "not equal that on one device. Take the gradient of a scalar, as of "
+        "`tf.reduce_mean(per_sample_loss)`, or of a list of scalars. Received: a target of the "
+        f"shape {loss.shape}, with {samples} samples",
         stacklevel=2,
     )

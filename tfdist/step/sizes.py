@@ -136,7 +136,10 @@ def _beneath(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
 
 def reduces_samples(operation: tf.Operation) -> bool:
     """Whether a reduction removes the first dimension, which belongs to the samples."""
-    if operation.get_attr("keep_dims"):
-        return False
+    return joins_samples(operation) and not operation.get_attr("keep_dims")
+
+
+def joins_samples(operation: tf.Operation) -> bool:
+    """Whether a reduction is one over the first dimension, of which it may keep one element."""
     axes, rank = tf.get_static_value(operation.inputs[1]), operation.inputs[0].shape.rank
     return axes is None or rank is None or 0 in {int(a) % rank for a in axes.reshape(-1)}

@@ -68,9 +68,8 @@ class SynchronousStrategy(ApartStrategy):
         """`tfdist.callbacks.Drift`, if there are rounds of local steps."""
         return [Drift()] if self.local is not None else []
 
-    def check_compiled(self, model: keras.Model) -> None:
-        """Raises ValueError if `compile` was asked for what the strategy cannot do."""
-        super().check_compiled(model)
+    def note_compiled(self, model: keras.Model) -> None:
+        """Takes note that `model` was compiled, so that it is checked again before it trains."""
         self._prepared.discard(model)  # layers may have been frozen or unfrozen before it
 
     def callbacks_of_runs(self) -> list[keras.callbacks.Callback]:

@@ -84,6 +84,9 @@ class KerasStrategy(tf.distribute.Strategy if TYPE_CHECKING else object):  # typ
         optimizer = model.optimizer
         return optimizer.unwrap() if isinstance(optimizer, DistributedOptimizer) else optimizer
 
+    def note_compiled(self, model: keras.Model) -> None:
+        """Takes note that `model` was compiled."""
+
     def check_compiled(self, model: keras.Model) -> None:
         """Raises ValueError if `compile` was asked for what the strategy cannot do."""
         if model.jit_compile and self.compiles_replicas and self.options.balance:

@@ -90,6 +90,7 @@ def compile_for_strategy(
         compile_model(*args, **kwargs)
     digest.note_compiled(model, inspect.signature(compile_model).bind(*args, **kwargs).arguments)
     strategy.check_compiled(model)
+    strategy.note_compiled(model)
     if model.optimizer is not None:
         _wrap_attribute(model, "optimizer")
 
