@@ -159,6 +159,18 @@ def test_what_cannot_be_tested_is_refused(variables, arguments, message, monkeyp
     assert shown.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [({}, "no launcher"), (launchers.kubeflow("worker", 0, worker=1), "one rank by TF_CONFIG")],
+)
+def test_it_says_why_it_starts_ranks(variables, found, monkeypatch, capsys):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tfdist.cli.test._started", lambda *_: 0)
+    assert main(["test"]) == 0
+    assert f"tfdist test: {found}, so 2 ranks are started here" in capsys.readouterr().err
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("at", ["measuring each pair", "measuring all-reduces"])
 def test_the_loss_of_a_rank_is_a_problem_that_names_it(at, tmp_path):

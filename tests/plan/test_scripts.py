@@ -138,6 +138,35 @@ def test_scripts_without_a_fit_are_refused(tmp_path, text, message):
         first_fit(tmp_path, text)
 
 
+WARM_UP = """
+import tfdist
+optimizer = {}
+model(x)
+
+{}
+def make_variables():
+    weights = model.trainable_variables
+    optimizer.apply_gradients([(tf.zeros_like(weight), weight) for weight in weights])
+
+make_variables()
+model.compile(optimizer, "mse")
+model.fit(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "decorator"),
+    [
+        ("keras.optimizers.Adam()", ""),
+        ("tfdist.DistributedOptimizer(keras.optimizers.Adam())", ""),
+        pytest.param("keras.optimizers.Adam()", "@tf.function", marks=pytest.mark.full),
+    ],
+)
+def test_an_optimizer_may_make_its_variables_by_gradients_of_zero(tmp_path, optimizer, decorator):
+    found = first_fit(tmp_path, WARM_UP.format(optimizer, decorator))
+    assert found.samples.number == 40
+
+
 def read(tmp_path, text):
     path = tmp_path / "train.py"
     path.write_text(BEGINNING + text)

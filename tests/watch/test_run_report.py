@@ -293,14 +293,14 @@ def test_logs_that_are_no_numbers_are_not_in_curves(two_replicas, tmp_path):
     class Logs(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             logs |= {"a_text": "hello", "nothing": None, "a_number": np.float32(3.5)}
-            logs["of_classes"] = np.ones(3)
+            logs |= {"of_classes": np.ones(3), "too_large": 10**400, 7: 0.5, None: 0.5}
 
     path = tmp_path / "report.html"
     _, history = trained(two_replicas, [Logs(), RunReport(path), Logs()])
     assert len(history["of_classes"]) == 2
     text = path.read_text()
     assert "a_number" in text and "3.5" in text
-    assert not {"a_text", "nothing", "of_classes"} & set(re.findall(r"\w+", text))
+    assert not {"a_text", "nothing", "of_classes", "too_large"} & set(re.findall(r"\w+", text))
 
 
 def test_pages_take_a_twentieth_of_the_time_at_most(tmp_path, monkeypatch):

@@ -107,7 +107,8 @@ def test(
         context.fail(f"The file cannot be written: {why}. Received: --json {json_path}")
     if launch.size == 1:
         if count is None:
-            click.echo(f"tfdist test: no launcher, so {_FEW} ranks are started here", err=True)
+            found = f"one rank by {launch.launcher}" if launch.variables else "no launcher"
+            click.echo(f"tfdist test: {found}, so {_FEW} ranks are started here", err=True)
         return _started(count or _FEW, strategy or _SYNCHRONOUS[0], json_path, faults)
     if count is not None:
         context.fail(

@@ -149,17 +149,40 @@ def _intercepted(script: str) -> Iterator[list[_Reached]]:
         return method
 
     by_itself = otherwise("a loop of its own, or updates weights for another reason (`apply`)")
+
+    def first_update(of: type) -> Callable[..., None]:
+        apply: Callable[..., None] = of.apply
+
+        def method(
+            self: object, grads: Sequence[Structure], *args: Structure, **kwargs: Structure
+        ) -> None:
+            # Some scripts make the optimizer's variables in this way, to load its state.
+            if not _are_zeros(grads):
+                by_itself()
+            apply(self, grads, *args, **kwargs)
+
+        return method
+
     with (
         _replaced(keras.Model, "fit", fit),
         _replaced(keras.Model, "train_on_batch", otherwise("`train_on_batch`")),
-        _replaced(keras.optimizers.Optimizer, "apply", by_itself),
-        _replaced(DistributedOptimizer, "apply", by_itself),
+        _replaced(keras.optimizers.Optimizer, "apply", first_update(keras.optimizers.Optimizer)),
+        _replaced(DistributedOptimizer, "apply", first_update(DistributedOptimizer)),
     ):
         yield calls
 
 
+def _are_zeros(gradients: Sequence[Structure]) -> bool:
+    """Whether gradients are known to be zero, and there is one at least."""
+    given = [gradient for gradient in gradients if gradient is not None]
+    if not given or any(isinstance(gradient, tf.IndexedSlices) for gradient in given):
+        return False
+    values = [tf.get_static_value(tf.convert_to_tensor(gradient)) for gradient in given]
+    return all(value is not None and not np.any(value) for value in values)
+
+
 @contextlib.contextmanager
-def _replaced(owner: type, name: str, method: Callable[..., NoReturn]) -> Iterator[None]:
+def _replaced(owner: type, name: str, method: Callable[..., object]) -> Iterator[None]:
     """Replaces a method of a class, which may have inherited it."""
     before = vars(owner).get(name)
     setattr(owner, name, method)

@@ -28,15 +28,16 @@ def _as_number(value: SupportsFloat | None) -> float | None:
     """A point of a curve; None for other things in logs, such as texts, or an array of classes."""
     try:
         return None if value is None else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
 def of_training(run: Run) -> dict[str, None]:
-    """The keys of loss and metrics: of the logs, without what tfdist adds."""
+    """The keys of loss and metrics: of the logs, without what tfdist adds, and no other objects."""
     added = {key for epoch in run.epochs for key in epoch.history()} | {*STALENESS, *MEMBERS}
     added -= run.metrics
-    return dict.fromkeys(key for epoch in run.epochs for key in epoch.logs if key not in added)
+    keys = (key for epoch in run.epochs for key in epoch.logs if isinstance(key, str))
+    return dict.fromkeys(key for key in keys if key not in added)
 
 
 def not_finite_since(points: Points) -> str:
