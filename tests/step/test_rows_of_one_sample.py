@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tests import static_batches
 from tests.devices import DEVICES
 from tests.step.looked_up import Table
 
@@ -26,13 +27,7 @@ def _trained(strategy, rows, batch, way):
         pooled = keras.layers.GlobalAveragePooling1D()(Table(rows)(inputs))
         model = keras.Model(inputs, keras.layers.Dense(1)(pooled))
         model.compile(keras.optimizers.Adam(0.01), "mse")
-    if way == "fit":
-        data = tf.data.Dataset.from_tensor_slices((X, Y))
-        model.fit(data.batch(batch, drop_remainder=True), verbose=0)
-    else:
-        for start in range(0, len(X), batch):
-            model.train_on_batch(X[start : start + batch], Y[start : start + batch])
-    return model.get_weights()
+    return static_batches.train(model, X, Y, batch, way)
 
 
 @pytest.mark.parametrize(

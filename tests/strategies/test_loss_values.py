@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
+from tests import static_batches
 from tests.devices import DEVICES
 
 _RANDOM = np.random.default_rng(0)
@@ -73,13 +74,7 @@ def _trained(strategy, target, batch, way, **options):
         model = Regression(target)
         model(X[:1])
         model.compile(keras.optimizers.SGD(0.01), **options)
-    if way == "fit":
-        data = tf.data.Dataset.from_tensor_slices((X, Y))
-        model.fit(data.batch(batch, drop_remainder=True), verbose=0)
-    else:
-        for start in range(0, len(X), batch):
-            model.train_on_batch(X[start : start + batch], Y[start : start + batch])
-    return model.get_weights()
+    return static_batches.train(model, X, Y, batch, way)
 
 
 def _assert_equals_one_device(replicas, *how, **options):
