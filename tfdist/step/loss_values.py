@@ -117,7 +117,7 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
         elif operation.type in _PRODUCTS:
             factors = [one for one in values if not _is_alike(step, one)]
             # The divisor may be the number of the samples.
-            divides = operation.type != "Mul" and not _is_alike(step, values[1])
+            divides = operation.type != "Mul" and not _is_alike(step, operation.inputs[1])
             kinds |= {MIXED} if divides or len(factors) > 1 else set()
             left += factors[:1] if divides else factors
         elif operation.type in _OF_THE_SAME:
