@@ -5,7 +5,6 @@ import pytest
 from tests.elastic.test_faults import ONE_USUAL, launch
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("engine", ONE_USUAL)
 def test_a_backup_that_nobody_has_read_to_its_end_is_an_error(engine, tmp_path):
     command = [

@@ -6,12 +6,13 @@ from tests.faults import server_rows, servers_job
 from tests.traffic import network
 
 REASON = network.reason_against()
+USUAL = {("a worker dies", "synchronous")}
 
 
 def _cases():
     for policy in servers_job.POLICIES:
         for name, fault in server_rows.FAULTS.items():
-            marks = [pytest.mark.full]
+            marks = [] if (name, policy) in USUAL else [pytest.mark.full]
             if fault.around == "hosts":
                 marks.append(pytest.mark.skipif(bool(REASON), reason=REASON))
             yield pytest.param(name, policy, marks=marks)

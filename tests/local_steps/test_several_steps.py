@@ -38,8 +38,7 @@ def test_a_round_may_end_with_a_step_that_knows_less(local):
         np.testing.assert_array_equal(actual.numpy(), before.numpy())
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("local", [STREAMED, LOCAL[1]])
+@pytest.mark.parametrize("local", [STREAMED, pytest.param(LOCAL[1], marks=pytest.mark.full)])
 def test_steps_in_graphs_equal_eager_ones(local):
     """Those that are traced once know less than eager steps, but do the same."""
     expected = Loop(local, eager=True).train(ORDER).finish()

@@ -17,7 +17,6 @@ _function = functools.partial(tf.function, autograph=False)
 # Each differs in one point from a style that the default suite trains; the full suite has them.
 VARIATIONS = {
     styles.KerasLossWrapped,
-    styles.TutorialWithoutSize,
     styles.Accumulated,
     styles.BuiltLate,
     styles.SynchronizedNormalization,

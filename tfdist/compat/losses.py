@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -167,11 +168,11 @@ _MEAN = touch(
 )
 
 
-def hook_mean_metric(hook: Callable[[Any], tuple[Any, Any]]) -> None:
+def hook_mean_metric(hook: Callable[[Any], AbstractContextManager[tuple[Any, Any]]]) -> None:
     """Makes a `keras.metrics.Mean` without a `sample_weight` count `hook(values)`.
 
     Args:
-        hook: returns values, and their `sample_weight`.
+        hook: gives values and their `sample_weight`; the metric counts them in this context.
     """
 
     def make(original: Callable) -> Callable:
@@ -179,9 +180,10 @@ def hook_mean_metric(hook: Callable[[Any], tuple[Any, Any]]) -> None:
         def update_state(
             self: keras.metrics.Metric, values: Structure, sample_weight: Structure = None
         ) -> Any:
-            if sample_weight is None:
-                values, sample_weight = hook(values)
-            return original(self, values, sample_weight)
+            if sample_weight is not None:
+                return original(self, values, sample_weight)
+            with hook(values) as counted:
+                return original(self, *counted)
 
         return update_state
 

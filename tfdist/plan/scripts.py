@@ -150,7 +150,9 @@ def _intercepted(script: str) -> Iterator[list[_Reached]]:
 
     by_itself = otherwise("a loop of its own, or updates weights for another reason (`apply`)")
 
-    def first_update(of: type) -> Callable[..., None]:
+    def first_update(
+        of: type[keras.optimizers.Optimizer] | type[DistributedOptimizer],
+    ) -> Callable[..., None]:
         apply: Callable[..., None] = of.apply
 
         def method(

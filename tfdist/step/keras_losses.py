@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist import compat
 from tfdist.engines.current import current
-from tfdist.step import clock, loss_sums, loss_tags, own_loops, replica, weighting
+from tfdist.step import (
+    clock,
+    loss_sums,
+    loss_tags,
+    metric_states,
+    own_loops,
+    replica,
+    weighting,
+)
 from tfdist.step.sizes import selects_samples
 from tfdist.structures import Structure
 
@@ -84,26 +93,32 @@ def _are_chosen(step: replica.ReplicaStep, values: Structure) -> bool:
     return not tf.is_symbolic_tensor(values) or selects_samples(values)
 
 
-def counted(values: Structure) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def counted(values: Structure) -> Iterator[tuple[Any, Any]]:
     """What a `Mean` counts without a `sample_weight`, and the weight: a scalar has its part's.
 
     Such a scalar is a mean over the replica's part of the batch. Users' train steps track their
     loss in this way, and Keras tracks the losses of several outputs. The weights of all replicas
-    add up to 1, so each step counts equally, whatever the number of replicas in it.
+    add up to 1, so each step counts equally, whatever the number of replicas in it. A part of a
+    global sum, in a loop of the user's own, counts as it is, also where it has no samples.
 
-    Returns:
+    Yields:
         The values, and their weight; None for values that count as they are.
     """
     step = replica.current()
-    if step is None:
-        return values, None
-    values = tf.convert_to_tensor(values)
-    if values.shape.rank != 0 or not values.dtype.is_floating:
-        return values, None
-    if step.own_loop:
-        if own_loops.is_part_of_sum(step, values):
-            return values, None
+    if step is not None:
+        values = tf.convert_to_tensor(values)
+    if step is None or values.shape.rank != 0 or not values.dtype.is_floating:
+        yield values, None
+    elif step.own_loop and own_loops.is_part_of_sum(step, values):
+        with metric_states.also_empty():
+            yield values, None
     else:
+        yield _with_weight(step, values)
+
+
+def _with_weight(step: replica.ReplicaStep, values: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    if not step.own_loop:
         values = loss_sums.as_mean(step, values)
     if step.share.nonempty is not None:
         values = tf.math.multiply_no_nan(values, tf.cast(step.share.nonempty, values.dtype))

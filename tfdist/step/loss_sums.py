@@ -23,7 +23,8 @@ from tfdist.step.loss_reductions import (
     kind_of,
     parts_of_quotient,
 )
-from tfdist.step.loss_terms import SUM, UNKNOWN, Term, depends_on, terms_of
+from tfdist.step.loss_terms import SUM, UNKNOWN, Term, terms_of
+from tfdist.step.origins import depends_on
 from tfdist.step.replica import ReplicaStep
 from tfdist.step.sizes import without_bound
 

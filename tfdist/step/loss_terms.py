@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterator
-from typing import Any
 
 import tensorflow as tf
 
 from tfdist import compat
 from tfdist.step.loss_tags import tag_of
+from tfdist.step.origins import depends_on, is_constant
 from tfdist.step.sizes import is_length, reduces_samples, selects_samples
 
 MEAN = "a mean over samples"
@@ -113,6 +113,13 @@ def _taken_apart(term: Term, sources: Collection[int]) -> list[Term] | None:
             dataclasses.replace(term, tensor=tensor, sign=term.sign * sign)
             for tensor, sign in zip(scalars or inputs, signs)
         ]
+    weighted = _weighted_scalars_of(operation)
+    if weighted:
+        sign = term.sign / len(weighted) if operation.type == "Mean" else term.sign
+        return [
+            dataclasses.replace(term, tensor=tensor, sign=sign, factors=(*term.factors, weight))
+            for tensor, weight in weighted
+        ]
     product = _product(operation)
     if product is None:
         return None
@@ -150,6 +157,19 @@ def _scalars_of(operation: tf.Operation) -> list[tf.Tensor]:
     return list(reduced.op.inputs) if stacked else []
 
 
+def _weighted_scalars_of(operation: tf.Operation) -> list[tuple[tf.Tensor, float]]:
+    """The scalars that a reduction adds up, each times a number that is known; else none."""
+    reduced = operation.inputs[0] if operation.type in ("Sum", "Mean") else None
+    if reduced is None or reduced.op.type != "Mul" or reduced.shape.rank != 1:
+        return []
+    for values, weights in (reduced.op.inputs, reversed(reduced.op.inputs)):
+        numbers = tf.get_static_value(weights)
+        is_stack = values.op.type == "Pack" and values.shape.rank == 1
+        if is_stack and numbers is not None and numbers.shape == (len(values.op.inputs),):
+            return list(zip(values.op.inputs, map(float, numbers)))
+    return []
+
+
 def _product(operation: tf.Operation) -> tuple | None:
     """A product of scalars as value and factor; None where both depend on the data."""
     power = _PRODUCTS.get(operation.type)
@@ -157,7 +177,7 @@ def _product(operation: tf.Operation) -> tuple | None:
         return None
     first, second = operation.inputs
     for value, factor in ((first, second), (second, first))[: 2 if power == 1 else 1]:
-        number = _number_in(factor)
+        number = number_in(factor)
         if number:
             return value, number**power
     if is_fixed(second, divides=power == -1):
@@ -167,11 +187,11 @@ def _product(operation: tf.Operation) -> tuple | None:
     return None
 
 
-def _number_in(tensor: tf.Tensor) -> float | None:
+def number_in(tensor: tf.Tensor) -> float | None:
     """The number that a scalar is known to be; entries of a known shape count as known."""
     operation = tensor.op
     if operation.type == "Cast":
-        return _number_in(operation.inputs[0])
+        return number_in(operation.inputs[0])
     if operation.type == "StridedSlice":
         shape, begin = (tf.get_static_value(value) for value in operation.inputs[:2])
         if shape is not None and begin is not None and shape.ndim == 1:
@@ -195,50 +215,6 @@ def is_fixed(factor: tf.Tensor, divides: bool = False) -> bool:
     if factor.op.type in ("Maximum", "Minimum", "Mul"):
         return all(is_fixed(value, divides) for value in factor.op.inputs)
     return factor.op.type == "StopGradient" or is_length(factor) or is_constant(factor)
-
-
-def is_constant(tensor: tf.Tensor) -> bool:
-    """Whether a tensor of a graph depends on nothing but numbers and variables."""
-    for origin in _origins(tensor):
-        if isinstance(origin, tf.Operation):
-            return False
-        if origin.dtype != tf.resource and origin.shape.rank != 0:
-            return False
-    return True
-
-
-def depends_on(tensor: tf.Tensor, sources: Collection[int]) -> bool:
-    """Whether `tensor` has a gradient by one of `sources`, which are ids of resources."""
-    return any(id(origin) in sources for origin in _origins(tensor, with_gradient=True))
-
-
-def _origins(tensor: tf.Tensor, with_gradient: bool = False) -> Iterator[Any]:
-    """What `tensor` is computed from: captured tensors, arguments, operations that make data."""
-    todo, seen = [tensor], set()
-    while todo:
-        tensor = todo.pop()
-        if not hasattr(tensor, "op"):  # an eager tensor that a function has captured
-            yield tensor
-            continue
-        operation = tensor.op
-        if operation in seen or (with_gradient and operation.type == "StopGradient"):
-            continue
-        seen.add(operation)
-        if operation.type == "Placeholder":
-            outside = compat.captured_tensor(tensor)
-            if outside is None:
-                yield tensor
-            else:
-                todo.append(outside)
-        elif _makes_data(operation.type):
-            yield operation
-        else:
-            todo.extend(operation.inputs)
-
-
-def _makes_data(operation_type: str) -> bool:
-    kinds = ("Random", "Multinomial", "Categorical", "Iterator", "Optional", "Dataset")
-    return any(kind in operation_type for kind in kinds)
 
 
 def _kind_of_reduction(term: Term) -> str:

@@ -18,10 +18,11 @@ from tfdist.step.loss_terms import (
     SUM,
     UNKNOWN,
     Term,
-    is_constant,
     is_fixed,
+    number_in,
     terms_of,
 )
+from tfdist.step.origins import is_constant
 from tfdist.step.replica import ReplicaStep
 from tfdist.step.sizes import have_moved, joins_samples, selects_samples
 
@@ -116,8 +117,7 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
                 kinds.add(SUM)
         elif operation.type in _PRODUCTS:
             factors = [one for one in values if not _is_alike(step, one)]
-            # The divisor may be the number of the samples.
-            divides = operation.type != "Mul" and not _is_alike(step, operation.inputs[1])
+            divides = operation.type != "Mul" and _may_be_size(step, operation.inputs[1])
             kinds |= {MIXED} if divides or len(factors) > 1 else set()
             left += factors[:1] if divides else factors
         elif operation.type in _OF_THE_SAME:
@@ -138,9 +138,16 @@ def _is_alike(step: ReplicaStep, tensor: tf.Tensor) -> bool:
     if tensor.shape.rank == 0:
         return is_fixed(tensor)
     outside = compat.captured_tensor(tensor) if tensor.op.type == "Placeholder" else None
-    if tf.is_tensor(outside) and outside.dtype != tf.resource:
+    if isinstance(outside, tf.Tensor) and outside.dtype != tf.resource:
         return not tf.is_symbolic_tensor(outside) and not may_have_samples(step, tensor)
     return is_constant(tensor)
+
+
+def _may_be_size(step: ReplicaStep, divisor: tf.Tensor) -> bool:
+    """Whether a divisor may be the number of the samples."""
+    if not _is_alike(step, divisor):
+        return True
+    return divisor.shape.rank == 0 and number_in(divisor) == step.samples
 
 
 def _kind_of_term(step: ReplicaStep, term: Term) -> str:

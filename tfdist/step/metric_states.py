@@ -6,6 +6,10 @@ added would be the result of the whole epoch.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -13,15 +17,27 @@ import tensorflow as tf
 from tfdist.step import replica
 from tfdist.structures import Structure
 
+_COUNTS_EMPTY = contextvars.ContextVar("counts empty parts", default=False)
+
+
+@contextlib.contextmanager
+def also_empty() -> Iterator[None]:
+    """In this context metrics count what they are given also on a replica without samples."""
+    token = _COUNTS_EMPTY.set(True)
+    try:
+        yield
+    finally:
+        _COUNTS_EMPTY.reset(token)
+
 
 def unless_empty(variable: keras.Variable, value: Structure) -> Structure:
     """What a metric's variable becomes where a step assigns `value`.
 
     This is `value`. On a replica without samples the variable stays what it is, unless the metric
-    begins anew.
+    begins anew, or counts `also_empty` parts.
     """
     step = replica.current()
-    if step is None or step.share.nonempty is None:
+    if step is None or step.share.nonempty is None or _COUNTS_EMPTY.get():
         return value
     if step.is_eager and not tf.executing_eagerly():
         return value  # TensorFlow keeps such a function, with the first step's sizes in it
