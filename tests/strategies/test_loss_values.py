@@ -1,5 +1,7 @@
 """A `train_step` may take the gradient of several values: of samples, or losses in one tensor."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -147,6 +149,8 @@ def _sum_of_numbers(y, p):
         lambda y, p: tf.reduce_mean(tf.boolean_mask(tf.square(p - y), y[:, 0] > 0), 0),
         lambda y, p: tf.reduce_mean(p - y, 0) * tf.reduce_mean(p, 0),
         lambda y, p: tf.reduce_mean(p - y, 0) * tf.reduce_max(tf.abs(p)),
+        lambda y, p: tf.reduce_max(tf.abs(p - y), 0),
+        lambda y, p: tf.reduce_sum(tf.abs(p - y), 0) / tf.stop_gradient(tf.reduce_sum(y)),
     ],
 )
 @pytest.mark.parametrize("batch", [8, 6])
@@ -154,6 +158,39 @@ def test_what_is_neither_a_mean_nor_a_sum_is_warned_of(target, batch):
     """Also with as many samples in a part as there are features."""
     with pytest.warns(UserWarning, match="It cannot be told whether the target of a gradient"):
         _trained(tfdist.MirroredStrategy(DEVICES[:2]), target, batch, "fit")
+
+
+def _error(y, p):
+    return tf.reduce_mean(tf.square(p - y), -1)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda y, p: _error(y, p) / tf.maximum(tf.reduce_sum(tf.abs(y)), 1.0),
+        lambda y, p: _error(y, p) * _mean(y, p),
+        lambda y, p: _error(y, p) / tf.cast(tf.shape(y)[0], tf.float32),
+        pytest.param(
+            lambda y, p: _error(y, p) / tf.stop_gradient(tf.reduce_sum(tf.abs(y))), marks=full
+        ),
+    ],
+)
+def test_values_of_samples_times_a_number_of_the_replica_are_warned_of(target):
+    with pytest.warns(UserWarning, match="of a gradient has .* taken for values of samples"):
+        _trained(tfdist.MirroredStrategy(DEVICES[:2]), target, 8, "fit")
+
+
+def test_values_of_samples_times_a_number_of_all_replicas_are_not_warned_of():
+    factor = tf.Variable(0.5)
+
+    def target(y, p):
+        ratio = _error(y, p) / (1.0 + tf.reduce_sum(tf.abs(y), -1))
+        ratio = factor * ratio / tf.cast(tf.shape(y)[1], tf.float32)
+        return ratio / 4.0 + 0.1 * _mean(y, p)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="It cannot be told")
+        _assert_equals_one_device(2, target, 8, "fit")
 
 
 @pytest.mark.parametrize(

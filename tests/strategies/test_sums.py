@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfdist
+from tests import static_batches
 from tests.devices import DEVICES
 
 _RANDOM = np.random.default_rng(0)
@@ -343,6 +344,38 @@ def test_a_sum_by_a_number_that_may_be_the_samples_is_warned_of(two_replicas):
             model = Regression(loss, False)
             model.compile(keras.optimizers.SGD(1e-3))
         model.fit(data.unbatch().batch(8, drop_remainder=True), verbose=0)
+
+
+def _means(y, p):
+    """The mean over the samples of each feature."""
+    return tf.reduce_mean(tf.square(y - p), axis=0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_exact"),
+    [
+        (lambda y, p: tf.reduce_sum(tf.stack([c * _means(y, p) for c in (1.0, 2.0)] * 2)), True),
+        (lambda y, p: tf.reduce_sum(tf.concat([tf.reduce_mean(_means(y, p))[None]] * 4, 0)), True),
+        (lambda y, p: tf.reduce_sum(tf.reduce_max(tf.abs(y - p), axis=0)), False),
+        (lambda y, p: tf.reduce_mean(tf.reduce_max(tf.abs(y - p), axis=0)), False),
+    ],
+    ids=["stack", "joined", "sum of the largest", "mean of the largest"],
+)
+def test_no_sum_over_samples_although_there_are_as_many(two_replicas, loss, is_exact):
+    """Four samples in each part, and four losses or features."""
+
+    def train(strategy):
+        keras.utils.set_random_seed(0)
+        with strategy.scope():
+            model = Regression(lambda y, p, model: loss(y, p), False)
+            model.compile(keras.optimizers.SGD(1e-3))
+        return static_batches.train(model, X[:8], Y[:8], 8, "fit")
+
+    with pytest.warns(UserWarning, match="It cannot be told .* a mean over the samples or a sum"):
+        ours = train(two_replicas)
+    if is_exact:
+        for our, their in zip(ours, train(tf.distribute.get_strategy()), strict=True):
+            np.testing.assert_allclose(our, their, atol=1e-6)
 
 
 class Tokens(keras.Model):

@@ -22,7 +22,9 @@ from tfdist.step.replica import ReplicaStep
 from tfdist.step.sizes import (
     OTHER_ORDERS,
     counts_chosen,
+    have_moved,
     is_size,
+    joins_samples,
     reduces_samples,
     selects_samples,
     without_bound,
@@ -35,6 +37,7 @@ BY_SAMPLES = "a global sum over the number of the replica's samples"
 _SAME_ELEMENTS = ("Cast", "Identity", "Neg")
 _OTHER_SHAPES = (*_SAME_ELEMENTS, "ExpandDims", "Reshape", "Squeeze", "Transpose")
 _QUOTIENTS = ("RealDiv", "DivNoNan")
+_EXTREMES = ("Max", "Min", "Prod")
 
 
 def kind_of(step: ReplicaStep, term: Term) -> str:
@@ -46,9 +49,13 @@ def kind_of(step: ReplicaStep, term: Term) -> str:
         "sum", divided by the number of samples; UNKNOWN where tfdist cannot tell; else the term's
         own kind.
     """
+    operation = term.tensor.op
+    if term.kind in (MEAN, SUM) and operation.type in ("Mean", "Sum"):
+        beneath = elementwise_beneath(operation.inputs[0])
+        if any(compares_samples(step, one) for one in beneath):
+            return UNKNOWN
     if term.kind == PART or _adds_samples(step, term):
         return SUM
-    operation = term.tensor.op
     if operation.type == "Mean" and selects_samples(operation.inputs[0]):
         return SELECTION
     if term.kind == UNKNOWN and operation.type in _QUOTIENTS:
@@ -116,6 +123,19 @@ def may_have_samples(step: ReplicaStep, tensor: tf.Tensor) -> bool:
     return bool(tensor.shape.rank) and tensor.shape[0] in (None, step.samples)
 
 
+def compares_samples(step: ReplicaStep, operation: tf.Operation) -> bool:
+    """Whether an operation finds the largest or smallest of the samples' values, or multiplies all.
+
+    Args:
+        step: the step that is running.
+        operation: any operation of its graph.
+    """
+    if operation.type not in _EXTREMES or not joins_samples(operation):
+        return False
+    values = operation.inputs[0]
+    return may_have_samples(step, values) and not have_moved(values)
+
+
 def _beneath(tensor: tf.Tensor, types: tuple[str, ...]) -> tf.Tensor:
     while tensor.op.type in types:
         tensor = tensor.op.inputs[0]
@@ -130,8 +150,11 @@ def _mixes_dimensions(operation: tf.Operation) -> bool:
     if operation.type == "MatMul":
         is_transposed = operation.get_attr("transpose_a")
         return is_transposed or operation.inputs[0].op.type in OTHER_ORDERS
-    is_of_scalars = operation.type == "Pack" and operation.inputs[0].shape.rank == 0
-    return is_of_scalars or operation.type in OTHER_ORDERS
+    if operation.type == "Pack":
+        return operation.get_attr("axis") in (0, -operation.outputs[0].shape.rank)
+    if operation.type == "ConcatV2":  # losses of shape (1,)
+        return all(joined.shape[:1] == [1] for joined in operation.inputs[:-1])
+    return operation.type in OTHER_ORDERS
 
 
 def parts_of_quotient(term: Term) -> tuple[Term, tf.Tensor]:

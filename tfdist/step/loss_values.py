@@ -11,7 +11,14 @@ import warnings
 import tensorflow as tf
 
 from tfdist import compat
-from tfdist.step.loss_reductions import BY_SAMPLES, RATIO, SELECTION, kind_of, may_have_samples
+from tfdist.step.loss_reductions import (
+    BY_SAMPLES,
+    RATIO,
+    SELECTION,
+    compares_samples,
+    kind_of,
+    may_have_samples,
+)
 from tfdist.step.loss_terms import (
     ELEMENTWISE,
     MEAN,
@@ -33,6 +40,8 @@ _OF_THE_SAME = {
 }
 _PRODUCTS = ("DivNoNan", "Mul", "RealDiv")
 MIXED = "made of means and sums over samples"
+SCALED = "values of samples, times a number that each replica has of its own"
+_VALUES = "values of samples"
 _LOSSES = "several losses, each a mean over the samples"
 
 
@@ -69,7 +78,9 @@ def are_of_samples(step: ReplicaStep, loss: tf.Tensor) -> bool:
     kind = _kind(step, loss) if is_symbolic else UNKNOWN
     if kind == MIXED:
         _warn(step, loss, _LOSSES)
-    if kind != UNKNOWN:
+    elif kind == SCALED:
+        _warn(step, loss, _VALUES)
+    if kind not in (UNKNOWN, SCALED):
         return kind == SUM
     if loss.shape.rank is None or None in loss.shape.as_list():
         return True
@@ -84,14 +95,15 @@ def are_of_samples(step: ReplicaStep, loss: tf.Tensor) -> bool:
         return True
     # Values of pairs of samples, or losses that happen to be so many.
     is_of_groups = is_symbolic and samples is not None and first > 1 and samples % first == 0
-    _warn(step, loss, "values of samples" if is_of_groups else _LOSSES)
+    _warn(step, loss, _VALUES if is_of_groups else _LOSSES)
     return is_of_groups
 
 
 def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
-    """What each value is over the samples, by the graph: SUM, MEAN or MIXED, or UNKNOWN.
+    """What each value is over the samples, by the graph: SUM, MEAN, MIXED, SCALED or UNKNOWN.
 
-    MIXED is what is computed from means and sums in another way; a value of a sample is UNKNOWN.
+    MIXED is what is computed from means and sums in another way. A value of a sample is UNKNOWN,
+    and SCALED with a factor such as the mean over the samples, or one by their number.
     What does not depend on the samples, such as a variable, counts as a mean.
     """
     left, seen, kinds = [loss], set(), set()
@@ -110,15 +122,23 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
             if not joins_samples(operation):
                 left += values
             elif have_moved(values[0]) or not may_have_samples(step, values[0]):
-                return UNKNOWN
+                kinds.add(UNKNOWN)
             elif operation.type == "Mean":
                 kinds.add(MIXED if selects_samples(values[0]) else MEAN)
             else:
                 kinds.add(SUM)
         elif operation.type in _PRODUCTS:
-            factors = [one for one in values if not _is_alike(step, one)]
-            divides = operation.type != "Mul" and _may_be_size(step, operation.inputs[1])
+            divisor = operation.inputs[1] if operation.type != "Mul" else None
+            is_divisor = (False, divisor is not None)
+            pairs = zip(operation.inputs, is_divisor)
+            factors = [one for one, below in pairs if not _is_alike(step, one, below)]
+            divides = divisor is not None and _may_be_size(step, divisor)
             kinds |= {MIXED} if divides or len(factors) > 1 else set()
+            numbers = [one for one in factors if one.shape.rank == 0]
+            # A number that is written down may be another one than that of the samples.
+            is_scalar = divisor is not None and divisor.shape.rank == 0
+            if numbers or (divides and is_scalar and operation.inputs[1].op.type != "Const"):
+                kinds.add(SCALED)
             left += factors[:1] if divides else factors
         elif operation.type in _OF_THE_SAME:
             # Other inputs that are no floats are sizes and axes.
@@ -127,16 +147,19 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
             kinds.add(MIXED)
             left += values
         else:
-            return UNKNOWN
+            kinds.add(MIXED if compares_samples(step, operation) else UNKNOWN)
+    if UNKNOWN in kinds:
+        return SCALED if SCALED in kinds else UNKNOWN
+    kinds.discard(SCALED)
     if len(kinds) > 1:
         return MIXED
     return kinds.pop() if kinds else MEAN
 
 
-def _is_alike(step: ReplicaStep, tensor: tf.Tensor) -> bool:
+def _is_alike(step: ReplicaStep, tensor: tf.Tensor, divides: bool = False) -> bool:
     """Whether a tensor is the same on all replicas: numbers and variables, also captured ones."""
     if tensor.shape.rank == 0:
-        return is_fixed(tensor)
+        return is_fixed(tensor, divides)
     outside = compat.captured_tensor(tensor) if tensor.op.type == "Placeholder" else None
     if isinstance(outside, tf.Tensor) and outside.dtype != tf.resource:
         return not tf.is_symbolic_tensor(outside) and not may_have_samples(step, tensor)
@@ -145,9 +168,10 @@ def _is_alike(step: ReplicaStep, tensor: tf.Tensor) -> bool:
 
 def _may_be_size(step: ReplicaStep, divisor: tf.Tensor) -> bool:
     """Whether a divisor may be the number of the samples."""
-    if not _is_alike(step, divisor):
+    if not _is_alike(step, divisor, divides=True):
         return True
-    return divisor.shape.rank == 0 and number_in(divisor) == step.samples
+    is_known = step.samples is not None and divisor.shape.rank == 0
+    return is_known and number_in(divisor) == step.samples
 
 
 def _kind_of_term(step: ReplicaStep, term: Term) -> str:
