@@ -123,3 +123,23 @@ def test_a_loop_of_ones_own_may_give_a_replica_an_empty_part(two_replicas):
     np.testing.assert_allclose(first, model(x), atol=1e-6)
     assert second.shape[0] in (0, None)
     assert second.numpy().shape == (0, 1)
+
+
+class Unstacks(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return tf.stack([self.dense(row[None])[0] for row in tf.unstack(x)])
+
+
+def test_a_step_that_needs_a_static_size_is_told_what_to_do(two_replicas):
+    with two_replicas.scope():
+        model = Unstacks()
+        model.compile("sgd", "mse")
+    with (
+        pytest.warns(UserWarning, match="failed where tfdist hides the number of samples"),
+        pytest.raises(ValueError, match="None"),
+    ):
+        model.train_on_batch(np.ones((3, 2), "float32"), np.ones((3, 1), "float32"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
+
 import numpy as np
 import tensorflow as tf
 
@@ -92,6 +96,27 @@ def without_static_sizes(data: Structure) -> Structure:
         return tf.compat.v1.placeholder_with_default(leaf, [None, *leaf.shape[1:]])
 
     return data if tf.executing_eagerly() else tf.nest.map_structure(hidden, data)
+
+
+@contextlib.contextmanager
+def explaining_open_sizes(are_hidden: bool) -> Iterator[None]:
+    """Warns where a step fails that may need a static size, which TensorFlow's message calls None.
+
+    Args:
+        are_hidden: whether its arguments went through `without_static_sizes`.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if are_hidden and not tf.executing_eagerly() and "None" in str(error):
+            warnings.warn(
+                "This step failed where tfdist hides the number of samples, as a replica has one "
+                "sample or none, or the replicas have different numbers. If it is the number that "
+                "is None in the error, read `tf.shape(x)[0]` in place of `x.shape[0]`, and do not "
+                f"unstack the samples. Received: {type(error).__name__}",
+                stacklevel=2,
+            )
+        raise
 
 
 def spec(data: Structure) -> Structure:

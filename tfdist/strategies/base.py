@@ -179,6 +179,7 @@ class SynchronousStrategy(ApartStrategy):
                 replica.publish(step),
                 gathered_again.tracing(step),
                 end_of_data.nothing_without(args),
+                batches.explaining_open_sizes(is_sizeless),
                 self._measured(step, args, keras_step),
             ):
                 return own_loops.weigh_returned(step, fn(*args, **kwargs))
