@@ -184,3 +184,19 @@ def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == tfdist.__version__
     assert {"cff-version", "message", "title", "authors", "license"} <= set(citation)
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("release")
+def test_the_citation_is_valid_by_its_published_schema(tmp_path):
+    """In an environment of its own: cffconvert needs an older jsonschema than other packages."""
+    python = empty_environment(tmp_path / "cffconvert")
+    installing = run(python, "-m", "pip", "install", "--quiet", "cffconvert", cwd=tmp_path)
+    if installing.returncode:
+        pytest.skip(f"cffconvert cannot be installed here: {installing.stderr[-300:]}")
+    command = (python.with_name("cffconvert"), "--validate", "--infile")
+    printed = succeed(*command, ROOT / "CITATION.cff", cwd=tmp_path)
+    assert "valid according to schema version 1.2.0" in printed
+    wrong = tmp_path / "CITATION.cff"
+    wrong.write_text((ROOT / "CITATION.cff").read_text() + "licence: Apache-2.0\n")
+    assert run(*command, wrong, cwd=tmp_path).returncode
