@@ -71,5 +71,5 @@ def test_all_gradients_are_sent_or_left(
     saved = unsent.saved(tmp_path / "model.keras")
     own = sum(part.ravel() for n in members for part in kept[n])
     np.testing.assert_allclose(saved, own, rtol=0, atol=1e-6)
-    assert ("left unsent in 1 rank(s) is lost." in done.stderr) == bool(lost)
+    assert done.stderr.count("left unsent in 1 rank(s) is lost.") == bool(lost)
     assert "interrupt@" not in faults[-1] or any(rank["faults"] for rank in ranks)

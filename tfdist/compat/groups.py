@@ -109,13 +109,17 @@ def _join(cluster: tf.train.ClusterSpec, job: str, own: int, leader: str) -> Non
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
     """TensorFlow warns that variables may not work in a new group; tests show that they do."""
-    logger = logging.getLogger("absl")
+    logger, placeholder = logging.getLogger("absl"), logging.NullHandler()
     before = logger.level
+    # Where the root logger has no handler, Abseil gives it one, even for what is not printed. From
+    # then on each message of TensorFlow's logger, which has a handler of its own, is printed twice.
+    logging.root.addHandler(placeholder)
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
         logger.setLevel(before)
+        logging.root.removeHandler(placeholder)
 
 
 def abort_group(message: str) -> None:
