@@ -138,6 +138,15 @@ def test_scripts_without_a_fit_are_refused(tmp_path, text, message):
         first_fit(tmp_path, text)
 
 
+def test_a_script_that_ends_without_a_fit_says_what_was_looked_for(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("import tensorflow as tf\ntf.Variable(1.0).assign_sub(0.5)\n")
+    with pytest.raises(
+        ValueError, match="trained nothing with a Keras optimizer, and had not called"
+    ):
+        scripts.first_fit(str(path))
+
+
 WARM_UP = """
 import tfdist
 optimizer = {}

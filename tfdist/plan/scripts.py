@@ -86,7 +86,8 @@ def first_fit(script: str, arguments: Sequence[str] = ()) -> First:
             if not calls:
                 raise _no_fit(end, script) from end
     if not calls:
-        raise ValueError(_without_fit("The script ended", script))
+        what = "The script ended, trained nothing with a Keras optimizer,"
+        raise ValueError(_without_fit(what, script))
     found = calls[0].found
     if isinstance(found, Exception):
         raise ValueError(str(found)) from found
