@@ -164,22 +164,6 @@ def _error(y, p):
     return tf.reduce_mean(tf.square(p - y), -1)
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        lambda y, p: _error(y, p) / tf.maximum(tf.reduce_sum(tf.abs(y)), 1.0),
-        lambda y, p: _error(y, p) * _mean(y, p),
-        lambda y, p: _error(y, p) / tf.cast(tf.shape(y)[0], tf.float32),
-        pytest.param(
-            lambda y, p: _error(y, p) / tf.stop_gradient(tf.reduce_sum(tf.abs(y))), marks=full
-        ),
-    ],
-)
-def test_values_of_samples_times_a_number_of_the_replica_are_warned_of(target):
-    with pytest.warns(UserWarning, match="of a gradient has .* taken for values of samples"):
-        _trained(tfdist.MirroredStrategy(DEVICES[:2]), target, 8, "fit")
-
-
 def test_values_of_samples_times_a_number_of_all_replicas_are_not_warned_of():
     factor = tf.Variable(0.5)
 

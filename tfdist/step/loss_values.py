@@ -40,8 +40,6 @@ _OF_THE_SAME = {
 }
 _PRODUCTS = ("DivNoNan", "Mul", "RealDiv")
 MIXED = "made of means and sums over samples"
-SCALED = "values of samples, times a number that each replica has of its own"
-_VALUES = "values of samples"
 _LOSSES = "several losses, each a mean over the samples"
 
 
@@ -78,9 +76,7 @@ def are_of_samples(step: ReplicaStep, loss: tf.Tensor) -> bool:
     kind = _kind(step, loss) if is_symbolic else UNKNOWN
     if kind == MIXED:
         _warn(step, loss, _LOSSES)
-    elif kind == SCALED:
-        _warn(step, loss, _VALUES)
-    if kind not in (UNKNOWN, SCALED):
+    if kind != UNKNOWN:
         return kind == SUM
     if loss.shape.rank is None or None in loss.shape.as_list():
         return True
@@ -95,15 +91,14 @@ def are_of_samples(step: ReplicaStep, loss: tf.Tensor) -> bool:
         return True
     # Values of pairs of samples, or losses that happen to be so many.
     is_of_groups = is_symbolic and samples is not None and first > 1 and samples % first == 0
-    _warn(step, loss, _VALUES if is_of_groups else _LOSSES)
+    _warn(step, loss, "values of samples" if is_of_groups else _LOSSES)
     return is_of_groups
 
 
 def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
-    """What each value is over the samples, by the graph: SUM, MEAN, MIXED, SCALED or UNKNOWN.
+    """What each value is over the samples, by the graph: SUM, MEAN or MIXED, or UNKNOWN.
 
-    MIXED is what is computed from means and sums in another way. A value of a sample is UNKNOWN,
-    and SCALED with a factor such as the mean over the samples, or one by their number.
+    MIXED is what is computed from means and sums in another way; a value of a sample is UNKNOWN.
     What does not depend on the samples, such as a variable, counts as a mean.
     """
     left, seen, kinds = [loss], set(), set()
@@ -122,7 +117,7 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
             if not joins_samples(operation):
                 left += values
             elif have_moved(values[0]) or not may_have_samples(step, values[0]):
-                kinds.add(UNKNOWN)
+                return UNKNOWN
             elif operation.type == "Mean":
                 kinds.add(MIXED if selects_samples(values[0]) else MEAN)
             else:
@@ -134,11 +129,6 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
             factors = [one for one, below in pairs if not _is_alike(step, one, below)]
             divides = divisor is not None and _may_be_size(step, divisor)
             kinds |= {MIXED} if divides or len(factors) > 1 else set()
-            numbers = [one for one in factors if one.shape.rank == 0]
-            # A number that is written down may be another one than that of the samples.
-            is_scalar = divisor is not None and divisor.shape.rank == 0
-            if numbers or (divides and is_scalar and operation.inputs[1].op.type != "Const"):
-                kinds.add(SCALED)
             left += factors[:1] if divides else factors
         elif operation.type in _OF_THE_SAME:
             # Other inputs that are no floats are sizes and axes.
@@ -146,11 +136,10 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
         elif operation.type in ELEMENTWISE:
             kinds.add(MIXED)
             left += values
+        elif compares_samples(step, operation):
+            kinds.add(MIXED)
         else:
-            kinds.add(MIXED if compares_samples(step, operation) else UNKNOWN)
-    if UNKNOWN in kinds:
-        return SCALED if SCALED in kinds else UNKNOWN
-    kinds.discard(SCALED)
+            return UNKNOWN
     if len(kinds) > 1:
         return MIXED
     return kinds.pop() if kinds else MEAN
