@@ -140,6 +140,11 @@ def _sum_of_numbers(y, p):
     return tf.reduce_sum(tf.square(p - y))
 
 
+def _positive(y):
+    """How many positive numbers each feature has."""
+    return tf.cast(tf.reduce_sum(tf.cast(y > 0, tf.int32), 0), tf.float32)
+
+
 @pytest.mark.parametrize(
     "target",
     [
@@ -150,6 +155,7 @@ def _sum_of_numbers(y, p):
         lambda y, p: tf.reduce_mean(p - y, 0) * tf.reduce_mean(p, 0),
         lambda y, p: tf.reduce_mean(p - y, 0) * tf.reduce_max(tf.abs(p)),
         lambda y, p: tf.reduce_max(tf.abs(p - y), 0),
+        lambda y, p: tf.reduce_mean(p - y, 0) * _positive(y),
         lambda y, p: tf.reduce_sum(tf.abs(p - y), 0) / tf.stop_gradient(tf.reduce_sum(y)),
     ],
 )

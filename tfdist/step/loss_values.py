@@ -114,22 +114,23 @@ def _kind(step: ReplicaStep, loss: tf.Tensor) -> str:
         elif tensor.shape.rank == 0:
             kinds |= {_kind_of_term(step, term) for term in terms_of(tensor)}
         elif operation.type in ("Mean", "Sum"):
+            reduced = operation.inputs[0]  # may be integers, as of a mask that is counted
             if not joins_samples(operation):
-                left += values
-            elif have_moved(values[0]) or not may_have_samples(step, values[0]):
+                left.append(reduced)
+            elif have_moved(reduced) or not may_have_samples(step, reduced):
                 return UNKNOWN
             elif operation.type == "Mean":
-                kinds.add(MIXED if selects_samples(values[0]) else MEAN)
+                kinds.add(MIXED if selects_samples(reduced) else MEAN)
             else:
                 kinds.add(SUM)
         elif operation.type in _PRODUCTS:
-            divisor = operation.inputs[1] if operation.type != "Mul" else None
-            is_divisor = (False, divisor is not None)
-            pairs = zip(operation.inputs, is_divisor)
-            factors = [one for one, below in pairs if not _is_alike(step, one, below)]
-            divides = divisor is not None and _may_be_size(step, divisor)
-            kinds |= {MIXED} if divides or len(factors) > 1 else set()
-            left += factors[:1] if divides else factors
+            first, second = operation.inputs
+            divides = operation.type != "Mul"
+            factors = [] if _is_alike(step, first) else [first]
+            factors += [] if _is_alike(step, second, divides) else [second]
+            by_samples = divides and _may_be_size(step, second)
+            kinds |= {MIXED} if by_samples or len(factors) > 1 else set()
+            left += factors[:1] if by_samples else factors
         elif operation.type in _OF_THE_SAME:
             # Other inputs that are no floats are sizes and axes.
             left += operation.inputs if operation.type == "Cast" else values
